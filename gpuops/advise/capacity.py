@@ -14,7 +14,7 @@ answer a range or unknown, never a wrong number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -218,48 +218,130 @@ def _lying(shape: Shape, start: int | None) -> Shape:
 def _multi_instance(
     board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile, starts: Sequence[int | None]
 ) -> Slots:
-    kind = instance_of(board, wanted)
-    instances: list[InstanceProfile] = []
-    shapes: list[Shape] = []
-    started = 0
-    for holder, start, count in _by_instance(running, starts):
-        held, sharing = instance_of(board, holder), holder.max_per_gpu_instance or 1
-        if held is None:
-            return _unknown(f"the GPU instance of {holder.name} is not known")
-        # Where vGPUs of one profile share an instance (RTX PRO), the fewest instances they can live in leave the same
-        # room for that profile as any other way to share: what a further instance offers, its start no longer does.
-        needed = -(-count // sharing)
-        instances += [held] * needed
-        shapes += [_lying(slices(held), start)] * needed
-        if holder == wanted or (start is not None and share_an_instance(holder, wanted)):
-            started += needed * sharing - count
-    if kind is None:
-        return _unknown(f"the GPU instance of {wanted.name} is not known")
-    found = spread(slices(kind), tuple(shapes))
-    if found is None:
-        return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
-    media_taken = any(instance.variant.owns_media for instance in instances)
-    limit = int(not media_taken) if kind.variant.owns_media else kind.max_count
-    each = wanted.max_per_gpu_instance or 1
-    room = Spread(min(found.fewest, limit) * each + started, min(found.most, limit) * each + started)
-    return _range(room, f"no GPU instance {kind.name} fits beside the {len(instances)} there")
+    """Room where each vGPU runs in a GPU instance.
 
-
-def _by_instance(
-    running: Sequence[VgpuProfile], starts: Sequence[int | None]
-) -> Iterator[tuple[VgpuProfile, int | None, int]]:
-    """The vGPUs of one profile that nobody knows the starts of, and those of each known start: a profile, the start,
-    how many.
-
-    Those of one profile are counted together unless all of them are known, for they may share instances.
+    Where several vGPUs share an instance (RTX PRO), vGPUs that have stopped may leave those that run in any number of
+    instances. Example: 17 vGPUs of 1g that start in turn, 8 to an instance, are in three; the first, the ninth and the
+    last of them alone may still be in three, or in one. A 2g instance fits beside them only in the latter case.
     """
-    lying = tuple(zip(running, starts, strict=True))
-    unsure = {holder for holder, start in lying if start is None}
-    unknown = Counter(holder for holder in running if holder in unsure)
-    known = Counter(start for holder, start in lying if holder not in unsure)
-    yield from ((holder, None, count) for holder, count in unknown.items())
-    for start, count in known.items():
-        yield next(holder for holder, its in lying if its == start and holder not in unsure), start, count
+    own = instance_of(board, wanted)
+    kinds = {holder: instance_of(board, holder) for holder in dict.fromkeys(running)}
+    unknown = next((holder.name for holder, kind in kinds.items() if kind is None), wanted.name if own is None else "")
+    if own is None or unknown:
+        return _unknown(f"the GPU instance of {unknown} is not known")
+    media_taken = any(kind is not None and kind.variant.owns_media for kind in kinds.values())
+    limit = int(not media_taken) if own.variant.owns_media else own.max_count
+    rooms: list[Spread] = []
+    fewest_instances = len(running)
+    unsure = any(start is None and _per_instance(holder) > 1 for holder, start in zip(running, starts, strict=True))
+    for by_size in (True, False) if unsure else (True,):
+        sharers = _sharers(board, running, starts, by_size=by_size)
+        for instances in _instances_in_use(sharers, board.mig.memory_slices if board.mig else 0):
+            shapes = tuple(shape for each in instances for shape in each.shapes)
+            free = spread(slices(own), shapes)
+            if free is not None:
+                fewest_instances = min(fewest_instances, len(shapes))
+                rooms.append(_with_started(free, limit, wanted, instances))
+    if not rooms:
+        return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
+    room = Spread(min(each.fewest for each in rooms), max(each.most for each in rooms))
+    return _range(room, f"no GPU instance {own.name} fits beside the {fewest_instances} there")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharers:
+    """The running vGPUs that may share GPU instances with each other.
+
+    Those of one size share, of whatever series (`by_size`); or only those of one profile do. Which of the two is true
+    is not documented: where it is not known which of them share, a slot is certain only if it exists either way.
+    """
+
+    profile: VgpuProfile
+    """That of one of them."""
+    by_size: bool
+    kind: InstanceProfile
+    per_instance: int
+    vgpus_at: Mapping[int, int]
+    """By start of an instance, how many of them are in it."""
+    elsewhere: int
+    """How many of them are in an instance that is not known."""
+
+    def may_include(self, profile: VgpuProfile) -> bool:
+        """Whether a vGPU of that profile may share an instance with them."""
+        return share_an_instance(self.profile, profile) if self.by_size else self.profile == profile
+
+    def further_instances(self) -> range:
+        """How many instances there may be besides those whose start is known."""
+        spare = sum(max(0, self.per_instance - count) for count in self.vgpus_at.values())
+        fewest = -(-max(0, self.elsewhere - spare) // self.per_instance)
+        return range(fewest, max(fewest, self.elsewhere if self.per_instance > 1 else fewest) + 1)
+
+    def known_shapes(self) -> list[Shape]:
+        """The instances whose start is known. A start that the catalogue does not know tells them apart, no more."""
+        shape = slices(self.kind)
+        return [
+            _lying(shape, start if start in shape.starts else None)
+            for start, count in self.vgpus_at.items()
+            for _ in range(-(-count // self.per_instance))
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _InstancesInUse:
+    """The GPU instances of some vGPUs that may share them, in one of the ways in which these may lie."""
+
+    sharers: _Sharers
+    shapes: tuple[Shape, ...]
+
+    @property
+    def spare(self) -> int:
+        """So many more vGPUs of that size have room in them."""
+        count = sum(self.sharers.vgpus_at.values()) + self.sharers.elsewhere
+        return len(self.shapes) * self.sharers.per_instance - count
+
+
+def _with_started(free: Spread, limit: int, wanted: VgpuProfile, instances: Sequence[_InstancesInUse]) -> Spread:
+    """The vGPUs that fit into new instances, and into those that run already."""
+    started = sum(each.spare for each in instances if each.sharers.may_include(wanted))
+    new = _per_instance(wanted)
+    return Spread(min(free.fewest, limit) * new + started, min(free.most, limit) * new + started)
+
+
+def _sharers(
+    board: Board, running: Sequence[VgpuProfile], starts: Sequence[int | None], *, by_size: bool
+) -> list[_Sharers]:
+    """The running vGPUs, grouped by who may share GPU instances."""
+    groups: dict[object, list[tuple[VgpuProfile, int | None]]] = {}
+    for holder, start in zip(running, starts, strict=True):
+        key = (holder.mig_profile, holder.framebuffer_mib) if by_size else holder.name
+        groups.setdefault(key, []).append((holder, start))
+    sharers = []
+    for group in groups.values():
+        holder, known = group[0][0], Counter(start for _, start in group if start is not None)
+        kind = instance_of(board, holder)
+        assert kind is not None, "asked before"
+        sharers.append(_Sharers(holder, by_size, kind, _per_instance(holder), known, len(group) - known.total()))
+    return sharers
+
+
+def _per_instance(profile: VgpuProfile) -> int:
+    """How many vGPUs of the profile one GPU instance runs."""
+    return profile.max_per_gpu_instance or 1
+
+
+def _instances_in_use(sharers: Sequence[_Sharers], memory_slices: int) -> Iterator[tuple[_InstancesInUse, ...]]:
+    """Every combination of how many instances each of these hold, as far as the memory of the GPU suffices."""
+    if not sharers:
+        yield ()
+        return
+    first, known = sharers[0], sharers[0].known_shapes()
+    for further in first.further_instances():
+        shapes = (*known, *[slices(first.kind)] * further)
+        remaining = memory_slices - sum(shape.size for shape in shapes)
+        if remaining < 0:
+            return
+        for others in _instances_in_use(sharers[1:], remaining):
+            yield (_InstancesInUse(first, shapes), *others)
 
 
 def share_an_instance(one: VgpuProfile, other: VgpuProfile) -> bool:

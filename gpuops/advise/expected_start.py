@@ -55,8 +55,11 @@ def expected_start(state: GpuState, profile: str, catalog: Catalog) -> int | Non
             shapes = _instance_shapes(board) if board.generation in _KEEP_LARGE_POSSIBLE else frozenset()
         case _:
             return None
+    held_shapes = [(_shape(board, facts, gpu.vgpu_mode), start) for facts, start in running]
+    if any(shape is not None and start not in shape.starts for shape, start in held_shapes):
+        return None  # the host counts in other units than the catalogue
     own = _shape(board, wanted, gpu.vgpu_mode)
-    taken = {(start, start + shape.size) for facts, start in running if (shape := _shape(board, facts, gpu.vgpu_mode))}
+    taken = {(start, start + shape.size) for shape, start in held_shapes if shape is not None}
     return None if own is None else _least_fragmenting(own, tuple(sorted(taken)), shapes)
 
 

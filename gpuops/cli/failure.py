@@ -31,7 +31,7 @@ def guarded(command: Callable[[], object], say: Say | None = None) -> int:
     say = say or _say
     try:
         result: object = command()
-        sys.stdout.flush()
+        output.results().flush()
     except (BrokenPipeError, output.ResultNotWritten) as error:
         return _not_written(error)
     except SystemExit as leaving:
@@ -91,7 +91,7 @@ def _not_written(error: BrokenPipeError | output.ResultNotWritten) -> int:
     Not 0: what became of the run was not told to anybody. What stdout still buffers goes nowhere, instead of failing
     once more when the process ends.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.results().fileno())
     if isinstance(error, output.ResultNotWritten):
         _say(str(error), "what was done stays done; gpuops rotate status shows a rotation", READER_GONE, NOT_WRITTEN)
     return READER_GONE

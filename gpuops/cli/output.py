@@ -58,6 +58,8 @@ _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFo
 _manners: ContextVar[Manners | None] = ContextVar("manners", default=None)
 Receiver = Callable[["Shown", "Document", "Callable[[], str] | None"], None]
 """Takes a result in place of stdout: its text, its document and what makes its table of CSV."""
+_results: TextIO | None = None
+"""The stdout that the command was started with, where it is kept for results; None = it is `sys.stdout`."""
 _receiver: ContextVar[Receiver | None] = ContextVar("receiver of results", default=None)
 
 
@@ -68,6 +70,28 @@ class ResultNotWritten(Exception):
 def choose(chosen: OutputFormat) -> None:
     """Says how results, and the error that may take their place, are printed from here on."""
     _chosen.set(chosen)
+    if chosen is not OutputFormat.TEXT:
+        _keep_stdout_for_results()
+
+
+def _keep_stdout_for_results() -> None:
+    """Give stdout to what this module prints alone: whatever libraries print goes to stderr.
+
+    HiGHS 1.16 writes to file descriptor 1 past Python, before it can be silenced by an option.
+    """
+    global _results
+    if _results is not None or sys.stdout is not sys.__stdout__:
+        return  # kept already, or caught by who runs this command in a process of its own
+    sys.stdout.flush()
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    number = sys.stdout.fileno()
+    _results = os.fdopen(os.dup(number), "w", encoding=encoding, errors=errors)
+    os.dup2(sys.stderr.fileno(), number)
+
+
+def results() -> TextIO:
+    """The stream for results: the stdout that the command was started with."""
+    return sys.stdout if _results is None else _results
 
 
 def chosen() -> OutputFormat:
@@ -98,14 +122,14 @@ def show(text: Shown, document: Document, *, csv: Callable[[], str] | None = Non
         return
     try:
         if _chosen.get() is OutputFormat.TEXT:
-            print_text(text, sys.stdout)
+            print_text(text, results())
         elif _chosen.get() is OutputFormat.CSV:
             if csv is None:
                 raise no_csv()
             _print_csv(csv())
         else:
             show_document(document)
-        sys.stdout.flush()
+        results().flush()
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -117,9 +141,9 @@ def show_document(document: Document) -> None:
     from gpuops.report.json_text import document_text, pieces
 
     if _chosen.get() is OutputFormat.YAML:
-        sys.stdout.write(_yaml(document_text(document)))
+        results().write(_yaml(document_text(document)))
     else:
-        sys.stdout.writelines(pieces(document))
+        results().writelines(pieces(document))
 
 
 def no_csv() -> UsageError:
@@ -129,14 +153,14 @@ def no_csv() -> UsageError:
 
 def _print_csv(text: str) -> None:
     """A name that the encoding of stdout lacks ends nothing."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    encoding = results().encoding or "utf-8"
+    results().write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def errors_beside_result() -> bool:
     """Whether stdout and stderr are one file: a terminal, or a log that both are written to."""
     try:
-        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+        return os.path.sameopenfile(results().fileno(), sys.stderr.fileno())
     except (OSError, ValueError):
         return False
 
@@ -178,7 +202,11 @@ def error(message: str, hint: str, exit_code: int, code: str, applied: bool | No
     if _chosen.get().is_document:
         from gpuops.report.document import error_document
 
-        show_document(error_document(message, hint, exit_code, code, applied))
+        try:
+            show_document(error_document(message, hint, exit_code, code, applied))
+            results().flush()
+        except OSError:  # what is still buffered goes nowhere, instead of failing once more when the process ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())
 
 
 @contextmanager

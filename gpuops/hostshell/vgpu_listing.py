@@ -23,10 +23,10 @@ INSTANCES: Final = "nvidia-smi mig -lgi"
 _NO_VGPU_MODE: Final = "No supported devices in vGPU mode"
 _GPU: Final = re.compile(r"GPU (?P<address>[^\s:]+:\S+)")
 _LINE: Final = re.compile(r"\s+(?P<key>[^:]+?)\s*: (?P<value>.*)")
-_INSTANCE: Final = re.compile(r"\|\s*(\d+)\s+MIG \S+\s+\d+\s+(\d+)\s+(\d+):\d+\s*\|")
+_INSTANCE: Final = re.compile(r"\|\s*(\d+)\s+MIG \S+\s+\d+\s+(\d+)\s+(\d+):(\d+)\s*\|")
 
-Instances = Mapping[tuple[PciAddress, str], int]
-"""By GPU and id of a GPU instance, the memory slice at which it starts."""
+Instances = Mapping[tuple[PciAddress, str], tuple[int, int]]
+"""By GPU and id of a GPU instance, the memory slice at which it starts, and how many it has."""
 
 
 def has_instances(listing: str) -> bool:
@@ -83,15 +83,16 @@ def _vgpu(gpu: PciAddress, facts: Mapping[str, str], instances: Instances) -> Sm
         return None
     profile = facts["vGPU Name"].lower().replace(" ", "_")
     instance, placement = facts.get("GPU Instance ID", "N/A"), facts.get("Placement ID", "N/A")
-    start = instances.get((gpu, instance)) if instance != "N/A" else _number(placement)
+    placed = instances.get((gpu, instance), (None, None)) if instance != "N/A" else (_number(placement), None)
     return SmiVgpu(
         gpu,
         facts["VM Name"],
         profile,
-        start,
+        placed[0],
         _percent(facts.get("Gpu", "")),
         _percent(facts.get("Encoder", "")),
         _licensed(facts.get("License Status", "")),
+        placed[1],
     )
 
 
@@ -104,7 +105,9 @@ def read_instances(index: str, table: str) -> Instances:
         if address is not None:
             addresses[number.strip()] = address
     found = (match.groups() for match in map(_INSTANCE.match, table.splitlines()) if match)
-    return {(addresses[gpu], instance): int(start) for gpu, instance, start in found if gpu in addresses}
+    return {
+        (addresses[gpu], instance): (int(start), int(size)) for gpu, instance, start, size in found if gpu in addresses
+    }
 
 
 def _number(text: str) -> int | None:

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin,
 
 Class = TypeVar("Class")
 _NAMES: Final = "__stored_names__"
+NOT_STORED: Final[Mapping[str, bool]] = {"exclude": True}
+"""Metadata of a field that is never stored, so it has no stored name: pydantic leaves it out by this key."""
 
 
 class StoredNames(NamedTuple):
@@ -34,13 +36,14 @@ def stored_as(name: str, /, **fields_as: str) -> Callable[[type[Class]], type[Cl
     """Give a dataclass its stored names. Raises TypeError for a field without one, and for a name without a field."""
 
     def named(kind: type[Class]) -> type[Class]:
-        declared = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass, which mypy cannot say
+        declared = {field.name for field in fields(kind) if field.metadata != NOT_STORED}  # type: ignore[arg-type]  # a dataclass, which mypy cannot say
         if declared != fields_as.keys():
             differing = ", ".join(sorted(declared ^ fields_as.keys()))
             raise TypeError(f"stored_as of {kind.__qualname__} and its fields differ: {differing}")
         setattr(kind, _NAMES, StoredNames(name, fields_as))
         # pydantic looks for this, and then reads and writes these fields under their stored names, at any depth
-        kind.__pydantic_config__ = {"alias_generator": fields_as.__getitem__, "serialize_by_alias": True}  # type: ignore[attr-defined]
+        aliases = {field.name: fields_as.get(field.name, field.name) for field in fields(kind)}  # type: ignore[arg-type]
+        kind.__pydantic_config__ = {"alias_generator": aliases.__getitem__, "serialize_by_alias": True}  # type: ignore[attr-defined]
         return kind
 
     return named
@@ -101,7 +104,7 @@ def with_field_names(kind: Any, body: Any) -> Any:
 def _in_order(kind: type) -> dict[str, str]:
     """The stored names by the fields of a class, in the order in which these are declared: `asdict` has it too."""
     names = names_of(kind).fields
-    return {field.name: names[field.name] for field in fields(kind)}
+    return {field.name: names[field.name] for field in fields(kind) if field.name in names}
 
 
 @cache

@@ -76,7 +76,11 @@ def test_placement_ids_are_read_as_nvidia_smi_writes_them() -> None:
 
 def test_gpu_instances_are_found_by_gpu_and_id() -> None:
     instances = read_instances(NUMBERS, TABLE)
-    assert instances == {(PciAddress.parse("0000:3b:00.0"), "5"): 0, (GPU, "5"): 4, (GPU, "9"): 3}
+    assert instances == {
+        (PciAddress.parse("0000:3b:00.0"), "5"): (0, 4),
+        (GPU, "5"): (4, 4),
+        (GPU, "9"): (3, 1),
+    }
     assert [each.start for each in read_vgpus(MIG, instances)] == [4, 0]
     assert [each.start for each in read_vgpus(MIG, {})] == [None, 0], "an instance that the table lacks is not known"
 

@@ -13,8 +13,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from gpuops import clock
+from gpuops.advise.capacity import instance_of
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
+from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiReadings, SmiState, SmiVgpu
@@ -66,7 +68,7 @@ class ShelledHosts:
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         seen = self._hosts.with_settings(inventory, hosts)
         asked = [seen.hosts[ref] for ref in hosts if ref in seen.hosts]
-        return seen.with_hosts(ask_in_parallel(self._with_mig, asked))
+        return seen.completed(hosts=ask_in_parallel(self._with_mig, asked))
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return self._hosts.with_other_devices(inventory, hosts)
@@ -107,22 +109,22 @@ class ShelledHosts:
         return self._hosts.wait_for_boot(since, timeout_s)
 
 
-def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None]) -> Inventory:
+def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None], catalog: Catalog) -> Inventory:
     """The snapshot with what hosts report of the GPUs that serve vGPUs: the health of each, and where it matters how
     the vGPUs on it lie.
 
     The places of vGPUs are asked of hosts that have a vGPU on a GPU in MIG or mixed-size mode. What a host does not
     answer stays as vCenter tells it, and `say` is told so. Raises NotConnected.
     """
-    hosts = [host for host in inventory.hosts.values() if _may_be_asked(host) or _has_places(host)]
+    hosts = [host for host in inventory.hosts.values() if _may_be_asked(host) or any(map(lies_somewhere, host.gpus))]
     answers = ask_in_parallel(lambda host: _ask_host(host, shell), hosts)
     places = [answer.vgpus for answer in answers if isinstance(answer.vgpus, GpuopsError)]
     unknown = dict.fromkeys(error.line for error in places)
     for line in unknown:
         say(f"where the vGPUs lie on their GPUs is not known: {line}")
     _say_unknown([answer.states for answer in answers], say, unknown)
-    return inventory.with_hosts(
-        [answer.with_both(host, inventory) for host, answer in zip(hosts, answers, strict=True)]
+    return inventory.completed(
+        hosts=[answer.with_both(host, inventory, catalog) for host, answer in zip(hosts, answers, strict=True)]
     )
 
 
@@ -151,7 +153,7 @@ class HostsHealth:
             if isinstance(states, GpuopsError) and states.line not in self._said:
                 self._said.add(states.line)
                 self._say(f"the health of GPUs is not known: {states.line}")
-        return inventory.with_hosts([_with_states(host, self._answers[host.ref][1]) for host in hosts])
+        return inventory.completed(hosts=[_with_states(host, self._answers[host.ref][1]) for host in hosts])
 
     def _is_due(self, host: Host) -> bool:
         answer = self._answers.get(host.ref)
@@ -169,9 +171,9 @@ class _HostAnswer:
     """None = it was not asked."""
     vgpus: Sequence[SmiVgpu] | GpuopsError
 
-    def with_both(self, host: Host, inventory: Inventory) -> Host:
+    def with_both(self, host: Host, inventory: Inventory, catalog: Catalog) -> Host:
         host = _with_states(host, self.states) if self.states is not None else host
-        return host if isinstance(self.vgpus, GpuopsError) else _with_told(host, self.vgpus, inventory)
+        return host if isinstance(self.vgpus, GpuopsError) else _with_told(host, self.vgpus, inventory, catalog)
 
 
 def _ask_host(host: Host, shell: HostShell) -> _HostAnswer:
@@ -219,7 +221,7 @@ def _answer(ask: Callable[[str], R], host: Host) -> R | GpuopsError:
         return error
 
 
-def _with_told(host: Host, told: Sequence[SmiVgpu], inventory: Inventory) -> Host:
+def _with_told(host: Host, told: Sequence[SmiVgpu], inventory: Inventory, catalog: Catalog) -> Host:
     """The host with each vGPU on its GPUs. A VM is known by its name among those that vCenter lists on the GPU."""
     gpus = []
     for gpu in host.gpus:
@@ -227,11 +229,27 @@ def _with_told(host: Host, told: Sequence[SmiVgpu], inventory: Inventory) -> Hos
         here = [each for each in told if each.gpu == gpu.address]
         known = len(refs) == len(gpu.vms or ()) and all(each.vm_name in refs for each in here)
         if lies_somewhere(gpu) and gpu.vms is not None and known:
-            vgpus = tuple(VgpuPlacement(refs[each.vm_name], each.profile, each.start) for each in here)
+            vgpus = tuple(
+                VgpuPlacement(refs[each.vm_name], each.profile, _start_of(each, gpu, catalog)) for each in here
+            )
             gpus.append(replace(gpu, vgpus=vgpus))
         else:
             gpus.append(gpu)
     return replace(host, gpus=tuple(gpus))
+
+
+def _start_of(vgpu: SmiVgpu, gpu: PhysicalGpu, catalog: Catalog) -> int | None:
+    """Where it lies, in the memory slices of the catalogue.
+
+    nvidia-smi may count in others: an instance 1g of an RTX PRO 6000 is one of four slices, or three of twelve.
+    """
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    profile = catalog.profile(vgpu.profile)
+    instance = instance_of(board, profile) if board is not None and profile is not None else None
+    if vgpu.start is None or not vgpu.instance_slices or instance is None:
+        return vgpu.start
+    start, rest = divmod(vgpu.start * instance.memory_slices, vgpu.instance_slices)
+    return vgpu.start if rest else start
 
 
 def ask_in_parallel(ask: Callable[[T], R], asked: Sequence[T]) -> list[R]:

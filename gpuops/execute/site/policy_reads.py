@@ -48,7 +48,7 @@ def with_policy_reads(
     if vgpu_use is not None and smi:
         asked = [inventory.vms[ref] for ref in sorted(smi)]
         told = vgpu_use.use(asked, inventory)
-        inventory = inventory.with_vms(replace(vm, vgpu_use=told.get(vm.ref)) for vm in asked)
+        inventory = inventory.completed(vms=[replace(vm, vgpu_use=told.get(vm.ref)) for vm in asked])
     if policy.gates:
         gated = {ref: machines.get(ref, "") for ref in policy.behind_gates(among)}
         inventory = with_gates(inventory, gated, gates)
@@ -67,7 +67,7 @@ def with_gates(inventory: Inventory, machines: Mapping[str, str], gates: Desktop
         found = {vm.ref: unknown_gate("no connection broker is configured for this vCenter") for vm in asked}
     else:
         found = dict(gates.gates(asked, machines, inventory))
-    return replace(inventory, vms={**inventory.vms, **{vm.ref: replace(vm, gate=found[vm.ref]) for vm in asked}})
+    return inventory.completed(vms=[replace(vm, gate=found[vm.ref]) for vm in asked])
 
 
 def _with_machines_not_found(inventory: Inventory, broker: SessionSource | None) -> Inventory:
@@ -84,11 +84,12 @@ def _with_sessions(inventory: Inventory, refs: Collection[str], sources: Mapping
         return inventory
     at_once = {source: each for source, each in sources.items() if source is not Source.SESSIONS}
     told = {source: each.sessions(asked, inventory) for source, each in at_once.items()}
-    by_vm = {
-        vm.ref: replace(vm, sessions={source: found[vm.ref] for source, found in told.items() if vm.ref in found})
-        for vm in asked
-    }
-    return replace(inventory, vms={**inventory.vms, **by_vm})
+    return inventory.completed(
+        vms=[
+            replace(vm, sessions={source: found[vm.ref] for source, found in told.items() if vm.ref in found})
+            for vm in asked
+        ]
+    )
 
 
 def _with_guest_sessions(
@@ -106,6 +107,6 @@ def _with_guest_sessions(
     asked = [vm for vm, rule in meant if idleness(vm, rule).use is not Use.BUSY]
     kept = SessionCount(None, None, inventory.taken_at, because="it was not asked, for something else keeps it")
     told = {vm.ref: kept for vm, _ in meant} | dict(guests.sessions(asked, inventory))
-    return inventory.with_vms(
-        replace(vm, sessions={**(vm.sessions or {}), Source.SESSIONS: told[vm.ref]}) for vm, _ in meant
+    return inventory.completed(
+        vms=[replace(vm, sessions={**(vm.sessions or {}), Source.SESSIONS: told[vm.ref]}) for vm, _ in meant]
     )

@@ -131,7 +131,7 @@ class Site:
 
     def with_vgpus(self, inventory: Inventory) -> Inventory:
         """The snapshot with the health of GPUs and how vGPUs lie on them, where there is a shell on the hosts."""
-        return inventory if self.shell is None else with_vgpus(inventory, self.shell, self.say)
+        return inventory if self.shell is None else with_vgpus(inventory, self.shell, self.say, catalog_of(inventory))
 
     def with_health(self, inventory: Inventory) -> Inventory:
         """The snapshot with the health of GPUs, where the target's entry lets hosts be asked for it."""

@@ -160,6 +160,8 @@ class SmiVgpu:
     encoder_percent: int | None = None
     licensed: bool | None = None
     """Whether its guest has a licence; None = it does not tell."""
+    instance_slices: int | None = None
+    """Size of its GPU instance, in the memory slices in which `start` is counted; None = it is in none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
-from gpuops.model.stored import stored_as
+from gpuops.model.stored import NOT_STORED, stored_as
 from gpuops.model.vcenter.host import Cluster, Datastore, Host
 from gpuops.model.vcenter.reservation import Reservations
 from gpuops.model.vcenter.vm import Vm, VmDrs
 
 _INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid", "vms_by_host"})
 """What is worked out of a snapshot on first use, and would not be true of a changed one."""
-
-
-_AS_READ: Final = "_as_read"
 
 
 @stored_as(
@@ -59,13 +56,36 @@ class Inventory:
     """Names of the connection broker's machines that are not certainly a VM of this vCenter, a line for each reason."""
     reservations: Reservations | None = None
     """What of vGPU profiles is reserved, as this snapshot was read; None = the vCenter, before 9.0, knows of none."""
+    origin: Inventory | None = field(default=None, repr=False, compare=False, metadata=NOT_STORED)
+    """The snapshot that was read, of which this one was made by changes; None = this is that one.
+
+    What vCenter counted, such as the free slots of a profile with reservations, is true of that one alone.
+    `replace` keeps it, so whatever a planner makes of a snapshot counts as changed.
+    """
+
+    def __post_init__(self) -> None:
+        if self.origin is None:
+            # A second object of the same values, not itself: reference cycles stay in memory until they are collected.
+            origin = object.__new__(Inventory)
+            vars(origin).update(vars(self))
+            object.__setattr__(self, "origin", origin)
 
     @property
     def as_read(self) -> Inventory:
-        """The snapshot that this one was made of by changes: what vCenter counted is true of that one."""
-        found = vars(self).get(_AS_READ, self)
-        assert isinstance(found, Inventory)
-        return found
+        """The snapshot that vCenter's counts are true of."""
+        return self if self.origin is None else self.origin
+
+    def completed(self, *, hosts: Iterable[Host] = (), vms: Iterable[Vm] = ()) -> Inventory:
+        """The same snapshot with these hosts and VMs, of which more was read than before.
+
+        Where `with_hosts` and `with_vms` are changes made to what was read, this belongs to what was read.
+        """
+        hosts_by_ref, vms_by_ref = {host.ref: host for host in hosts}, {vm.ref: vm for vm in vms}
+        if not hosts_by_ref and not vms_by_ref:
+            return self
+        known: dict[str, Any] = {"hosts": {**self.hosts, **hosts_by_ref}, "vms": {**self.vms, **vms_by_ref}}
+        is_as_read = self.hosts is self.as_read.hosts and self.vms is self.as_read.vms
+        return replace(self, origin=None, **known) if is_as_read else self._derived(**known)
 
     def vm(self, ref: str) -> Vm:
         """The VM of a managed object id. Raises VmNotFound."""
@@ -174,7 +194,7 @@ class Inventory:
         """
         made = object.__new__(Inventory)
         fields = {each: value for each, value in vars(self).items() if each not in _INDEXES}
-        vars(made).update({**fields, _AS_READ: self.as_read}, worked_out=self.worked_out, **changed)
+        vars(made).update(fields, worked_out=self.worked_out, **changed)
         return made
 
     @cached_property
@@ -208,6 +228,8 @@ class Inventory:
     @cached_property
     def vms_by_host(self) -> Mapping[str, tuple[Vm, ...]]:
         """VMs by the ref of their host; those of no known host under the empty word."""
+        if self.origin is not None and self.vms is self.origin.vms:
+            return self.origin.vms_by_host  # the same objects, so that equal hosts need not be compared
         index: dict[str, list[Vm]] = {}
         for vm in self.vms.values():
             index.setdefault(vm.host or "", []).append(vm)

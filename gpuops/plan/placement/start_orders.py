@@ -9,7 +9,7 @@ hundred desktops are a count and not a hundred names. Beyond `_MOST` ways nothin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +27,23 @@ from gpuops.plan.placement.wanted import WantsVgpu, demands_of
 _MOST: Final = 1000
 """Ways that are followed before the question is given up: a quarter of a second or so."""
 
+_STARTS_A_WAY: Final = 8
+"""Starts of one vGPU on one GPU that are tried for each way: eight vGPUs on eight GPUs may lie in thousands of ways."""
+
 States = tuple[GpuState, ...]
 Kind = tuple[WantsVgpu, ...]
+
+
+@dataclass(slots=True)
+class _Work:
+    """How many starts of one vGPU on one GPU may still be tried. Counted, so that every machine gives one answer."""
+
+    remaining: int
+
+    def spend(self) -> bool:
+        """Count one more; False = there is none left."""
+        self.remaining -= 1
+        return self.remaining >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +56,11 @@ class Late:
 
 
 def starts(vm: Vm, states: States, host: Host, catalog: Catalog) -> tuple[tuple[States, ...], bool]:
-    """Every way in which its vGPUs may come to lie, and whether it starts for certain."""
-    return _started(kind_of(vm), vm, states, host, catalog, whichever=False)
+    """Every way in which its vGPUs may come to lie, and whether it starts for certain; of more ways than are followed
+    none, and not for certain."""
+    work = _Work(_STARTS_A_WAY * _MOST)
+    followed = _started(kind_of(vm), vm, states, host, catalog, key=key_of, whichever=False, work=work)
+    return ((), False) if followed is None else (tuple(followed[0].values()), followed[1])
 
 
 def too_late(
@@ -56,9 +74,9 @@ def too_late(
 ) -> Late | None:
     """The VM among those that come to these GPUs, in any order, that may find none left; None = there is none.
 
-    Not more than `most` ways are followed, or `_MOST`. `whichever`: the host may choose any GPU that has room, not the
-    one that its policy and the addresses say: then GPUs that are alike, and that nobody is pinned to, are not told
-    apart.
+    Not more than `most` ways are followed, or `_MOST`, and what comes of more is not proven. `whichever`: the host may
+    choose any GPU that has room, not the one that its policy and the addresses say: then GPUs that are alike, and that
+    nobody is pinned to, are not told apart.
     """
     kinds: dict[Kind, list[Vm]] = {}
     for vm in coming:
@@ -68,6 +86,13 @@ def too_late(
         state.gpu.address: state.alike("") if whichever and state.gpu.address not in pins else state.gpu.address
         for state in states
     }
+    most = _MOST if most is None else most
+    work = _Work(_STARTS_A_WAY * most)
+
+    def loads(states: States) -> object:
+        """Equal for states that differ in which of alike GPUs has what."""
+        return frozenset(Counter((gpus[state.gpu.address], *_load(state)) for state in states).items())
+
     todo = [(states, Counter[Kind]())]
     seen: set[object] = set()
     while todo:
@@ -76,16 +101,18 @@ def too_late(
             if came[kind] == len(vms):
                 continue
             vm = vms[came[kind]]
-            found, certain = _started(kind, vm, states, host, catalog, whichever)
+            followed = _started(kind, vm, states, host, catalog, key=loads, whichever=whichever, work=work)
+            if followed is None:
+                return Late(coming[-1], unproven=True)
+            ways, certain = followed
             if not certain:
                 return Late(vm, tuple(_first(kinds, came)))
             after = came + Counter([kind])
-            for each in found:
-                key = _key(each, after, kinds, gpus)
-                if key not in seen:
-                    seen.add(key)
-                    todo.append((each, after))
-        if len(seen) > (_MOST if most is None else most):
+            counts = tuple(after[each] for each in kinds)
+            new = {(key, counts): way for key, way in ways.items() if (key, counts) not in seen}
+            seen.update(new)
+            todo += [(way, after) for way in new.values()]
+        if len(seen) > most:
             return Late(coming[-1], unproven=True)
     return None
 
@@ -106,8 +133,18 @@ def _load(state: GpuState) -> tuple[object, int]:
 
 
 def _started(
-    kind: Kind, vm: Vm, states: States, host: Host, catalog: Catalog, whichever: bool
-) -> tuple[tuple[States, ...], bool]:
+    kind: Kind,
+    vm: Vm,
+    states: States,
+    host: Host,
+    catalog: Catalog,
+    *,
+    key: Callable[[States], object],
+    whichever: bool,
+    work: _Work,
+) -> tuple[Mapping[object, States], bool] | None:
+    """Every way in which the vGPUs of the VM may come to lie, by `key`, which tells apart what matters, and whether all
+    of them find room; None = there are more ways than may be followed."""
     certain = True
     worlds: dict[object, States] = {(): states}
     for demand in kind:
@@ -116,12 +153,14 @@ def _started(
             gpus, sure = _may_choose(demand, vm, each, host, catalog, whichever)
             certain = certain and sure
             for gpu in gpus:
+                if not work.spend():
+                    return None
                 tenant = Tenant(vm.ref, vm.name, demand.profile)
                 # Whichever GPU it is, where on it the vGPU starts is the host's choice too.
                 then = _with(each, gpu, tenant, None if whichever else catalog)
-                after.setdefault(key_of(then), then)
+                after.setdefault(key(then), then)
         worlds = after
-    return tuple(worlds.values()), certain
+    return worlds, certain
 
 
 def _may_choose(
@@ -148,14 +187,6 @@ def _with(states: States, address: PciAddress, tenant: Tenant, catalog: Catalog 
         return state.with_tenants(tenant) if catalog is None else with_expected(state, tenant, catalog)
 
     return tuple(after(state) if state.gpu.address == address else state for state in states)
-
-
-def _key(
-    states: States, came: Counter[Kind], kinds: Iterable[Kind], gpus: Mapping[PciAddress, object]
-) -> tuple[object, ...]:
-    """Equal for ways that go on alike; `gpus` is what tells GPUs apart before anybody came."""
-    there = Counter((gpus[state.gpu.address], *_load(state)) for state in states)
-    return (frozenset(there.items()), tuple(came[kind] for kind in kinds))
 
 
 def _first(kinds: dict[Kind, list[Vm]], came: Counter[Kind]) -> Iterator[Vm]:

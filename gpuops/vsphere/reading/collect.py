@@ -193,8 +193,8 @@ def with_creation(session: Session, inventory: Inventory, vms: Collection[str]) 
     refs = [("VirtualMachine", ref) for ref in sorted(vms)]
     with reading(session) as reader:
         moments = dict(reader.read_named({"VirtualMachine": ("config.createDate",)}, refs, _decode_creation))
-    fresh = {ref: replace(inventory.vms[ref], created_at=at) for ref, at in moments.items() if ref in inventory.vms}
-    return replace(inventory, vms={**inventory.vms, **fresh})
+    known = inventory.vms
+    return inventory.completed(vms=[replace(known[ref], created_at=at) for ref, at in moments.items() if ref in known])
 
 
 def _decode_creation(vm: ReadObject) -> tuple[str, datetime | None]:
@@ -209,7 +209,7 @@ def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[s
         refs = [("HostSystem", ref) for ref in sorted(hosts) if ref in inventory.hosts]
         found = reader.read_named({"HostSystem": wanted}, refs, _others) if refs else []
     before = inventory.hosts
-    return inventory.with_hosts([replace(before[ref], others=others) for ref, others in found if ref in before])
+    return inventory.completed(hosts=[replace(before[ref], others=others) for ref, others in found if ref in before])
 
 
 def _others(found: ReadObject) -> tuple[str, tuple[OtherDevice, ...]]:

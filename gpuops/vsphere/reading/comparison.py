@@ -57,7 +57,8 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any
         return
     if is_dataclass(one) and type(one) is type(other):
         for field in fields(one):
-            yield from differences(getattr(one, field.name), getattr(other, field.name), _below(path, field.name))
+            if field.compare:
+                yield from differences(getattr(one, field.name), getattr(other, field.name), _below(path, field.name))
     elif isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in dict.fromkeys((*one, *other)):
             yield from differences(one.get(key), other.get(key), _below(path, str(key)))

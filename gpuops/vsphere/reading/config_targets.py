@@ -33,7 +33,7 @@ def with_config_targets(session: Session, inventory: Inventory, hosts: Collectio
     if not asked:
         return inventory
     with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(asked)), thread_name_prefix="config-target") as pool:
-        return inventory.with_hosts(pool.map(lambda host: _with_config_target(session, host), asked))
+        return inventory.completed(hosts=pool.map(lambda host: _with_config_target(session, host), asked))
 
 
 def _with_config_target(session: Session, host: Host) -> Host:

@@ -48,8 +48,7 @@ def with_counters(
             for ref, series in _told(session, asked[begin : begin + VMS_PER_CALL], wanted, since):
                 windows = {name: _window(samples, since, inventory.taken_at) for name, samples in series.items()}
                 found[ref] = {name: window for name, window in windows.items() if window is not None}
-    told = {ref: replace(inventory.vms[ref], counters=windows) for ref, windows in found.items()}
-    return replace(inventory, vms={**inventory.vms, **told})
+    return inventory.completed(vms=[replace(inventory.vms[ref], counters=windows) for ref, windows in found.items()])
 
 
 def counter_keys(session: Session) -> dict[str, int]:

@@ -70,7 +70,7 @@ def with_devices(session: Session, inventory: Inventory, hosts: Collection[str])
         raise
     except GpuopsError as error:
         told = {host.ref: error.message for host in asked}
-    return inventory.with_hosts([replace(host, settings=_with(host.settings, told[host.ref])) for host in asked])
+    return inventory.completed(hosts=[replace(host, settings=_with(host.settings, told[host.ref])) for host in asked])
 
 
 def devices_of(configuration: Any, host: str) -> tuple[HostDevice, ...]:

@@ -41,10 +41,9 @@ def with_tags(session: Session, inventory: Inventory, vms: Collection[str] | Non
     def of(ref: str) -> tuple[str, ...]:
         return tuple(sorted(names[tag] for tag in attached.get(ref, ()) if tag in names))
 
-    return replace(
-        inventory,
-        vms={**inventory.vms, **{ref: replace(inventory.vms[ref], tags=of(ref)) for ref in asked}},
-        hosts={**inventory.hosts, **{ref: replace(inventory.hosts[ref], tags=of(ref)) for ref in hosts}},
+    return inventory.completed(
+        vms=[replace(inventory.vms[ref], tags=of(ref)) for ref in asked],
+        hosts=[replace(inventory.hosts[ref], tags=of(ref)) for ref in hosts],
     )
 
 

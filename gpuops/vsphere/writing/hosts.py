@@ -62,7 +62,7 @@ class HostConnection:
         if not asked:
             return inventory
         told = zip(asked, settings_of(self._connection, asked), strict=True)
-        return inventory.with_hosts([replace(host, settings=found) for host, found in told])
+        return inventory.completed(hosts=[replace(host, settings=found) for host, found in told])
 
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         """The same snapshot with the DirectPath devices of these hosts, where the vCenter lists them (9.1).

@@ -43,3 +43,27 @@ def test_too_many_ways_are_no_proof(mocker: MockerFixture) -> None:
     found = late(coming, VgpuMode.MULTI_INSTANCE, "a100")
     assert found is not None
     assert found.unproven
+
+
+def eight_alike(mocker: MockerFixture) -> tuple[Late | None, int]:
+    """What comes of two VMs with six vGPUs on eight GPUs that are alike, and how many starts were tried for it."""
+    gpus = [gpu(f"0000:{bus:02x}:00.0", "l40s", 0, VgpuMode.MIXED_SIZE) for bus in range(1, 9)]
+    there = host("esx-1", *gpus)
+    coming = [vm(number, f"vm-{number}", "1", *["vgpu nvidia_l40s-8q"] * 6) for number in (1, 2)]
+    tried = mocker.spy(start_orders, "_with")
+    states = gpu_states(there, inventory([there], []), catalog())
+    return too_late(coming, states, there, catalog(), whichever=True), tried.call_count
+
+
+def test_gpus_that_are_alike_are_not_told_apart_while_one_vm_starts(mocker: MockerFixture) -> None:
+    """Six vGPUs on eight GPUs may lie in 1,716 ways, of which 11 differ in more than which GPU has how many."""
+    found, tried = eight_alike(mocker)
+    assert found is None
+    assert tried < 6000
+
+
+def test_what_is_tried_for_one_vm_is_limited_too(mocker: MockerFixture) -> None:
+    mocker.patch.object(start_orders, "_STARTS_A_WAY", 1)
+    found, tried = eight_alike(mocker)
+    assert found is not None
+    assert (found.unproven, tried) == (True, 1000)

@@ -33,19 +33,25 @@ MIG = VgpuMode.MULTI_INSTANCE
 MODELS = [*PROFILES, ("a40", VgpuMode.MIXED_SIZE)]
 
 
+SHARED = ("rtx-pro-6000", MIG)
+"""Several vGPUs share a GPU instance of it."""
+SHARING = [f"nvidia_rtx_pro_6000_blackwell_dc-{name}" for name in ("1-3q", "1-3a", "1-12q", "1-24c", "2-24q", "2-48q")]
+
+
 def names(model: tuple[str, VgpuMode]) -> list[str]:
-    return PROFILES.get(model) or PROFILES["a40", VgpuMode.SAME_SIZE]
+    return SHARING if model == SHARED else PROFILES.get(model) or PROFILES["a40", VgpuMode.SAME_SIZE]
 
 
 @st.composite
-def vcenters(draw: st.DrawFn) -> SmallVcenter:
+def vcenters(draw: st.DrawFn, *, shared: bool = False) -> SmallVcenter:
     """Up to two hosts, some with GPUs of several modes and whole ones; some VMs run, some are suspended.
 
-    Some have several vGPUs, of one profile or not, and some of these are pinned.
+    Some have several vGPUs, of one profile or not, and some of these are pinned. With `shared`, vGPUs share GPU
+    instances, and more VMs started than run now.
     """
     hosts = []
     for number in range(1, draw(st.integers(1, 2)) + 1):
-        model = draw(st.sampled_from(MODELS))
+        model = SHARED if shared else draw(st.sampled_from(MODELS))
         gpus = [gpu(FIRST, model[0], 0, model[1]), gpu(SECOND, model[0], 1, model[1])]
         if draw(st.booleans()):
             board = draw(st.sampled_from(["a40", "l40s"]))
@@ -54,7 +60,7 @@ def vcenters(draw: st.DrawFn) -> SmallVcenter:
         policy = draw(st.sampled_from(list(AssignmentPolicy)))
         hosts.append(replace(host(f"esx-{number}", *gpus), assignment_policy=policy))
     world = SmallVcenter({each.ref: each for each in hosts})
-    for number in range(draw(st.integers(0, 6))):
+    for number in range(draw(st.integers(0, 30 if shared else 6))):
         on = draw(st.sampled_from(hosts))
         offered = [offer.name for offer in on.profiles or ()]
         profiles = [draw(st.sampled_from(offered)) for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
@@ -65,13 +71,15 @@ def vcenters(draw: st.DrawFn) -> SmallVcenter:
             made = replace(made, extra_config=pins)
         if not world.start(replace(made, memory_reservation_mib=8192)) and draw(st.integers(0, 3)) == 0:
             world.suspend(world.vms[made.ref])
+    for ref in draw(st.sets(st.sampled_from([*world.running, ""]))) - {""} if shared else ():
+        del world.running[ref], world.vms[ref]
     return world
 
 
 @st.composite
 def requests(draw: st.DrawFn, world: SmallVcenter) -> tuple[Workload, ...]:
     offered = sorted({offer.name for each in world.hosts.values() for offer in each.profiles or ()})
-    known = [name for name in offered if any(name in names(model) for model in MODELS)]
+    known = [name for name in offered if any(name in names(model) for model in (*MODELS, SHARED))]
     found = []
     for number in range(draw(st.integers(1, 7))):
         whole_gpu = draw(st.integers(0, 5)) == 0
@@ -116,8 +124,8 @@ def _after_listed(order: list[Placed | Vm], placed: Placed) -> int:
     return max(there, default=-1) + 1
 
 
-def come_true(data: st.DataObject, *, optimize: bool = False) -> None:
-    world = data.draw(vcenters())
+def come_true(data: st.DataObject, *, optimize: bool = False, shared: bool = False) -> None:
+    world = data.draw(vcenters(shared=shared))
     asked = Place(
         data.draw(requests(world)),
         pin=data.draw(st.sampled_from([PinPolicy.AUTO, PinPolicy.AUTO, PinPolicy.NEVER])),
@@ -152,6 +160,19 @@ def test_every_order_that_the_plan_allows_is_admitted(data: st.DataObject) -> No
 @given(st.data())
 def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(data: st.DataObject) -> None:
     come_true(data)
+
+
+@QUICK
+@given(st.data())
+def test_every_order_is_admitted_where_vgpus_share_gpu_instances(data: st.DataObject) -> None:
+    come_true(data, shared=True)
+
+
+@pytest.mark.long
+@LONG
+@given(st.data())
+def test_every_order_is_admitted_where_vgpus_share_gpu_instances_in_many_worlds(data: st.DataObject) -> None:
+    come_true(data, shared=True)
 
 
 def a100_with_two_suspended() -> SmallVcenter:

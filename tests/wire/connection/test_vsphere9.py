@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import Site, rotate_night, run
+from gpuops.api import Site, place, rotate_night, run
 from gpuops.config.policy import load_policy
 from gpuops.errors import Refused
 from gpuops.execute.site import catalog_of
@@ -17,12 +17,14 @@ from gpuops.model.vcenter.host_settings import Displacement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import ProfileCapacity
 from gpuops.model.vcenter.vm import ManagedBy
+from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Request
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.change.emptying import emptied
+from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import PowerPolicy
@@ -139,6 +141,12 @@ def test_what_is_reserved_is_read_and_not_free(server: SimServer, site: Site) ->
     slots = part.fits[EIGHT].slots
     assert (slots.at_least, slots.at_most, slots.because) == (10, 10, f"4 of {EIGHT} reserved, not free")
     assert not [each for each in examined_of(inventory) if EIGHT in each], "both count the same"
+
+
+def test_the_solver_promises_no_reserved_slot(site: Site) -> None:
+    requests = tuple(Workload(f"render-{number:02}", 2, 8192, EIGHT) for number in range(14))
+    in_turn, at_once = (place(Place(requests, optimize=optimize), site) for optimize in (False, True))
+    assert (len(in_turn.placed), len(at_once.placed)) == (10, 10), "14 are free, of which 4 are reserved"
 
 
 def examined_of(inventory: Inventory) -> list[str]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _MOST_STATES_PRICED: Final = 400
 """Limit of states that are followed to find the fillings of a GPU in MIG mode; beyond, fillings of one kind must do."""
+_MOST_STATES_VALUED: Final = 4000
+"""Limit of states of such GPUs whose best filling is looked for; beyond, the best filling of one kind must do."""
 
 
 class BoardGpus:
@@ -83,17 +85,25 @@ class BoardGpus:
     def _value(self, state: int, empty: int) -> float:
         """The best filling of what is free, at the prices of such GPUs."""
         price = self._prices_of(empty)
-        if not self.is_cut(empty):
-            return max((self.slots(state, kind) * each for kind, each in price.items()), default=0.0)
         key = (state, empty)
+        if not self.is_cut(empty) or (key not in self._values and len(self._values) >= _MOST_STATES_VALUED):
+            return max((self.slots(state, kind) * each for kind, each in price.items()), default=0.0)
         if key not in self._values:
             after = ((each, then) for kind, each in price.items() for then in self.after(state, kind))
             self._values[key] = max((each + self._value(then, empty) for each, then in after), default=0.0)
         return self._values[key]
 
     def is_cut(self, empty: int) -> bool:
-        """Whether vGPUs of several sizes share such a GPU, each at a place of its own (MIG)."""
-        return self._states.mode(empty) is VgpuMode.MULTI_INSTANCE
+        """Whether vGPUs of several sizes share such a GPU, each in a GPU instance of its own (MIG), so that mixtures of
+        them are looked for device by device.
+
+        Not where several vGPUs share an instance (RTX PRO): 48 vGPUs of many sizes have millions of mixtures. There a
+        mixture is a share of the instances for each size, so fillings of one size and shares of them tell enough.
+        """
+        if self._states.mode(empty) is not VgpuMode.MULTI_INSTANCE:
+            return False
+        sold = (self._states.catalog.profile(self._profiles[kind]) for kind in self.kinds)
+        return all(facts is None or (facts.max_per_gpu_instance or 1) == 1 for facts in sold)
 
     def _prices_of(self, empty: int) -> dict[int, float]:
         """The price of a device of each kind on such GPUs."""

@@ -33,6 +33,19 @@ def installed() -> bool:
     return True
 
 
+def _silent_solver() -> Any:
+    """A solver that prints nothing. Since HiGHS 1.16 it prints its version when callbacks are enabled, which its
+    constructor does."""
+    import highspy
+
+    class SilentHighs(highspy.Highs):
+        def enableCallbacks(self) -> None:  # noqa: N802  # the name is HiGHS's
+            self.setOptionValue("output_flag", False)
+            super().enableCallbacks()
+
+    return SilentHighs()
+
+
 @dataclass(frozen=True, slots=True)
 class SolverAnswer:
     """The best point that was found, its value, a bound on any value, and the dual price of each row.
@@ -68,8 +81,8 @@ class SolverProgram:
 
         self._np = np
         self.size, self.rows = len(columns), rows
-        self._solver: Any = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+        self._solver = _silent_solver()
+        for option, value in (("threads", 1), ("random_seed", 0)):
             self._solver.setOptionValue(option, value)
         if integer:
             self._solver.setOptionValue("mip_rel_gap", _RELATIVE_SLACK)
