@@ -128,7 +128,7 @@ def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
                 "<customLabel>ml</customLabel>",
             ),
             device(13003, "VirtualPCIPassthroughDvxBackingInfo", ""),
-            device(4000, "VirtualEthernetCardNetworkBackingInfo", "", kind="VirtualSriovEthernetCard"),
+            device(13031, "VirtualEthernetCardNetworkBackingInfo", "", kind="VirtualSriovEthernetCard"),
             device(13004, "VirtualPCIPassthroughDeviceBackingInfo", "<id>no address</id>"),
         ]
     )
@@ -138,8 +138,8 @@ def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
         DirectPathDevice(13001, PciAddress(0, 0x3B, 0, 0), vendor_id=0x8086, device_id=0x26B9, system_id="s"),
         DynamicDevice(13002, ((0x10DE, 0x26B9),), label="ml"),
         OtherPassthrough(13003, "PCI device 13003"),
-        OtherPassthrough(4000, "PCI device 4000"),
         OtherPassthrough(13004, "PCI device 13004"),
+        OtherPassthrough(13031, "PCI device 13031"),
     )
     assert vm.has_passthrough
 

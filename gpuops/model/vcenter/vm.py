@@ -340,8 +340,22 @@ class Vm:
         return any(not isinstance(device, VgpuDevice) for device in self.devices)
 
 
+def pin_key(ordinal: int) -> str:
+    """The extraConfig key that binds the vGPU `pciPassthruN` with N = `ordinal` to a physical GPU (ESXi field notes on
+    H100 and H200 hosts)."""
+    return f"pciPassthru{ordinal}.cfg.gpu-pci-id"
+
+
+def is_pin(key: str) -> bool:
+    """Whether an extraConfig key is one that binds a vGPU to a physical GPU."""
+    return _PIN.fullmatch(key) is not None
+
+
 def pins_of(vm: Vm) -> dict[int, PciAddress]:
-    """The GPUs that the VM's vGPUs are bound to, by ordinal of the device. A value that is no address binds nothing."""
+    """Return the GPUs that the VM's vGPUs are bound to, by N of `pciPassthruN` (see `passthru_number`).
+
+    A value that is not a PCI address binds nothing.
+    """
     pins = {}
     for key, value in (vm.extra_config or {}).items():
         match = _PIN.fullmatch(key)

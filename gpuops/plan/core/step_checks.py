@@ -15,10 +15,11 @@ from gpuops.advise.idle import idleness
 from gpuops.advise.managed_vms import left_to_manager
 from gpuops.model.nights.night_record import Role, parse_marker
 from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, VmDrs
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, VmDrs, is_pin, pin_key
 from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.host_steps import (
     ConfigureGraphics,
@@ -55,7 +56,7 @@ def satisfied(step: Step, inventory: Inventory) -> bool:
     vm = inventory.vm(step.vm)
     match step:
         case ReconfigureVm(change=change):
-            return _devices_done(change, vm) and _settings_done(change, vm)
+            return _devices_done(change, vm) and _settings_done(change, vm) and not pins_without_device(change, vm)
         case RelocateVm(host=host):
             return vm.host == host
         case PowerOnVm() | ResumeVm():
@@ -90,6 +91,18 @@ def _devices_done(change: VmChange, vm: Vm) -> bool:
         and not any(device.key in change.remove for device in vm.devices)
         and all(profiles.get(key) == profile for key, profile in change.replace_profile)
     )
+
+
+def pins_without_device(change: VmChange, vm: Vm) -> tuple[str, ...]:
+    """Return the pins of the change, as extraConfig keys, whose `pciPassthruN` is no device of the VM.
+
+    N follows from the keys that vCenter gives to new devices, and the plan can only expect those. A pin of another
+    number binds nothing: the VM would start with a GPU of any NUMA node.
+    """
+    if vm.devices is None or not change.add:
+        return ()
+    pin_keys = {pin_key(passthru_number(device.key)) for device in vm.devices}
+    return tuple(key for key, value in change.extra_config.items() if value and is_pin(key) and key not in pin_keys)
 
 
 def _settings_done(change: VmChange, vm: Vm) -> bool:

@@ -1,7 +1,7 @@
 """The passthrough devices a VM is to have: what must be added, edited and removed, and which of them stay pinned.
 
-A pin is `pciPassthru<N>.cfg.gpu-pci-id`, which binds a VM's N-th passthrough device to a physical GPU. N counts the
-devices as they are after a change, so a pin moves with its device when one before it is removed.
+A pin is `pciPassthruN.cfg.gpu-pci-id`, which binds a vGPU to a physical GPU. N follows from the device's key
+(`passthru_number`), so the pin of a device that stays is right after any change of the others.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from gpuops.model.vcenter.vm import (
     VgpuDevice,
     Vm,
     is_gpu,
+    pin_key,
     pins_of,
 )
+from gpuops.plan.core.device_numbers import numbered
 from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewVgpu
-from gpuops.plan.placement.wanted import pin_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class Goal:
     @property
     def devices(self) -> tuple[GpuDevice | NewDevice, ...]:
         return (*self.kept, *self.add)
+
+    @property
+    def numbered_additions(self) -> tuple[tuple[int, NewDevice], ...]:
+        """The new devices with N of `pciPassthruN` that vCenter will give them."""
+        numbers = [ordinal for ordinal, _ in numbered(self.devices)]
+        return tuple(zip(numbers[len(self.kept) :], self.add, strict=True))
 
     @property
     def unchanged(self) -> bool:
@@ -142,14 +149,18 @@ def group_of(device: GpuDevice) -> int | None:
 
 
 def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
-    """The pins of the devices that stay, by their ordinal after the change."""
+    """Return the pins of the devices that stay, by N of `pciPassthruN`."""
     pins = pins_of(vm)
-    before = {device.key: ordinal for ordinal, device in enumerate(vm.devices or ())}
-    return {ordinal: pins[was] for ordinal, device in enumerate(goal.kept) if (was := before[device.key]) in pins}
+    return {ordinal: pins[ordinal] for ordinal, _ in numbered(goal.kept) if ordinal in pins}
 
 
-def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress]) -> dict[str, str]:
-    """The extraConfig entries that leave the VM's devices with exactly these pins; an empty value removes one."""
-    there = pins_of(vm)
-    removed = {pin_key(n): "" for n in there if n not in wanted and n < len(vm.devices or ())}
-    return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted.items() if there.get(n) != gpu}}
+def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress], goal: Goal | None = None) -> dict[str, str]:
+    """Return the extraConfig entries that leave the VM's devices with exactly the pins `wanted`; "" removes an entry.
+
+    The pins of devices that the goal removes go too, and so does one whose number a new device takes. A pin whose
+    number no device has is not changed.
+    """
+    existing_pins = pins_of(vm)
+    numbers = {ordinal for ordinal, _ in (*numbered(vm.devices or ()), *(goal.numbered_additions if goal else ()))}
+    removed = {pin_key(n): "" for n in existing_pins if n not in wanted and n in numbers}
+    return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted.items() if existing_pins.get(n) != gpu}}

@@ -45,7 +45,7 @@ def change_of(fitting: Fitting) -> VmChange:
     vm, goal = fitting.vm, fitting.goal
     mmio = mmio_for(goal.devices, fitting.placement.host, fitting.catalog)
     change = VmChange(
-        add=tuple(_on_node(len(goal.kept) + n, device, fitting) for n, device in enumerate(goal.add)),
+        add=tuple(_on_node(ordinal, device, fitting) for ordinal, device in goal.numbered_additions),
         remove=tuple(device.key for device in goal.removed),
         replace_profile=goal.edited,
         device_group=goal.device_group,
@@ -154,4 +154,4 @@ def _pins(fitting: Fitting) -> dict[str, str]:
     kept = kept_pins(fitting.vm, fitting.goal)
     if fitting.moved:
         kept = {ordinal: seat for ordinal in kept if (seat := fitting.placement.seats.get(ordinal)) is not None}
-    return pin_changes(fitting.vm, {**kept, **fitting.placement.pins})
+    return pin_changes(fitting.vm, {**kept, **fitting.placement.pins}, fitting.goal)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from gpuops.advise.managed_vms import manager_of
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pins_of
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pin_key, pins_of
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
@@ -28,6 +29,7 @@ def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:
     if not any(is_gpu(device) for device in vm.devices) or vm.template:
         return
     yield from _memory(vm)
+    yield from _loose_pins(vm)
     if vm.question is not None:
         yield Finding(Severity.WARNING, vm.name, "waits for an answer", "answer it in the vSphere Client")
     if host is not None and host.profiles is not None and host.readable:
@@ -50,6 +52,17 @@ def _memory(vm: Vm) -> Iterator[Finding]:
     profile = next((device.profile for device in vm.devices or () if isinstance(device, VgpuDevice)), None)
     fix = command("attach", vm=called(vm), profile=profile) if profile else "reserve all its memory"
     yield Finding(Severity.ERROR, vm.name, "not all its memory is reserved: it does not start", fix)
+
+
+def _loose_pins(vm: Vm) -> Iterator[Finding]:
+    """A pin whose `pciPassthruN` is no vGPU of the VM. Earlier versions wrote such pins for VMs with SR-IOV cards."""
+    numbers = {passthru_number(device.key) for device in vm.vgpus}
+    loose_pins = sorted(set(pins_of(vm)) - numbers)
+    if loose_pins and numbers:
+        keys, names = map(", ".join, (map(pin_key, loose_pins), (f"pciPassthru{number}" for number in sorted(numbers))))
+        reason = f"{keys} binds no vGPU of it (it has {names}): its host may start them on any GPU"
+        fix = "remove that key from its settings; attach with --numa required pins it where the node matters"
+        yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
 def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:

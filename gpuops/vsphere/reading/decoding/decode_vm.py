@@ -159,8 +159,10 @@ def _cores_per_numa_node(values: Mapping[str, Any]) -> int | None:
 
 
 def _devices(value: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNic, ...] | None]:
-    """Passthrough devices and RDMA network cards, in device order; None when the list itself is missing (every VM has
-    some device)."""
+    """Return passthrough devices, in the order of their keys, and RDMA network cards.
+
+    None where the list itself is missing: every VM has some device.
+    """
     if value is None:
         return None, None
     devices, nics = list[GpuDevice](), list[VmNic]()
@@ -170,6 +172,7 @@ def _devices(value: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNic, ...
             devices.append(_device(each))
         if name in _NICS:
             nics.append(_nic(each, _NICS[name]))
+    devices.sort(key=lambda device: device.key)
     return tuple(devices), tuple(nics)
 
 
