@@ -19,7 +19,7 @@ from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, VmDrs, is_pin, pin_key
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm, VmDrs, is_pin, pin_key
 from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.host_steps import (
     ConfigureGraphics,
@@ -32,6 +32,7 @@ from gpuops.plan.core.host_steps import (
 )
 from gpuops.plan.core.steps import (
     CloseGate,
+    NewDirectPath,
     OpenGate,
     PowerOffVm,
     PowerOnVm,
@@ -82,7 +83,7 @@ def _devices_done(change: VmChange, vm: Vm) -> bool:
     if vm.devices is None:
         return False
     if change.devices_after is not None:
-        return signatures(vm.devices) == change.devices_after
+        return signatures(vm.devices) == change.devices_after and not _has_old_entries(change, vm)
     # Without the whole picture: nothing of the old is left, and all of the new is there.
     profiles = {device.key: device.profile for device in vm.devices if isinstance(device, VgpuDevice)}
     missing = Counter(map(signature, change.add)) - Counter(map(signature, vm.devices))
@@ -90,6 +91,17 @@ def _devices_done(change: VmChange, vm: Vm) -> bool:
         not missing
         and not any(device.key in change.remove for device in vm.devices)
         and all(profiles.get(key) == profile for key, profile in change.replace_profile)
+    )
+
+
+def _has_old_entries(change: VmChange, vm: Vm) -> bool:
+    """Whether a DirectPath entry that the change replaces by one for the same address is still as it was before."""
+    new_entries = {device.address: device for device in change.add if isinstance(device, NewDirectPath)}
+    return bool(change.remove) and any(
+        (device.vendor_id, device.device_id, device.system_id.lower())
+        != (new_entry.vendor_id, new_entry.device_id, new_entry.system_id.lower())
+        for device in vm.devices or ()
+        if isinstance(device, DirectPathDevice) and (new_entry := new_entries.get(device.address)) is not None
     )
 
 

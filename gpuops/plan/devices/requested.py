@@ -20,6 +20,7 @@ from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.devices.goal import Goal, group_of, with_devices
+from gpuops.plan.devices.stale_entries import entries_to_replace
 from gpuops.plan.placement.keep_free import kept_profiles, once
 from gpuops.plan.placement.wanted import KeptProfile
 
@@ -61,13 +62,18 @@ def profiles_to_keep(given: Iterable[str], inventory: Inventory, catalog: Catalo
 
 
 def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:
-    """The devices at these addresses; what their backings carry is filled in when the host is chosen."""
+    """Return the devices at these addresses; what their backings carry is filled in when the host is chosen.
+
+    An entry that the VM has for such an address and that its host refuses at power-on is replaced by a new one.
+    """
     wanted = []
-    for address in dict.fromkeys(addresses):
+    addresses = tuple(dict.fromkeys(addresses))
+    own_host = host if host is not None and host.ref == vm.host else None
+    for address in addresses:
         gpu = host.device(address) if host else None
         vendor_id, device_id = (gpu.vendor_id, gpu.device_id) if gpu else (0, 0)
         wanted.append(NewDirectPath(address, gpu.name if gpu else "", "", vendor_id, device_id))
-    return with_devices(vm, wanted, old)
+    return with_devices(vm, wanted, (*old, *entries_to_replace(vm, own_host, addresses)))
 
 
 def dynamic_goal(

@@ -14,19 +14,23 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pin_key, pins_of
 from gpuops.plan.core.command_line import called, command
+from gpuops.plan.devices.stale_entries import mismatches
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 
 
 def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:
-    """What stands in the way of one VM. A VM without GPU devices has no findings."""
+    """What stands in the way of one VM. A VM without GPU devices has findings of its DirectPath entries alone."""
     if vm.devices is None:
         if host is not None and host.gpus and vm.unreadable:
             fix = "ask for the read-only role on it"
             yield Finding(Severity.WARNING, vm.name, "this login cannot read its devices", fix)
         return
-    if not any(is_gpu(device) for device in vm.devices) or vm.template:
+    if vm.template:
+        return
+    yield from _stale_entries(vm, host)
+    if not any(is_gpu(device) for device in vm.devices):
         return
     yield from _memory(vm)
     yield from _loose_pins(vm)
@@ -52,6 +56,16 @@ def _memory(vm: Vm) -> Iterator[Finding]:
     profile = next((device.profile for device in vm.devices or () if isinstance(device, VgpuDevice)), None)
     fix = command("attach", vm=called(vm), profile=profile) if profile else "reserve all its memory"
     yield Finding(Severity.ERROR, vm.name, "not all its memory is reserved: it does not start", fix)
+
+
+def _stale_entries(vm: Vm, host: Host | None) -> Iterator[Finding]:
+    """DirectPath entries with which the VM does not start on its host."""
+    for device, reason in mismatches(vm, host):
+        there_now = host is not None and host.device(device.address) is not None
+        fix = command("attach", vm=called(vm), device=str(device.address))
+        if not there_now:
+            fix = f"{command('detach', vm=called(vm), device=str(device.address))} removes the entry"
+        yield Finding(Severity.ERROR, vm.name, f"does not start: {reason}", fix)
 
 
 def _loose_pins(vm: Vm) -> Iterator[Finding]:

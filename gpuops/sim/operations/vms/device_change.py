@@ -2,8 +2,8 @@
 
 Documented: new devices carry negative keys, unique in one spec; the members of a device group come and go together
 (vSphere API, VirtualMachineConfigSpec and VirtualDeviceGroups). Recorded: the server gives keys from 13000 upwards on
-controller 100, and a gap to the next device (`pci_slot`). From memory: a profile that no host of the cluster supports is DeviceBackingNotSupported at once; a PCI address is only
-checked when the VM powers on.
+controller 100, and a gap to the next device (`pci_slot`). From memory: a profile that no host of the cluster supports
+is DeviceBackingNotSupported at once; a PCI address is only checked when the VM powers on.
 """
 
 from __future__ import annotations

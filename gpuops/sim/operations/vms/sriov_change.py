@@ -2,7 +2,8 @@
 
 Its network is in the ordinary backing; the port that it takes a virtual function of, in sriovBacking, whose id may
 begin with `Automatic` (vSphere API, VirtualSriovEthernetCard; the word from memory). Which function it gets is decided
-when the VM is powered on. Recorded: the server gives keys from 13031 downwards, whatever a client asks for (`pci_slot`).
+when the VM is powered on. Recorded: the server gives keys from 13031 downwards, whatever a client asks for
+(`pci_slot`).
 """
 
 from __future__ import annotations
