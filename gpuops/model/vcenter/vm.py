@@ -105,13 +105,15 @@ class DynamicDevice:
     kind: Literal["dynamic"] = "dynamic"
 
 
-@stored_as("OtherPassthrough", key="key", label="label", kind="kind")
+@stored_as("OtherPassthrough", key="key", label="label", unreadable="unreadable", kind="kind")
 @dataclass(frozen=True, slots=True)
 class OtherPassthrough:
     """Any other passthrough device (SR-IOV NIC, DVX, a backing unknown to us): seen, counted, never touched."""
 
     key: int
     label: str
+    unreadable: bool = False
+    """Whether vCenter's answer does not show what it is: it may be a GPU."""
     kind: Literal["other"] = "other"
 
 
@@ -167,6 +169,11 @@ def is_gpu(device: GpuDevice) -> bool:
             return False
         case _:
             assert_never(device)
+
+
+def is_unreadable(device: GpuDevice) -> bool:
+    """Whether vCenter's answer does not show what the device is."""
+    return isinstance(device, OtherPassthrough) and device.unreadable
 
 
 def is_other_device(device: GpuDevice) -> bool:

@@ -143,6 +143,13 @@ def other_gpus(goal: Goal) -> tuple[GpuDevice, ...]:
     return tuple(device for device in goal.kept if is_gpu(device) and device.key not in goal.asked)
 
 
+def only_requested(goal: Goal) -> Goal:
+    """Return the goal with the GPU devices removed that are not what was asked for."""
+    others = other_gpus(goal)
+    kept = tuple(device for device in goal.kept if device not in others)
+    return replace(goal, kept=kept, removed=(*goal.removed, *others))
+
+
 def group_of(device: GpuDevice) -> int | None:
     """The key of the device group that the device belongs to."""
     return None if isinstance(device, OtherPassthrough) else device.group

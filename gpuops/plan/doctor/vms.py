@@ -12,7 +12,16 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pin_key, pins_of
+from gpuops.model.vcenter.vm import (
+    OtherPassthrough,
+    PowerState,
+    VgpuDevice,
+    Vm,
+    is_gpu,
+    is_unreadable,
+    pin_key,
+    pins_of,
+)
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.devices.stale_entries import mismatches
 from gpuops.plan.doctor.finding import Finding, Severity
@@ -21,7 +30,7 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY
 
 
 def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:
-    """What stands in the way of one VM. A VM without GPU devices has findings of its DirectPath entries alone."""
+    """What stands in the way of one VM. Without GPU devices: DirectPath entries and devices that cannot be read."""
     if vm.devices is None:
         if host is not None and host.gpus and vm.unreadable:
             fix = "ask for the read-only role on it"
@@ -30,7 +39,8 @@ def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:
     if vm.template:
         return
     yield from _stale_entries(vm, host)
-    if not any(is_gpu(device) for device in vm.devices):
+    yield from _unreadable_devices(vm)
+    if not any(is_gpu(device) or is_unreadable(device) for device in vm.devices):
         return
     yield from _memory(vm)
     yield from _loose_pins(vm)
@@ -66,6 +76,15 @@ def _stale_entries(vm: Vm, host: Host | None) -> Iterator[Finding]:
         if not there_now:
             fix = f"{command('detach', vm=called(vm), device=str(device.address))} removes the entry"
         yield Finding(Severity.ERROR, vm.name, f"does not start: {reason}", fix)
+
+
+def _unreadable_devices(vm: Vm) -> Iterator[Finding]:
+    """Passthrough devices whose backing is not as vSphere writes it: a PCI address in the form of VMX files, say."""
+    labels = [device.label for device in vm.devices or () if isinstance(device, OtherPassthrough) and device.unreadable]
+    if labels:
+        reason = f"{', '.join(labels)} cannot be read: it may be a GPU, and may keep the VM from starting"
+        fix = "look at it in the vSphere Client, and remove it if nothing needs it"
+        yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
 def _loose_pins(vm: Vm) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,19 @@ def test_each_is_shown_and_changed_by_itself(lab: Lab) -> None:
     (vm,) = (each for each in lab.server.world.by_type("VirtualMachine") if each.name == "mixed")
     assert [device.key for device in vm.state.devices] == [13031], "the network card is as it was"
     assert shown(lab, "carded") == "", "a network card is no GPU"
+
+
+def test_a_device_that_cannot_be_read_is_shown_and_named(lab: Lab) -> None:
+    """A PCI address as VMX files have it, with bus and slot in decimal; vCenter accepts any."""
+    (vm,) = (vm for vm in lab.server.world.by_type("VirtualMachine") if vm.name == "ml-03")
+    [device] = vm.state.devices
+    vm.state.devices = (replace(device, backing=replace(device.backing, pci_id="00000:094:00.0")),)
+    vm.state.memory_locked, vm.state.memory_reservation_mib = False, 0
+    assert "unknown device PCI device 0" in shown(lab, "ml-03")
+    printed = lab.run("doctor").stdout
+    assert "ml-03: PCI device 0 cannot be read: it may be a GPU, and may keep the VM from starting" in printed
+    assert "ml-03: not all its memory is reserved: it does not start" in printed
+    answer = lab.run("detach", "--vm", "ml-03", "--all")
+    assert answer.stdout == (
+        "nothing to do: ml-03 has no GPU device that can be read, and 1 that cannot be; nothing to detach\n"
+    )
