@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 from typing import Final, assert_never
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
@@ -152,7 +153,7 @@ def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciA
     `pins`: the GPU of each pinned vGPU by N; new devices have the N that vCenter will give them. Passthrough devices
     that are neither vGPUs nor DirectPath devices need nothing here.
     """
-    by_number = sorted(numbered(devices), key=lambda pair: pair[0])
+    by_number = sorted(numbered(devices), key=itemgetter(0))
     demands = (_demand(device, ordinal, pins.get(ordinal)) for ordinal, device in by_number)
     return tuple(demand for demand in demands if demand is not None)
 

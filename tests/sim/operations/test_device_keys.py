@@ -74,12 +74,13 @@ def test_a_key_that_a_client_asks_for_is_not_given(lab: Lab) -> None:
 @pytest.mark.long
 def test_a_pin_binds_the_device_whose_key_it_names(lab: Lab) -> None:
     clone(lab, "node-1", sriov_card(lab))
-    change(lab, "node-1", "add", vgpu(), vgpu(-8))
+    change(lab, "node-1", "add", vgpu(), vgpu(-8), vgpu(-9))
     remove(lab, "node-1", 13000)
+    remove(lab, "node-1", 13001)
     gpus = [gpu.pciId for gpu in lab.host("esx-01.trn").config.graphicsInfo]
     pins = [
         vim.option.OptionValue(key=f"pciPassthru{number}.cfg.gpu-pci-id", value=gpu)
-        for number, gpu in ((0, gpus[0]), (1, gpus[-1]), (2, gpus[1]))
+        for number, gpu in ((0, gpus[0]), (1, gpus[1]), (2, gpus[-1]))
     ]
     lab.run(lab.vm("node-1").ReconfigVM_Task(vim.vm.ConfigSpec(extraConfig=pins)))
     lab.power_on("node-1", "esx-01.trn")
