@@ -156,18 +156,23 @@ def group_of(device: GpuDevice) -> int | None:
 
 
 def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
-    """Return the pins of the devices that stay, by N of `pciPassthruN`."""
+    """Return the pins that go on to bind devices, by N of `pciPassthruN`: those of all devices that are not removed.
+
+    A pin that was written before its device came binds the new device that gets its number. If the device before it had
+    that number, and is removed in the same change, its pin goes with it.
+    """
+    removed_numbers = {ordinal for ordinal, _ in numbered(goal.removed)}
     pins = pins_of(vm)
-    return {ordinal: pins[ordinal] for ordinal, _ in numbered(goal.kept) if ordinal in pins}
+    kept = (ordinal for ordinal, _ in numbered(goal.devices) if ordinal not in removed_numbers)
+    return {ordinal: pins[ordinal] for ordinal in kept if ordinal in pins}
 
 
-def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress], goal: Goal | None = None) -> dict[str, str]:
+def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress]) -> dict[str, str]:
     """Return the extraConfig entries that leave the VM's devices with exactly the pins `wanted`; "" removes an entry.
 
-    The pins of devices that the goal removes go too, and so does one whose number a new device takes. A pin whose
-    number no device has is not changed.
+    A pin whose number no device of the VM has is not changed.
     """
     existing_pins = pins_of(vm)
-    numbers = {ordinal for ordinal, _ in (*numbered(vm.devices or ()), *(goal.numbered_additions if goal else ()))}
+    numbers = {ordinal for ordinal, _ in numbered(vm.devices or ())}
     removed = {pin_key(n): "" for n in existing_pins if n not in wanted and n in numbers}
     return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted.items() if existing_pins.get(n) != gpu}}

@@ -157,4 +157,4 @@ def _pins(fitting: Fitting) -> dict[str, str]:
     kept = kept_pins(fitting.vm, fitting.goal)
     if fitting.moved:
         kept = {ordinal: seat for ordinal in kept if (seat := fitting.placement.seats.get(ordinal)) is not None}
-    return pin_changes(fitting.vm, {**kept, **fitting.placement.pins}, fitting.goal)
+    return pin_changes(fitting.vm, {**kept, **fitting.placement.pins})

@@ -95,8 +95,24 @@ def test_a_pin_stays_with_its_vgpu_when_another_one_goes_and_the_next_takes_the_
 
 
 @pytest.mark.long
-def test_a_pin_that_an_earlier_device_left_does_not_bind_the_next_one(pins: Pins) -> None:
-    pins.change("carded", extra_config=(("pciPassthru0.cfg.gpu-pci-id", "0000:99:00.0"),))
+def test_a_pin_that_waits_for_its_device_binds_it_and_the_plan_goes_by_it(pins: Pins) -> None:
+    pins.change("carded", extra_config=(("pciPassthru0.cfg.gpu-pci-id", "0000:af:00.0"),))
     pins.apply(Attach("carded", profile=PROFILE, power=PowerPolicy.ON))
-    assert pins.pins("carded") == {}
-    assert sum(pins.gpus("carded").values()) == 1
+    assert pins.pins("carded") == {"pciPassthru0.cfg.gpu-pci-id": "0000:af:00.0"}
+    assert pins.gpus("carded") == {"0000:af:00.0": 1}
+
+
+@pytest.mark.long
+def test_a_pin_that_waits_for_its_device_and_names_no_gpu_is_refused(pins: Pins) -> None:
+    pins.change("carded", extra_config=(("pciPassthru0.cfg.gpu-pci-id", "0000:99:00.0"),))
+    report = run(Attach("carded", profile=PROFILE), pins.site, apply=True)
+    refusals = [str(refusal) for refusal in report.plan.rejections]
+    assert "esx-02.lab: has no GPU 0000:99:00.0, which carded is pinned to" in refusals
+
+
+@pytest.mark.long
+def test_the_pin_of_a_vgpu_goes_with_it_where_another_device_takes_its_number(pins: Pins) -> None:
+    pins.apply(required("carded"))
+    assert pins.pins("carded")
+    pins.apply(Attach("carded", device=("0000:5e:00.0",), replace=PROFILE))
+    assert (pins.keys("carded"), pins.pins("carded")) == ([13000, 13031], {})
