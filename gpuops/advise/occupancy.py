@@ -15,7 +15,7 @@ from gpuops.model.devices.gpu import PhysicalGpu, VgpuPlacement
 from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Awaited, VgpuDevice, Vm, pins_of
+from gpuops.model.vcenter.vm import Awaited, Vm, pins_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +204,7 @@ def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> 
         return []
     at = {gpus[index].address: index for index in where}
     pins = pins_of(vm)
-    bound = [
-        (pins.get(passthru_number(each.key)), each.profile) for each in vm.devices or () if isinstance(each, VgpuDevice)
-    ]
+    bound = [(pins.get(passthru_number(device.key)), device.profile) for device in vm.vgpus]
     if {address for address, _ in bound} != set(at):
         return []
     return [

@@ -24,10 +24,10 @@ def passthru_number(key: int) -> int:
     return key - FIRST_DEVICE_KEY
 
 
-def next_device_keys(taken: Iterable[int]) -> Iterator[int]:
-    """Yield the keys that vCenter gives to the next vGPUs and DirectPath devices of a VM that has the keys `taken`.
+def next_device_keys(used_keys: Iterable[int]) -> Iterator[int]:
+    """Yield the keys that vCenter gives to the next vGPUs and DirectPath devices of a VM that has the keys `used_keys`.
 
     They count upwards from 13000, and gaps are filled first: after 13000 and 13002 come 13001, 13003, ...
     """
-    existing_keys = set(taken)
+    existing_keys = set(used_keys)
     return (key for key in count(FIRST_DEVICE_KEY) if key not in existing_keys)

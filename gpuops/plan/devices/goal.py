@@ -145,9 +145,9 @@ def other_gpus(goal: Goal) -> tuple[GpuDevice, ...]:
 
 def only_requested(goal: Goal) -> Goal:
     """Return the goal with the GPU devices removed that are not what was asked for."""
-    others = other_gpus(goal)
-    kept = tuple(device for device in goal.kept if device not in others)
-    return replace(goal, kept=kept, removed=(*goal.removed, *others))
+    other_devices = other_gpus(goal)
+    kept_devices = tuple(device for device in goal.kept if device not in other_devices)
+    return replace(goal, kept=kept_devices, removed=(*goal.removed, *other_devices))
 
 
 def group_of(device: GpuDevice) -> int | None:
@@ -163,8 +163,8 @@ def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
     """
     removed_numbers = {ordinal for ordinal, _ in numbered(goal.removed)}
     pins = pins_of(vm)
-    kept = (ordinal for ordinal, _ in numbered(goal.devices) if ordinal not in removed_numbers)
-    return {ordinal: pins[ordinal] for ordinal in kept if ordinal in pins}
+    numbers = (ordinal for ordinal, _ in numbered(goal.devices) if ordinal not in removed_numbers)
+    return {ordinal: pins[ordinal] for ordinal in numbers if ordinal in pins}
 
 
 def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress]) -> dict[str, str]:

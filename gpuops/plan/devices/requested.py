@@ -92,16 +92,16 @@ def dynamic_goal(
         names = sorted(host.name for host in hosts)
         hint = "gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels"
         return tuple(Rejection(name, what, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
-    wanted = NewDynamic(allowed, label)
+    new_device = NewDynamic(allowed, label)
     single = [device for device in vm.devices or () if isinstance(device, DynamicDevice) and not group_of(device)]
     is_same = _has_signature if types else _may_get
-    same = [device for device in single if is_same(device, wanted)]
+    same = [device for device in single if is_same(device, new_device)]
     replaced = [device for device in old if device not in same]
     total = max(1, len(same) + len(replaced)) if count is None else count
     removed = (*replaced, *same[total:])
     return Goal(
         kept=tuple(device for device in vm.devices or () if device not in removed),
-        add=(wanted,) * max(0, total - len(same)),
+        add=(new_device,) * max(0, total - len(same)),
         removed=removed,
         asked=tuple(device.key for device in same[:total]),
     )
@@ -156,13 +156,13 @@ def pci_type(text: str) -> tuple[int, int]:
     return pair
 
 
-def _has_signature(device: DynamicDevice, wanted: NewDynamic) -> bool:
-    return signature(device) == signature(wanted)
+def _has_signature(device: DynamicDevice, new_device: NewDynamic) -> bool:
+    return signature(device) == signature(new_device)
 
 
-def _may_get(device: DynamicDevice, wanted: NewDynamic) -> bool:
+def _may_get(device: DynamicDevice, new_device: NewDynamic) -> bool:
     """Whether the device asks for the same label, and may get a device of one of the types."""
-    return device.label == wanted.label and not set(device.allowed).isdisjoint(wanted.allowed)
+    return device.label == new_device.label and not set(device.allowed).isdisjoint(new_device.allowed)
 
 
 def _labelled(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int], ...]:

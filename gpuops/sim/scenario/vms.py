@@ -187,11 +187,11 @@ def _devices(
 
 def _numbered(backings: list[tuple[Backing, tuple[int, int] | None]]) -> Iterator[PciDevice]:
     """Each with the next key of its kind."""
-    taken: list[int] = []
+    used_keys: list[int] = []
     for backing, group in backings:
         is_card = isinstance(backing, SriovBacking)
-        key, unit = pci_slot(taken, sriov=is_card)
-        taken.append(key)
+        key, unit = pci_slot(used_keys, sriov=is_card)
+        used_keys.append(key)
         if isinstance(backing, SriovBacking):
             backing = replace(backing, card=replace(backing.card, key=key))
         yield PciDevice(key, unit, backing, group=group)

@@ -98,13 +98,13 @@ class PciDevice:
         return f"pciPassthru{self.key - FIRST_PCI_KEY}"
 
 
-def pci_slot(taken: Iterable[int], *, sriov: bool) -> tuple[int, int]:
-    """Return the key and the unit number of the next passthrough device of a VM that has the keys `taken`.
+def pci_slot(used_keys: Iterable[int], *, sriov: bool) -> tuple[int, int]:
+    """Return the key and the unit number of the next passthrough device of a VM that has `used_keys`.
 
     It gets the lowest free key from 13000 upwards, an SR-IOV network card the highest free one from 13031 downwards, so
     the gap of a removed device goes to the next one. Not recorded: where cards go when 13000 to 13031 are taken.
     """
-    existing_keys = set(taken)
+    existing_keys = set(used_keys)
     downwards = chain(range(FIRST_SRIOV_KEY, FIRST_PCI_KEY - 1, -1), count(FIRST_SRIOV_KEY + 1))
     key = next(key for key in (downwards if sriov else count(FIRST_PCI_KEY)) if key not in existing_keys)
     return key, (FIRST_SRIOV_UNIT - FIRST_SRIOV_KEY if sriov else FIRST_UNIT - FIRST_PCI_KEY) + key

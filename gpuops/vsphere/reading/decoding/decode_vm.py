@@ -240,8 +240,8 @@ def _virtual_node(written: int | None) -> int | None:
 def _extra_config(value: Any) -> Mapping[str, str] | None:
     if value is None:
         return None
-    found = ((_spelled(key), node) for key, node in each_with(value, "key"))
-    return {key: text(owner(node), "value") or "" for key, node in found if key is not None}
+    options = ((_spelled(key), node) for key, node in each_with(value, "key"))
+    return {key: text(owner(node), "value") or "" for key, node in options if key is not None}
 
 
 @lru_cache(maxsize=4096)
