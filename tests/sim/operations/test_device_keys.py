@@ -28,7 +28,7 @@ def vgpu(key: int = -7) -> Any:
     return P(key=key, backing=P.VmiopBackingInfo(vgpu=PROFILE))
 
 
-def keys_and_units(lab: Lab, name: str) -> list[tuple[int, int]]:
+def keys_and_units(lab: Lab, name: str) -> list[tuple[int, int | None]]:
     """Of its passthrough devices and SR-IOV cards, by key."""
     devices = lab.vm(name).config.hardware.device
     return sorted((device.key, device.unitNumber) for device in devices if isinstance(device, P | Sriov))

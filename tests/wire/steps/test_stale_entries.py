@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from tests.wire.conftest import target_of
 VM, ADDRESS = "ml-03", "0000:5e:00.0"
 
 
-def rewrite_entry(server: SimServer, **fields: object) -> VmEntity:
+def rewrite_entry(server: SimServer, **fields: Any) -> VmEntity:
     """Write other ids into the DirectPath entry of the VM, as a client can: vCenter accepts any."""
     vm: VmEntity = next(vm for vm in server.world.by_type("VirtualMachine") if vm.name == VM)
     [device] = vm.state.devices
