@@ -12,9 +12,10 @@ from functools import cache, cached_property
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PhysicalGpu, VgpuPlacement
+from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Awaited, VgpuDevice, Vm, pins_of
+from gpuops.model.vcenter.vm import Awaited, Vm, pins_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +202,7 @@ def _pinned_seats(vm: Vm, where: Sequence[int], gpus: Sequence[PhysicalGpu]) -> 
         return []
     at = {gpus[index].address: index for index in where}
     pins = pins_of(vm)
-    bound = [
-        (pins.get(ordinal), each.profile)
-        for ordinal, each in enumerate(vm.devices or ())
-        if isinstance(each, VgpuDevice)
-    ]
+    bound = [(pins.get(passthru_number(device.key)), device.profile) for device in vm.vgpus]
     if {address for address, _ in bound} != set(at):
         return []
     return [

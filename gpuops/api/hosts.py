@@ -3,9 +3,10 @@ set; and vCenter's roles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gpuops.errors import NoPermission
 from gpuops.execute.site import Site, catalog_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def doctor(
     meant = [host.ref for host in scope.hosts(inventory)]
     if site.shell is None:  # with one the settings have it
         inventory = site.with_health(inventory)
-    inventory = site.hosts.with_settings(inventory, meant)
+    inventory = _with_directpath_targets(site.hosts.with_settings(inventory, meant), meant, site)
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
     held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}
     with site.journal_to_read(inventory.vcenter) as journal:
@@ -58,6 +59,21 @@ def doctor(
         *(_of_timers(*policy, site) if policy is not None else ()),
     )
     return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
+
+
+def _with_directpath_targets(inventory: Inventory, hosts: Collection[str], site: Site) -> Inventory:
+    """Return the snapshot with QueryConfigTarget of the hosts with VMs that have DirectPath entries and do not run.
+
+    Returns the same snapshot if this login may not ask: such entries are then not compared.
+    """
+    from gpuops.model.vcenter.vm import DirectPathDevice, PowerState
+
+    waiting = (vm for vm in inventory.vms.values() if vm.power is not PowerState.ON and vm.host in hosts)
+    compared = {vm.host for vm in waiting if any(isinstance(device, DirectPathDevice) for device in vm.devices or ())}
+    try:
+        return site.vcenter.with_config_targets(inventory, [host for host in hosts if host in compared])
+    except NoPermission:
+        return inventory
 
 
 def _of_timers(policy: Policy, file: Path, site: Site) -> Iterator[Finding]:

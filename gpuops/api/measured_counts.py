@@ -136,8 +136,8 @@ class MeasuringCall:
     def _running(self, number: int, gpu: PhysicalGpu, whole: WholeGpu | None) -> str:
         """The VM of that number, made if it is not there, with its device and powered on; its id."""
         from gpuops.api.vms import run
+        from gpuops.model.vcenter.vm import pin_key
         from gpuops.plan.core.outcome import Verdict
-        from gpuops.plan.placement.wanted import pin_key
         from gpuops.plan.vm.attach import Attach
         from gpuops.plan.vm.power import PowerPolicy
 

@@ -16,6 +16,8 @@ def describe(device: GpuDevice) -> str:
             return f"DirectPath {address}"
         case DynamicDevice(allowed=allowed, label=label):
             return dynamic(allowed, label)
+        case OtherPassthrough(label=label, unreadable=True):
+            return f"unknown device {label}"
         case OtherPassthrough(label=label):
             return f"other device {label}"
         case _:

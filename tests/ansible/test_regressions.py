@@ -154,4 +154,4 @@ def test_none_crashes(ansible: Ansible, tmp_path: Path, lab: SimServer) -> None:
     assert {"ml-01", "vdi-01"} <= {vm["name"] for vm in vms["vms"]}
     assert room["failed"] is False
     (vm,) = (each for each in lab.world.by_type("VirtualMachine") if each.name == "mixed")
-    assert [device.key for device in vm.state.devices] == [4001], "the network card is as it was"
+    assert [device.key for device in vm.state.devices] == [13031], "the network card is as it was"

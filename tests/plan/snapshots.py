@@ -148,7 +148,8 @@ def vm(number: int, name: str, host: str, *devices: str, power: PowerState = Pow
 
 
 def device(text: str, key: int) -> GpuDevice:
-    """In words: `vgpu PROFILE [group N]`, `directpath ADDRESS [TYPE]`, `dynamic TYPE [LABEL]`, `other LABEL`."""
+    """In words: `vgpu PROFILE [group N]`, `directpath ADDRESS [TYPE]`, `dynamic TYPE[,TYPE] [LABEL]`, `other LABEL`,
+    `unreadable LABEL`."""
     kind, what, *more = text.split()
     match kind:
         case "vgpu":
@@ -157,9 +158,9 @@ def device(text: str, key: int) -> GpuDevice:
             vendor, named = _type(more[0]) if more else (0x10DE, 0x26B9)
             return DirectPathDevice(key, PciAddress.parse(what), vendor, named, "system-4")
         case "dynamic":
-            return DynamicDevice(key, (_type(what),), more[0] if more else None)
+            return DynamicDevice(key, tuple(map(_type, what.split(","))), more[0] if more else None)
         case _:
-            return OtherPassthrough(key, what)
+            return OtherPassthrough(key, what, unreadable=kind == "unreadable")
 
 
 def on_gpu(host: Host, address: str, *vms: str) -> Host:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,11 @@ from gpuops.model.vcenter.vm import (
     VgpuDevice,
     Vm,
     VmNic,
+    pin_key,
 )
+from gpuops.plan.cluster.edited import HUGE_PAGES
+from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY
+from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.soap_pages import read_objects
 from gpuops.vsphere.reading.decoding.decode_device import carried
@@ -111,6 +115,16 @@ def test_a_power_state_nobody_knows_is_unknown(odd: str) -> None:
     assert thin_vm(found("VirtualMachine", {"runtime.powerState": "suspended"})).vm.power is PowerState.SUSPENDED
 
 
+@pytest.mark.parametrize("spelled", [str.lower, str.upper, str.swapcase])
+def test_settings_have_one_spelling_whatever_a_client_wrote(spelled: Callable[[str], str]) -> None:
+    keys = (USE_KEY, SIZE_KEY, AFFINITY_KEY, HUGE_PAGES, pin_key(31), "pciPassthru0.cfg.enable_uvm")
+    values = "".join(
+        f"<OptionValue><key>{spelled(key)}</key><value xsi:type='xsd:string'>{number}</value></OptionValue>"
+        for number, key in enumerate(keys)
+    )
+    assert detailed({"config.extraConfig": values}).extra_config == {key: str(at) for at, key in enumerate(keys)}
+
+
 def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
     devices = "".join(
         [
@@ -128,7 +142,7 @@ def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
                 "<customLabel>ml</customLabel>",
             ),
             device(13003, "VirtualPCIPassthroughDvxBackingInfo", ""),
-            device(4000, "VirtualEthernetCardNetworkBackingInfo", "", kind="VirtualSriovEthernetCard"),
+            device(13031, "VirtualEthernetCardNetworkBackingInfo", "", kind="VirtualSriovEthernetCard"),
             device(13004, "VirtualPCIPassthroughDeviceBackingInfo", "<id>no address</id>"),
         ]
     )
@@ -138,8 +152,8 @@ def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
         DirectPathDevice(13001, PciAddress(0, 0x3B, 0, 0), vendor_id=0x8086, device_id=0x26B9, system_id="s"),
         DynamicDevice(13002, ((0x10DE, 0x26B9),), label="ml"),
         OtherPassthrough(13003, "PCI device 13003"),
-        OtherPassthrough(4000, "PCI device 4000"),
-        OtherPassthrough(13004, "PCI device 13004"),
+        OtherPassthrough(13004, "PCI device 13004", unreadable=True),
+        OtherPassthrough(13031, "PCI device 13031"),
     )
     assert vm.has_passthrough
 

@@ -28,7 +28,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.step_checks import as_it_is_now, objection, satisfied
+from gpuops.plan.core.step_checks import as_it_is_now, objection, pins_without_device, satisfied
 from gpuops.plan.core.steps import (
     CloseGate,
     GateStep,
@@ -239,8 +239,15 @@ class VmExecutor(VmLooks):
 
     def not_shown(self, step: Step) -> str:
         """What is said of a step that succeeded and shows no effect."""
-        told = "the broker called it done, and does not show it"
-        return told if isinstance(step, GateStep) else super().not_shown(step)
+        if isinstance(step, GateStep):
+            return "the broker called it done, and does not show it"
+        if isinstance(step, ReconfigureVm) and step.vm in self.inventory.vms:
+            loose_pins = pins_without_device(step.change, self.inventory.vms[step.vm])
+            if loose_pins:
+                return (
+                    f"vCenter gave its devices other keys than expected: {', '.join(loose_pins)} binds no device of it"
+                )
+        return super().not_shown(step)
 
     def overtaken(self, step: Step, sent: Inventory) -> str | None:
         """Why a reconfiguration that is not seen done cannot take effect any more; None = it still may."""

@@ -105,13 +105,15 @@ class DynamicDevice:
     kind: Literal["dynamic"] = "dynamic"
 
 
-@stored_as("OtherPassthrough", key="key", label="label", kind="kind")
+@stored_as("OtherPassthrough", key="key", label="label", unreadable="unreadable", kind="kind")
 @dataclass(frozen=True, slots=True)
 class OtherPassthrough:
     """Any other passthrough device (SR-IOV NIC, DVX, a backing unknown to us): seen, counted, never touched."""
 
     key: int
     label: str
+    unreadable: bool = False
+    """Whether vCenter's answer does not show what it is: it may be a GPU."""
     kind: Literal["other"] = "other"
 
 
@@ -167,6 +169,11 @@ def is_gpu(device: GpuDevice) -> bool:
             return False
         case _:
             assert_never(device)
+
+
+def is_unreadable(device: GpuDevice) -> bool:
+    """Whether vCenter's answer does not show what the device is."""
+    return isinstance(device, OtherPassthrough) and device.unreadable
 
 
 def is_other_device(device: GpuDevice) -> bool:
@@ -352,8 +359,22 @@ class Vm:
         return any(not isinstance(device, VgpuDevice) for device in self.devices)
 
 
+def pin_key(ordinal: int) -> str:
+    """The extraConfig key that binds the vGPU `pciPassthruN` with N = `ordinal` to a physical GPU (ESXi field notes on
+    H100 and H200 hosts)."""
+    return f"pciPassthru{ordinal}.cfg.gpu-pci-id"
+
+
+def is_pin(key: str) -> bool:
+    """Whether an extraConfig key is one that binds a vGPU to a physical GPU."""
+    return _PIN.fullmatch(key) is not None
+
+
 def pins_of(vm: Vm) -> dict[int, PciAddress]:
-    """The GPUs that the VM's vGPUs are bound to, by ordinal of the device. A value that is no address binds nothing."""
+    """Return the GPUs that the VM's vGPUs are bound to, by N of `pciPassthruN` (see `passthru_number`).
+
+    A value that is not a PCI address binds nothing.
+    """
     pins = {}
     for key, value in (vm.extra_config or {}).items():
         match = _PIN.fullmatch(key)

@@ -16,7 +16,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, Vm, VmDrs, pins_of
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, Vm, VmDrs, pin_key, pins_of
 from gpuops.model.workloads.cluster import ClusterWish, RdmaKind
 from gpuops.plan.cluster.prerequisites import adapters_of
 from gpuops.plan.core.plan import Plan, Rejection, Wave
@@ -24,7 +24,7 @@ from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs, Step, VmC
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pin_key
+from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import PowerPolicy
 

@@ -15,10 +15,11 @@ from gpuops.advise.idle import idleness
 from gpuops.advise.managed_vms import left_to_manager
 from gpuops.model.nights.night_record import Role, parse_marker
 from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, VmDrs
+from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm, VmDrs, is_pin, pin_key
 from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.host_steps import (
     ConfigureGraphics,
@@ -31,6 +32,7 @@ from gpuops.plan.core.host_steps import (
 )
 from gpuops.plan.core.steps import (
     CloseGate,
+    NewDirectPath,
     OpenGate,
     PowerOffVm,
     PowerOnVm,
@@ -55,7 +57,7 @@ def satisfied(step: Step, inventory: Inventory) -> bool:
     vm = inventory.vm(step.vm)
     match step:
         case ReconfigureVm(change=change):
-            return _devices_done(change, vm) and _settings_done(change, vm)
+            return _devices_done(change, vm) and _settings_done(change, vm) and not pins_without_device(change, vm)
         case RelocateVm(host=host):
             return vm.host == host
         case PowerOnVm() | ResumeVm():
@@ -81,7 +83,7 @@ def _devices_done(change: VmChange, vm: Vm) -> bool:
     if vm.devices is None:
         return False
     if change.devices_after is not None:
-        return signatures(vm.devices) == change.devices_after
+        return signatures(vm.devices) == change.devices_after and not _has_old_entries(change, vm)
     # Without the whole picture: nothing of the old is left, and all of the new is there.
     profiles = {device.key: device.profile for device in vm.devices if isinstance(device, VgpuDevice)}
     missing = Counter(map(signature, change.add)) - Counter(map(signature, vm.devices))
@@ -90,6 +92,29 @@ def _devices_done(change: VmChange, vm: Vm) -> bool:
         and not any(device.key in change.remove for device in vm.devices)
         and all(profiles.get(key) == profile for key, profile in change.replace_profile)
     )
+
+
+def _has_old_entries(change: VmChange, vm: Vm) -> bool:
+    """Whether a DirectPath entry that the change replaces by one for the same address is still as it was before."""
+    new_entries = {device.address: device for device in change.add if isinstance(device, NewDirectPath)}
+    return bool(change.remove) and any(
+        (device.vendor_id, device.device_id, device.system_id.lower())
+        != (new_entry.vendor_id, new_entry.device_id, new_entry.system_id.lower())
+        for device in vm.devices or ()
+        if isinstance(device, DirectPathDevice) and (new_entry := new_entries.get(device.address)) is not None
+    )
+
+
+def pins_without_device(change: VmChange, vm: Vm) -> tuple[str, ...]:
+    """Return the pins of the change, as extraConfig keys, whose `pciPassthruN` is no device of the VM.
+
+    N follows from the keys that vCenter gives to new devices, and the plan can only expect those. A pin of another
+    number binds nothing: the VM would start with a GPU of any NUMA node.
+    """
+    if vm.devices is None or not change.add:
+        return ()
+    pin_keys = {pin_key(passthru_number(device.key)) for device in vm.devices}
+    return tuple(key for key, value in change.extra_config.items() if value and is_pin(key) and key not in pin_keys)
 
 
 def _settings_done(change: VmChange, vm: Vm) -> bool:

@@ -1,7 +1,7 @@
 """The passthrough devices a VM is to have: what must be added, edited and removed, and which of them stay pinned.
 
-A pin is `pciPassthru<N>.cfg.gpu-pci-id`, which binds a VM's N-th passthrough device to a physical GPU. N counts the
-devices as they are after a change, so a pin moves with its device when one before it is removed.
+A pin is `pciPassthruN.cfg.gpu-pci-id`, which binds a vGPU to a physical GPU. N follows from the device's key
+(`passthru_number`), so the pin of a device that stays is right after any change of the others.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from gpuops.model.vcenter.vm import (
     VgpuDevice,
     Vm,
     is_gpu,
+    pin_key,
     pins_of,
 )
+from gpuops.plan.core.device_numbers import numbered
 from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewVgpu
-from gpuops.plan.placement.wanted import pin_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class Goal:
     @property
     def devices(self) -> tuple[GpuDevice | NewDevice, ...]:
         return (*self.kept, *self.add)
+
+    @property
+    def numbered_additions(self) -> tuple[tuple[int, NewDevice], ...]:
+        """The new devices with N of `pciPassthruN` that vCenter will give them."""
+        numbers = [ordinal for ordinal, _ in numbered(self.devices)]
+        return tuple(zip(numbers[len(self.kept) :], self.add, strict=True))
 
     @property
     def unchanged(self) -> bool:
@@ -136,20 +143,36 @@ def other_gpus(goal: Goal) -> tuple[GpuDevice, ...]:
     return tuple(device for device in goal.kept if is_gpu(device) and device.key not in goal.asked)
 
 
+def only_requested(goal: Goal) -> Goal:
+    """Return the goal with the GPU devices removed that are not what was asked for."""
+    other_devices = other_gpus(goal)
+    kept_devices = tuple(device for device in goal.kept if device not in other_devices)
+    return replace(goal, kept=kept_devices, removed=(*goal.removed, *other_devices))
+
+
 def group_of(device: GpuDevice) -> int | None:
     """The key of the device group that the device belongs to."""
     return None if isinstance(device, OtherPassthrough) else device.group
 
 
 def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
-    """The pins of the devices that stay, by their ordinal after the change."""
+    """Return the pins that go on to bind devices, by N of `pciPassthruN`: those of all devices that are not removed.
+
+    A pin that was written before its device came binds the new device that gets its number. If the device before it had
+    that number, and is removed in the same change, its pin goes with it.
+    """
+    removed_numbers = {ordinal for ordinal, _ in numbered(goal.removed)}
     pins = pins_of(vm)
-    before = {device.key: ordinal for ordinal, device in enumerate(vm.devices or ())}
-    return {ordinal: pins[was] for ordinal, device in enumerate(goal.kept) if (was := before[device.key]) in pins}
+    numbers = (ordinal for ordinal, _ in numbered(goal.devices) if ordinal not in removed_numbers)
+    return {ordinal: pins[ordinal] for ordinal in numbers if ordinal in pins}
 
 
 def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress]) -> dict[str, str]:
-    """The extraConfig entries that leave the VM's devices with exactly these pins; an empty value removes one."""
-    there = pins_of(vm)
-    removed = {pin_key(n): "" for n in there if n not in wanted and n < len(vm.devices or ())}
-    return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted.items() if there.get(n) != gpu}}
+    """Return the extraConfig entries that leave the VM's devices with exactly the pins `wanted`; "" removes an entry.
+
+    A pin whose number no device of the VM has is not changed.
+    """
+    existing_pins = pins_of(vm)
+    numbers = {ordinal for ordinal, _ in numbered(vm.devices or ())}
+    removed = {pin_key(n): "" for n in existing_pins if n not in wanted and n in numbers}
+    return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted.items() if existing_pins.get(n) != gpu}}

@@ -15,11 +15,12 @@ from gpuops.model.devices.profile_name import resolve
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import GpuDevice, Vm
+from gpuops.model.vcenter.vm import DynamicDevice, GpuDevice, Vm
 from gpuops.plan.core.device_signature import signature, signatures
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.devices.goal import Goal, group_of, with_devices
+from gpuops.plan.devices.stale_entries import entries_to_replace
 from gpuops.plan.placement.keep_free import kept_profiles, once
 from gpuops.plan.placement.wanted import KeptProfile
 
@@ -66,21 +67,27 @@ def profiles_to_keep(given: Iterable[str], inventory: Inventory, catalog: Catalo
 
 
 def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:
-    """The devices at these addresses; what their backings carry is filled in when the host is chosen."""
+    """Return the devices at these addresses; what their backings carry is filled in when the host is chosen.
+
+    An entry that the VM has for such an address and that its host refuses at power-on is replaced by a new one.
+    """
     wanted = []
-    for address in dict.fromkeys(addresses):
+    addresses = tuple(dict.fromkeys(addresses))
+    own_host = host if host is not None and host.ref == vm.host else None
+    for address in addresses:
         gpu = host.device(address) if host else None
         vendor_id, device_id = (gpu.vendor_id, gpu.device_id) if gpu else (0, 0)
         wanted.append(NewDirectPath(address, gpu.name if gpu else "", "", vendor_id, device_id))
-    return with_devices(vm, wanted, old)
+    return with_devices(vm, wanted, (*old, *entries_to_replace(vm, own_host, addresses)))
 
 
 def dynamic_goal(
     vm: Vm, types: Sequence[str], label: str | None, count: int | None, hosts: Sequence[Host], old: Sequence[GpuDevice]
 ) -> Answer:
-    """So many devices of these types in all; without types, of every type that carries the label on these hosts.
+    """Return so many devices of these types in all; without types, of every type that has the label on these hosts.
 
-    Without a count: one, or as many as there are already and as take an old one's place.
+    Without a count: one, or as many as there are already and as take an old one's place. Without types, a device that
+    the VM has counts if it asks for the same label and may get one of those types, whatever other types it allows.
     """
     allowed = tuple(sorted({pci_type(text) for text in types}))
     if not allowed:
@@ -90,10 +97,19 @@ def dynamic_goal(
         names = sorted(host.name for host in hosts)
         hint = "gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels"
         return tuple(Rejection(name, what, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
-    wanted = NewDynamic(allowed, label)
-    same = [device for device in vm.devices or () if signature(device) == signature(wanted) and not group_of(device)]
-    total = max(1, len(same) + len(old)) if count is None else count
-    return with_devices(vm, [wanted] * total, (*old, *same[total:]))
+    new_device = NewDynamic(allowed, label)
+    single = [device for device in vm.devices or () if isinstance(device, DynamicDevice) and not group_of(device)]
+    is_same = _has_signature if types else _may_get
+    same = [device for device in single if is_same(device, new_device)]
+    replaced = [device for device in old if device not in same]
+    total = max(1, len(same) + len(replaced)) if count is None else count
+    removed = (*replaced, *same[total:])
+    return Goal(
+        kept=tuple(device for device in vm.devices or () if device not in removed),
+        add=(new_device,) * max(0, total - len(same)),
+        removed=removed,
+        asked=tuple(device.key for device in same[:total]),
+    )
 
 
 def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice]) -> Answer:
@@ -143,6 +159,15 @@ def pci_type(text: str) -> tuple[int, int]:
     if not all(0 <= number <= 0xFFFF for number in pair):
         raise UsageError(f"{text!r} is not a PCI type", hint="write vendor:device in hexadecimal, as 10de:20f1")
     return pair
+
+
+def _has_signature(device: DynamicDevice, new_device: NewDynamic) -> bool:
+    return signature(device) == signature(new_device)
+
+
+def _may_get(device: DynamicDevice, new_device: NewDynamic) -> bool:
+    """Whether the device asks for the same label, and may get a device of one of the types."""
+    return device.label == new_device.label and not set(device.allowed).isdisjoint(new_device.allowed)
 
 
 def _labelled(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int], ...]:

@@ -18,6 +18,7 @@ from gpuops.plan.core.steps import NewDevice, NewVgpu, VmChange
 from gpuops.plan.devices.baseline import kept_with
 from gpuops.plan.devices.goal import Goal, kept_pins, pin_changes
 from gpuops.plan.devices.mmio import mmio_for, mmio_keys
+from gpuops.plan.devices.stale_entries import mismatches
 from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
 from gpuops.plan.placement.wanted import Placement
 
@@ -45,7 +46,7 @@ def change_of(fitting: Fitting) -> VmChange:
     vm, goal = fitting.vm, fitting.goal
     mmio = mmio_for(goal.devices, fitting.placement.host, fitting.catalog)
     change = VmChange(
-        add=tuple(_on_node(len(goal.kept) + n, device, fitting) for n, device in enumerate(goal.add)),
+        add=tuple(_on_node(ordinal, device, fitting) for ordinal, device in goal.numbered_additions),
         remove=tuple(device.key for device in goal.removed),
         replace_profile=goal.edited,
         device_group=goal.device_group,
@@ -61,7 +62,9 @@ def change_of(fitting: Fitting) -> VmChange:
 def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     """What the change means beyond its purpose, one line each."""
     vm, placement = fitting.vm, fitting.placement
-    found = []
+    own_host = placement.host if not fitting.moved else None
+    replaced = [reason for device, reason in mismatches(vm, own_host) if device in fitting.goal.removed]
+    found = [f"{vm.name}: {reason}: it is replaced" for reason in replaced]
     unknown = mmio_for(fitting.goal.devices, placement.host, fitting.catalog).unknown
     if unknown:
         found.append(f"the MMIO space for {', '.join(unknown)} is not known: it is left as it is")

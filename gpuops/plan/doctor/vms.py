@@ -9,28 +9,44 @@ from collections.abc import Iterator
 
 from gpuops.advise.managed_vms import manager_of
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, is_gpu, pins_of
+from gpuops.model.vcenter.vm import (
+    OtherPassthrough,
+    PowerState,
+    VgpuDevice,
+    Vm,
+    is_gpu,
+    is_unreadable,
+    pin_key,
+    pins_of,
+)
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.devices.goal import group_of
 from gpuops.plan.devices.rules import Case, start_obstacles
+from gpuops.plan.devices.stale_entries import mismatches
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 
 
 def of_vm(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Finding]:
-    """What stands in the way of one VM. A VM without GPU devices has no findings."""
+    """What stands in the way of one VM. Without GPU devices: DirectPath entries and devices that cannot be read."""
     if vm.devices is None:
         if host is not None and host.gpus and vm.unreadable:
             fix = "ask for the read-only role on it"
             yield Finding(Severity.WARNING, vm.name, "this login cannot read its devices", fix)
         return
-    if not any(is_gpu(device) for device in vm.devices) or vm.template:
+    if vm.template:
+        return
+    yield from _stale_entries(vm, host)
+    yield from _unreadable_devices(vm)
+    if not any(is_gpu(device) or is_unreadable(device) for device in vm.devices):
         return
     yield from _memory(vm)
     yield from _start_obstacles(vm, host, catalog)
+    yield from _loose_pins(vm)
     if vm.question is not None:
         yield Finding(Severity.WARNING, vm.name, "waits for an answer", "answer it in the vSphere Client")
     if host is not None and host.profiles is not None and host.readable:
@@ -64,6 +80,36 @@ def _start_obstacles(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Fi
     for obstacle in start_obstacles(case):
         fix = obstacle.hint or f"{command('detach', vm=called(vm))} --all"
         yield Finding(Severity.ERROR, vm.name, f"does not start: {obstacle.reason}", fix)
+
+
+def _stale_entries(vm: Vm, host: Host | None) -> Iterator[Finding]:
+    """DirectPath entries with which the VM does not start on its host."""
+    for device, reason in mismatches(vm, host):
+        there_now = host is not None and host.device(device.address) is not None
+        fix = command("attach", vm=called(vm), device=str(device.address))
+        if not there_now:
+            fix = f"{command('detach', vm=called(vm), device=str(device.address))} removes the entry"
+        yield Finding(Severity.ERROR, vm.name, f"does not start: {reason}", fix)
+
+
+def _unreadable_devices(vm: Vm) -> Iterator[Finding]:
+    """Passthrough devices whose backing is not as vSphere writes it: a PCI address in the form of VMX files, say."""
+    labels = [device.label for device in vm.devices or () if isinstance(device, OtherPassthrough) and device.unreadable]
+    if labels:
+        reason = f"{', '.join(labels)} cannot be read: it may be a GPU, and may keep the VM from starting"
+        fix = "look at it in the vSphere Client, and remove it if nothing needs it"
+        yield Finding(Severity.WARNING, vm.name, reason, fix)
+
+
+def _loose_pins(vm: Vm) -> Iterator[Finding]:
+    """A pin whose `pciPassthruN` is no vGPU of the VM. Earlier versions wrote such pins for VMs with SR-IOV cards."""
+    numbers = {passthru_number(device.key) for device in vm.vgpus}
+    loose_pins = sorted(set(pins_of(vm)) - numbers)
+    if loose_pins and numbers:
+        keys, names = map(", ".join, (map(pin_key, loose_pins), (f"pciPassthru{number}" for number in sorted(numbers))))
+        reason = f"{keys} binds no vGPU of it (it has {names}): its host may start them on any GPU"
+        fix = "remove that key from its settings; attach with --numa required pins it where the node matters"
+        yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
 def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from gpuops.advise.lending_servers import lends
 from gpuops.advise.managed_vms import left_to_manager
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.selector import Mark
+from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Cluster, DrsRule, Host, RuleKind
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, pins_of
@@ -198,7 +199,7 @@ def profile_reasons(case: MovabilityCase) -> Reasons:
 
 def plugin_reasons(case: MovabilityCase) -> Reasons:
     settings = case.vm.extra_config or {}
-    for ordinal in range(len(case.vm.devices or ())):
+    for ordinal in (passthru_number(device.key) for device in case.vm.devices or ()):
         for name in _PLUGIN_PARAMETERS:
             value = settings.get(f"pciPassthru{ordinal}.cfg.{name}", "")
             if value not in ("", "0"):

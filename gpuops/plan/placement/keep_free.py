@@ -19,17 +19,18 @@ from gpuops.advise.room import Rooms
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.device_keys import FIRST_DEVICE_KEY
 from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, pin_key
 from gpuops.plan.core.command_line import Option, command, hosts_called
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts
 from gpuops.plan.placement.host_filters import bars, behind
-from gpuops.plan.placement.project import FIRST_DEVICE_KEY, release, take
+from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.reserved import is_reserved_in, place_name, reserved_left, reserved_refusal
 from gpuops.plan.placement.suspended_vms import host_with_claims
-from gpuops.plan.placement.wanted import KeepFree, KeptProfile, Wanted, WantsVgpu, pin_key
+from gpuops.plan.placement.wanted import KeepFree, KeptProfile, Wanted, WantsVgpu
 
 KeepFreeOption = Annotated[
     tuple[str, ...],

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import assert_never
 
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
 from gpuops.model.desktops.gate import Gate
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuPlacement
+from gpuops.model.vcenter.device_keys import next_device_keys
 from gpuops.model.vcenter.host import Cluster, DeviceBinding, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
@@ -27,6 +28,7 @@ from gpuops.model.vcenter.vm import (
     VmDrs,
     pins_of,
 )
+from gpuops.plan.core.device_numbers import numbered
 from gpuops.plan.core.steps import (
     CloseGate,
     NewDevice,
@@ -49,9 +51,6 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import demands_of
-
-FIRST_DEVICE_KEY: Final = 13000
-"""vCenter numbers passthrough devices from here (govmomi's recorded VMs)."""
 
 
 def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) -> Inventory:
@@ -140,9 +139,10 @@ def _devices(vm: Vm, change: VmChange) -> tuple[GpuDevice, ...] | None:
         for device in vm.devices
         if device.key not in change.remove
     )
-    first = max([FIRST_DEVICE_KEY - 1, *(device.key for device in kept)]) + 1
     group = 1 + max([0, *(getattr(device, "group", None) or 0 for device in kept)]) if change.device_group else None
-    return (*kept, *(_added(device, first + index, group) for index, device in enumerate(change.add)))
+    new_keys = next_device_keys(device.key for device in kept)
+    added = (_added(device, key, group) for device, key in zip(change.add, new_keys, strict=False))
+    return tuple(sorted((*kept, *added), key=lambda device: device.key))
 
 
 def _added(device: NewDevice, key: int, group: int | None) -> GpuDevice:
@@ -167,10 +167,10 @@ def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
         return inventory.with_vm(vm)
     seating = seat(vm, demands_of(vm.devices, pins_of(vm)), host, inventory, catalog)
     seats = seating.seats if seating.complete else {}
-    shared = {seats.get(ordinal) for ordinal, device in enumerate(vm.devices) if isinstance(device, VgpuDevice)}
+    shared = {seats.get(ordinal) for ordinal, device in numbered(vm.devices) if isinstance(device, VgpuDevice)}
     whole = [
         seats[ordinal]
-        for ordinal, device in enumerate(vm.devices)
+        for ordinal, device in numbered(vm.devices)
         if ordinal in seats and not isinstance(device, VgpuDevice)
     ]
     gpus = tuple(
@@ -189,7 +189,7 @@ def _with_expected_vgpus(
     if all(gpu.vgpus is None for gpu in host.gpus):
         return host.gpus
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
-    for ordinal, device in enumerate(vm.devices or ()):
+    for ordinal, device in numbered(vm.devices or ()):
         if isinstance(device, VgpuDevice) and ordinal in seats:
             tenant = Tenant(vm.ref, vm.name, device.profile)
             states[seats[ordinal]] = with_expected(states[seats[ordinal]], tenant, catalog)
@@ -216,7 +216,7 @@ def _assigned(vm: Vm, seats: Mapping[int, PciAddress]) -> Vm:
         return vm
     devices = tuple(
         replace(device, assigned=seats.get(ordinal)) if isinstance(device, DynamicDevice) else device
-        for ordinal, device in enumerate(vm.devices or ())
+        for ordinal, device in numbered(vm.devices or ())
     )
     return replace(vm, devices=devices)
 

@@ -25,6 +25,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
 from gpuops.model.vcenter.vm import VgpuDevice, Vm, pins_of
+from gpuops.plan.core.device_numbers import numbered
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.placement.gpu_filters import holders
@@ -129,7 +130,7 @@ def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Iterable[GpuSta
     states, lost = tuple(states), 0
     for vm in started:
         pins = pins_of(vm)
-        for ordinal, device in enumerate(vm.devices or ()):
+        for ordinal, device in numbered(vm.devices or ()):
             if not isinstance(device, VgpuDevice) or ordinal in pins:
                 continue
             may = [state for state in states if _room(device.profile, state, rooms).possible]

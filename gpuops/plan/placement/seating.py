@@ -16,7 +16,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Awaited, Vm
+from gpuops.model.vcenter.vm import Awaited, Vm, pin_key
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import (
     find_free_device,
@@ -213,8 +213,10 @@ def _seat_vgpu(
     if candidates and not rejections:
         models = ", ".join(sorted({state.gpu.name for state in candidates}))
         return (Rejection(subject, f"has no GPU that runs {demand.profile} (it has: {models})"),), ""
-    nothing = f"has no GPU {demand.pin}, which {vm.name} is pinned to" if demand.pin else "has no GPU"
-    return tuple(rejections) or (Rejection(subject, nothing),), ""
+    if rejections or demand.pin is None:
+        return tuple(rejections) or (Rejection(subject, "has no GPU"),), ""
+    hint = f"remove {pin_key(demand.ordinal)} from its settings, or write the address of a GPU of that host there"
+    return (Rejection(subject, f"has no GPU {demand.pin}, which {vm.name} is pinned to", hint=hint),), ""
 
 
 def _seat_device(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 from typing import Final, assert_never
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.plan.core.device_numbers import numbered
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts
@@ -25,7 +27,7 @@ class PinPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WantsVgpu:
-    """A vGPU. `ordinal`: its number among the VM's passthrough devices; `pin`: the GPU that it is bound to."""
+    """A vGPU. `ordinal`: N of its VMX name `pciPassthruN`; `pin`: the GPU that it is bound to."""
 
     ordinal: int
     profile: str
@@ -146,14 +148,14 @@ class Placement:
 
 
 def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciAddress]) -> tuple[Demand, ...]:
-    """What these devices, in the VM's order, need of a host. Passthrough devices of other kinds need nothing here."""
-    demands = (_demand(device, ordinal, pins.get(ordinal)) for ordinal, device in enumerate(devices))
+    """Return what these devices need of a host, in the order of N of their VMX names `pciPassthruN`.
+
+    `pins`: the GPU of each pinned vGPU by N; new devices have the N that vCenter will give them. Passthrough devices
+    that are neither vGPUs nor DirectPath devices need nothing here.
+    """
+    by_number = sorted(numbered(devices), key=itemgetter(0))
+    demands = (_demand(device, ordinal, pins.get(ordinal)) for ordinal, device in by_number)
     return tuple(demand for demand in demands if demand is not None)
-
-
-def pin_key(ordinal: int) -> str:
-    """The extraConfig key that binds a vGPU to a physical GPU (ESXi field notes on H100 and H200 hosts)."""
-    return f"pciPassthru{ordinal}.cfg.gpu-pci-id"
 
 
 def _demand(device: GpuDevice | NewDevice, ordinal: int, pin: PciAddress | None) -> Demand | None:

@@ -23,6 +23,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm, pins_of
+from gpuops.plan.core.device_numbers import numbered
 from gpuops.plan.placement.start_orders import too_late
 from gpuops.plan.placement.suspended_vms import Claim
 from gpuops.plan.placement.wanted import PinPolicy
@@ -181,7 +182,7 @@ def _pinned(placed: Placed) -> Placed:
     placement = placed.placement
     pins = {
         ordinal: placement.seats[ordinal]
-        for ordinal, device in enumerate(placed.vm.devices or ())
+        for ordinal, device in numbered(placed.vm.devices or ())
         if isinstance(device, VgpuDevice)
     }
     return replace(placed, placement=replace(placement, pins=pins))
@@ -191,7 +192,7 @@ def _meant(placed: Sequence[Placed]) -> dict[PciAddress, list[str]]:
     """The profiles of the vGPUs that are meant for each GPU."""
     meant: dict[PciAddress, list[str]] = {}
     for each in placed:
-        for ordinal, device in enumerate(each.vm.devices or ()):
+        for ordinal, device in numbered(each.vm.devices or ()):
             if isinstance(device, VgpuDevice):
                 meant.setdefault(each.placement.seats[ordinal], []).append(device.profile)
     return meant
@@ -200,7 +201,7 @@ def _meant(placed: Sequence[Placed]) -> dict[PciAddress, list[str]]:
 def _unpinned(placed: Placed) -> bool:
     return any(
         isinstance(device, VgpuDevice) and ordinal not in placed.placement.pins
-        for ordinal, device in enumerate(placed.vm.devices or ())
+        for ordinal, device in numbered(placed.vm.devices or ())
     )
 
 

@@ -10,6 +10,7 @@ from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
 from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.device_keys import FIRST_DEVICE_KEY
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
@@ -21,15 +22,16 @@ from gpuops.model.vcenter.vm import (
     PowerState,
     VgpuDevice,
     Vm,
+    pin_key,
 )
 from gpuops.model.workloads.workload import Workload
+from gpuops.plan.core.device_numbers import numbered
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import hardware_on
 from gpuops.plan.devices.requested import group_members, groups_of, profile_meant
 from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
-from gpuops.plan.placement.project import FIRST_DEVICE_KEY
-from gpuops.plan.placement.wanted import Placement, pin_key
+from gpuops.plan.placement.wanted import Placement
 from gpuops.plan.queue.eligible_hosts import scope_of
 
 Devices = tuple[GpuDevice, ...]
@@ -70,7 +72,7 @@ def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
     ESXi keeps a VM that fits beside its GPU there as a rule; only `required` binds it. A plan for many VMs counts both
     alike: a node's memory is not promised twice. Whole devices are the ones it is expected to get.
     """
-    devices = tuple(_given(device, placement.seats.get(ordinal)) for ordinal, device in enumerate(vm.devices or ()))
+    devices = tuple(_given(device, placement.seats.get(ordinal)) for ordinal, device in numbered(vm.devices or ()))
     pins = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
     local = numa is not NumaPolicy.NONE and placement.bound_to
     node = {AFFINITY_KEY: affinity(placement.bound_to)} if local else {}

@@ -24,7 +24,7 @@ from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, option_of, s
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 from gpuops.plan.core.versions import unsupported
-from gpuops.plan.devices.goal import Goal, broken_groups, kept_pins, named, other_gpus, vgpus
+from gpuops.plan.devices.goal import Goal, broken_groups, kept_pins, named, only_requested, other_gpus, vgpus
 from gpuops.plan.devices.requested import (
     Answer,
     device_goal,
@@ -142,9 +142,12 @@ class Attach:
             return refuse(*blockers, *power_blockers(vm, self.power), *goal, *there)
         keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog), claims=True)
         ask = ResolvedAttach(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog, keep)
-        against = (*self._other_devices(vm, goal, old), *broken_groups(vm, goal))
+        undecided = self._other_devices(vm, goal, old)
+        against = (*undecided, *broken_groups(vm, goal))
         if not against and is_there(ask):
             return left_as_it_is(ask, blockers)
+        if undecided:  # without them: what is refused then is refused whether or not they stay
+            ask = replace(ask, goal=only_requested(goal))
         return planned(ask, (*blockers, *power_blockers(vm, self.power), *against))
 
     def _check(self) -> None:

@@ -12,7 +12,7 @@ from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm, is_gpu
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm, is_gpu, is_unreadable
 from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, signature, signatures
 from gpuops.plan.core.plan import Plan, Wave, refuse
@@ -138,7 +138,9 @@ class Detach:
         if meant:
             return f"{vm.name} has no more than {self.count} {asked}; nothing to detach"
         if self.all:
-            return f"{vm.name} has no GPU device; nothing to detach"
+            unreadable = sum(map(is_unreadable, vm.devices or ()))
+            unknown = f" that can be read, and {unreadable} that cannot be" if unreadable else ""
+            return f"{vm.name} has no GPU device{unknown}; nothing to detach"
         return f"{vm.name} has no {asked}; nothing to detach (it has: {gpu_names(vm)})"
 
 
@@ -162,7 +164,7 @@ def _change(vm: Vm, goal: Goal) -> VmChange:
         devices_after=None if goal.unchanged else signatures(goal.devices),
         extra_config=pin_changes(vm, kept_pins(vm, goal)),
     )
-    if any(is_gpu(device) or is_no_gpu(device) for device in goal.kept):
+    if any(map(_needs_settings, goal.kept)):
         return removal  # one that was attached too needs its MMIO space
     # Another passthrough device needs the full reservation as much as the GPU did.
     before = restored(vm, memory_too=not goal.kept)
@@ -174,6 +176,12 @@ def _change(vm: Vm, goal: Goal) -> VmChange:
     )
 
 
+def _needs_settings(device: GpuDevice) -> bool:
+    """Whether the device may need the settings that the attach changed: a whole device does, one that cannot be read
+    may."""
+    return is_gpu(device) or is_no_gpu(device) or is_unreadable(device)
+
+
 def _because(goal: Goal, change: VmChange) -> tuple[str, ...]:
     devices = tuple(f"detaches {signature(device)}" for device in goal.removed)
     return (*devices, "restores the settings from before the first attach") if KEY in change.extra_config else devices
@@ -181,7 +189,7 @@ def _because(goal: Goal, change: VmChange) -> tuple[str, ...]:
 
 def _left(vm: Vm, goal: Goal) -> tuple[str, ...]:
     """What is not as it was before, though the last GPU goes."""
-    if any(is_gpu(device) or is_no_gpu(device) for device in goal.kept):
+    if any(map(_needs_settings, goal.kept)):
         return ()
     baseline = read(vm)
     if baseline is None:

@@ -39,7 +39,7 @@ _PATTERNS: Final = (
             r"[0-9]{1,6}([,-][0-9]{1,6}){1,64}",  # NUMA nodes and CPUs
             r"(server|nvlink|profile)-[0-9]{1,5}",  # names that a bundle gives
             rf"(({'|'.join(DeviceKind)}) )?[0-9a-f]{{4}}:[0-9a-f]{{4}}",  # vendor and device
-            r"pciPassthru[0-9]{1,2}\.cfg\.[a-z_-]{1,16}",
+            r"pciPassthru[0-9]{1,3}\.cfg\.[a-z_-]{1,16}",
         ),
     ),
 )

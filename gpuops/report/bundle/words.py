@@ -102,7 +102,7 @@ KEYS: Final = frozenset(
         "other", "extra_config", "power", "cpu_usage_mhz", "console_connections", "attributes", "template", "snapshot",
         "question", "text", "choices", "0", "1", "managed_by", "extension", "datastore", "starts", "held",
         "cores_per_numa_node", "memory_reservation_mib", "cpu_reservation_mhz", "memory_locked", "cpu_hot_add",
-        "nested_virtualization",
+        "nested_virtualization", "device_keys",
         "suspended", "PassthroughDrsAutomation", "LBMaxVmotionPerHost", "VmDevicesStunTimeTolerated",
         "VgpuMMAutomationTimeoutSecs", "VgpuVmConsolidation", "CompatMaskForVMEvac", *SETTINGS,
         "others", "vendor_name", "device", "class_code", "class_name", "profile",

@@ -35,7 +35,7 @@ GUESTS: Final = {
 """What a guest system is, no plan asks."""
 _POWER: Final = {PowerState.ON: "on", PowerState.OFF: "off", PowerState.SUSPENDED: "suspended"}
 _OF_DEVICES: Final = re.compile(
-    r"pcipassthru(?P<number>[0-9]{1,2})\.cfg\.(?P<name>gpu-pci-id|enable_uvm|enable_debugging|enable_profiling)"
+    r"pcipassthru(?P<number>[0-9]{1,3})\.cfg\.(?P<name>gpu-pci-id|enable_uvm|enable_debugging|enable_profiling)"
 )
 _PLAIN: Final = re.compile(r"true|false|[0-9]{1,6}([,-][0-9]{1,6}){0,64}", re.IGNORECASE)
 _YES_OR_NO: Final = ("true", "false", "yes", "no", "1", "0")
@@ -108,6 +108,7 @@ class WorldVms:
             "gpus": [str(address) for address in gpus],
             "starts": starts,
             "held": list(_held(vm, host, direct)) if on else [],
+            "device_keys": [device.key for device in vm.devices or ()],
             "nodes": [device.numa_node if isinstance(device, VgpuDevice) else None for device in vm.devices or ()],
             "group": None if group is None else f"Nvidia:{len(vgpus)}@{self._known(group.profile)}%NVLink",
             "cores_per_socket": vm.cores_per_socket or 1,

@@ -19,7 +19,15 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.profile_name import resolve
 from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, Vm, is_gpu, is_other_device
+from gpuops.model.vcenter.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    PowerState,
+    Vm,
+    is_gpu,
+    is_other_device,
+    is_unreadable,
+)
 from gpuops.plan.core.scope import Scope, cluster_name
 from gpuops.report.text import visible
 
@@ -328,8 +336,8 @@ def _total(figures: Iterable[Free]) -> Free:
 
 
 def _gpu_devices(vm: Vm) -> bool:
-    """Whether it has a GPU device, or another device whole."""
-    return any(is_gpu(device) or is_other_device(device) for device in vm.devices or ())
+    """Whether it has a GPU device, another device whole, or one that cannot be read."""
+    return any(is_gpu(device) or is_other_device(device) or is_unreadable(device) for device in vm.devices or ())
 
 
 def _direct(vm: Vm) -> set[PciAddress]:

@@ -357,8 +357,8 @@ def _device(device: GpuDevice) -> Document:
         case DynamicDevice(allowed=allowed, label=label, assigned=assigned):
             facts = {"allowed": [f"{vendor:04x}:{identifier:04x}" for vendor, identifier in allowed], "label": label}
             facts["assigned"] = str(assigned) if assigned else None
-        case OtherPassthrough(label=label):
-            facts = {"label": label}
+        case OtherPassthrough(label=label, unreadable=unreadable):
+            facts = {"label": label, "unreadable": unreadable}
         case _:
             assert_never(device)
     return {"kind": device.kind, "key": device.key, **facts}

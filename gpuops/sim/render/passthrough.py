@@ -12,6 +12,7 @@ from gpuops.sim.state.hardware import NetworkCard
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,
+    FIRST_SRIOV_KEY,
     DvxBacking,
     DynamicBacking,
     PciDevice,
@@ -23,7 +24,6 @@ from gpuops.sim.state.vm_state import (
 
 D = vim.vm.device
 PCI_CONTROLLER: Final = 100
-NIC: Final = 4000
 BRIDGE_SLOT: Final = 32
 """pciSlotNumber of the first passthrough device; the following ones count on from it."""
 
@@ -121,7 +121,7 @@ def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: Hos
         unitNumber=device.unit,
         addressType="assigned",
         macAddress=backing.card.mac
-        or f"02:50:{device.key - NIC:02x}:{mac}",  # locally administered: its port takes what it is told
+        or f"02:50:{device.key - FIRST_PCI_KEY:02x}:{mac}",  # locally administered: its port takes what it is told
         wakeOnLanEnabled=False,
         allowGuestOSMtuChange=False,
         backing=_backing(vm, device, host),
@@ -131,7 +131,9 @@ def _sriov_card(vm: VmState, device: PciDevice, backing: SriovBacking, host: Hos
         connectable=D.VirtualDevice.ConnectInfo(
             startConnected=True, allowGuestControl=True, connected=vm.power == "poweredOn", status="untried"
         ),
-        deviceInfo=vim.Description(label=f"SR-IOV network adapter {device.key - NIC + 1}", summary=_summary(device)),
+        deviceInfo=vim.Description(
+            label=f"SR-IOV network adapter {FIRST_SRIOV_KEY - device.key + 2}", summary=_summary(device)
+        ),
     )
 
 

@@ -85,6 +85,8 @@ class VmAsRead(_AsRead, frozen=True):
     """Where each lies on its GPU, as far as the host told."""
     held: tuple[str | None, ...] = ()
     """The PCI address under each of its DirectPath devices, in device order."""
+    device_keys: tuple[int, ...] = ()
+    """Of each of its devices; none = they are numbered anew."""
     nodes: tuple[int | None, ...] = ()
     """The virtual NUMA node of each device, in device order."""
     group: str | None = None

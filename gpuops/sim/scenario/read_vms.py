@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
-from gpuops.sim.state.vm_state import DynamicBacking, Power, StaticBacking, VgpuBacking
+from gpuops.sim.state.vm_state import FIRST_PCI_KEY, FIRST_UNIT, DynamicBacking, Power, StaticBacking, VgpuBacking
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
@@ -28,6 +28,9 @@ def set_as_read(state: VmState, read: VmAsRead) -> None:
     state.cpu_reservation_mhz = read.cpu_reservation_mhz
     state.cpu_hot_add = read.cpu_hot_add
     state.nested_virtualization = read.nested_virtualization
+    if len(read.device_keys) == len(state.devices):
+        keys = zip(state.devices, read.device_keys, strict=True)
+        state.devices = tuple(replace(device, key=key, unit=FIRST_UNIT + key - FIRST_PCI_KEY) for device, key in keys)
     nodes = (*read.nodes, *(None for _ in state.devices))
     grouped = read.group is not None
     state.groups = ((1, read.group),) if read.group is not None else state.groups

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
-from itertools import count, cycle
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from pyVmomi import vmodl
@@ -28,7 +28,6 @@ from gpuops.sim.scenario.repeated import expand_name, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, Disk, Hardware, NetworkCard, StorageController
 from gpuops.sim.state.vm_state import (
-    FIRST_PCI_KEY,
     FIRST_SRIOV_KEY,
     SRIOV,
     Backing,
@@ -45,6 +44,7 @@ from gpuops.sim.state.vm_state import (
     Template,
     VgpuBacking,
     VmState,
+    pci_slot,
 )
 
 if TYPE_CHECKING:
@@ -188,15 +188,15 @@ def _devices(
 
 
 def _numbered(backings: list[tuple[Backing, tuple[int, int] | None]]) -> Iterator[PciDevice]:
-    """Each with the next key of its kind: a network card is one to the VM, however it gets there."""
-    keys, cards = count(FIRST_PCI_KEY), count(FIRST_SRIOV_KEY)
+    """Each with the next key of its kind."""
+    used_keys: list[int] = []
     for backing, group in backings:
+        is_card = isinstance(backing, SriovBacking)
+        key, unit = pci_slot(used_keys, sriov=is_card)
+        used_keys.append(key)
         if isinstance(backing, SriovBacking):
-            key = next(cards)
-            yield PciDevice(key, 8 + key - FIRST_SRIOV_KEY, replace(backing, card=replace(backing.card, key=key)))
-        else:
-            key = next(keys)
-            yield PciDevice(key, 18 + key - FIRST_PCI_KEY, backing, group=group)
+            backing = replace(backing, card=replace(backing.card, key=key))
+        yield PciDevice(key, unit, backing, group=group)
 
 
 def _backing(device: DeviceDeclared, host: HostSystem, network: tuple[str, str]) -> Backing:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain, count
 from typing import Final
 
 from gpuops.sim.state.desktop_people import Office
@@ -13,9 +14,13 @@ from gpuops.sim.state.gpu_admission import RunningVgpu
 from gpuops.sim.state.hardware import NO_HARDWARE, Hardware, NetworkCard
 
 FIRST_PCI_KEY: Final = 13000
-"""Keys of passthrough devices start here (govmomi's device tests)."""
-FIRST_SRIOV_KEY: Final = 4001
-"""Keys of network cards start at 4000, and that is the VM's own."""
+"""Keys of vGPUs and DirectPath devices count upwards from here (recorded, with `pci_slot`, on vCenter 8.0.3 build
+25197330 and ESXi 8.0.3: govmomi's research note "NIC unit numbers", experiment E14; of vGPUs inferred)."""
+FIRST_SRIOV_KEY: Final = 13031
+"""Keys of SR-IOV network cards count downwards from here (same record)."""
+FIRST_UNIT: Final = 18
+FIRST_SRIOV_UNIT: Final = 65
+"""Unit numbers on the PCI controller of the devices with the first keys; they count in step with the keys."""
 PVRDMA: Final = "VirtualVmxnet3Vrdma"
 SRIOV: Final = "VirtualSriovEthernetCard"
 """Kinds of network cards: paravirtual RDMA, and a virtual function of a host's network card."""
@@ -86,6 +91,23 @@ class PciDevice:
     numa_node: int | None = None
     group: tuple[int, int] | None = None
     """(group instance key, sequence id) of a vendor device group."""
+
+    @property
+    def vmx_name(self) -> str:
+        """`pciPassthruN` with N = key - 13000, for devices of every kind (same record as the keys)."""
+        return f"pciPassthru{self.key - FIRST_PCI_KEY}"
+
+
+def pci_slot(used_keys: Iterable[int], *, sriov: bool) -> tuple[int, int]:
+    """Return the key and the unit number of the next passthrough device of a VM that has `used_keys`.
+
+    It gets the lowest free key from 13000 upwards, an SR-IOV network card the highest free one from 13031 downwards, so
+    the gap of a removed device goes to the next one. Not recorded: where cards go when 13000 to 13031 are taken.
+    """
+    existing_keys = set(used_keys)
+    downwards = chain(range(FIRST_SRIOV_KEY, FIRST_PCI_KEY - 1, -1), count(FIRST_SRIOV_KEY + 1))
+    key = next(key for key in (downwards if sriov else count(FIRST_PCI_KEY)) if key not in existing_keys)
+    return key, (FIRST_SRIOV_UNIT - FIRST_SRIOV_KEY if sriov else FIRST_UNIT - FIRST_PCI_KEY) + key
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,11 +341,9 @@ class VmState:
         wanted = key.lower()
         return next((value for name, value in self.extra_config if name.lower() == wanted), None)
 
-    def free_pci_slot(self) -> tuple[int, int]:
+    def free_pci_slot(self, *, sriov: bool = False) -> tuple[int, int]:
         """(key, unit number) for the next passthrough device."""
-        taken = {device.key for device in self.devices}
-        key = next(key for key in range(FIRST_PCI_KEY, FIRST_PCI_KEY + 1000) if key not in taken)
-        return key, 18 + key - FIRST_PCI_KEY
+        return pci_slot((device.key for device in self.devices), sriov=sriov)
 
     def without_device(self, key: int) -> tuple[PciDevice, ...]:
         return tuple(device for device in self.devices if device.key != key)

@@ -57,6 +57,16 @@ def test_every_step_is_open_before_and_done_after(step: Step) -> None:
     assert satisfied(step, project(step, before, catalog()))
 
 
+def test_a_pin_of_another_number_than_the_new_device_got_is_not_done() -> None:
+    before = lab()
+    step = ReconfigureVm(ML_07, VmChange(add=(NewVgpu(PROFILE),), extra_config={"pciPassthru0.cfg.gpu-pci-id": FIRST}))
+    after = project(step, before, catalog())
+    assert satisfied(step, after)
+    vm = after.vm(ML_07)
+    other_key = replace(vm, devices=tuple(replace(device, key=13001) for device in vm.devices or ()))
+    assert not satisfied(step, after.with_vm(other_key))
+
+
 def test_a_second_addition_is_not_taken_for_the_first() -> None:
     before = lab()
     again = VmChange(add=(NewVgpu(PROFILE),), devices_after=(f"vgpu {PROFILE}", f"vgpu {PROFILE}"))

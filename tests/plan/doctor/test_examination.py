@@ -32,7 +32,7 @@ VM = Vm(
     connected=True,
     vcpus=4,
     memory_mib=8192,
-    devices=(VgpuDevice(1, PROFILE),),
+    devices=(VgpuDevice(13000, PROFILE),),
     extra_config={},
     memory_locked=True,
 )

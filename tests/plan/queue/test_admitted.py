@@ -15,10 +15,10 @@ from pytest_mock import MockerFixture
 
 from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.vcenter.host import NumaPolicy
-from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.model.vcenter.vm import PowerState, Vm, pin_key
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
-from gpuops.plan.placement.wanted import PinPolicy, pin_key
+from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue import pinning
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.place import Place, Placements

@@ -222,7 +222,7 @@ def test_vcenter_can_choose_the_port_among_the_uplinks_of_its_network(lab: Lab) 
 def test_a_card_is_edited_and_removed(lab: Lab) -> None:
     vm = clone(lab, "node-1", sriov_card(lab), rdma_card(lab))
     [card] = cards(vm, Sriov)
-    assert sorted(each.key for each in cards(vm, D.VirtualEthernetCard)) == [4000, 4001, 4002]
+    assert sorted(each.key for each in cards(vm, D.VirtualEthernetCard)) == [4000, 4001, 13031]
     assert vm.summary.config.numEthernetCards == 3
     assert {each.name for each in vm.network} == {"VM Network", "sriov-vm", "rdma-vm"}
     card.macAddress, card.sriovBacking.physicalFunctionBacking.id = "00:50:56:00:00:07", OTHER_PORT

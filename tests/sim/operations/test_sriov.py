@@ -32,7 +32,7 @@ def card(lab: Lab, name: str) -> Any:
 @pytest.mark.long
 def test_it_is_a_network_card_with_a_port_behind_it(lab: Lab) -> None:
     found = card(lab, "mixed")
-    assert (found.key, found.controllerKey, found.deviceInfo.label) == (4001, 100, CARD)
+    assert (found.key, found.controllerKey, found.deviceInfo.label) == (13031, 100, CARD)
     assert found.sriovBacking.physicalFunctionBacking.id == "0000:31:00.0"
     assert isinstance(found.backing, vim.vm.device.VirtualEthernetCard.NetworkBackingInfo)
     cards = [d for d in lab.vm("mixed").config.hardware.device if isinstance(d, vim.vm.device.VirtualEthernetCard)]
@@ -57,10 +57,10 @@ def test_it_binds_the_vm_to_its_host_as_any_passthrough_device_does(lab: Lab) ->
 
 @pytest.mark.long
 def test_it_cannot_be_taken_for_another_device(lab: Lab) -> None:
-    gone = DeviceSpec(operation="remove", device=P(key=4001))
-    with pytest.raises(vim.fault.DeviceNotFound, match="Device 4001 is not in this virtual machine"):
+    gone = DeviceSpec(operation="remove", device=P(key=13031))
+    with pytest.raises(vim.fault.DeviceNotFound, match="Device 13031 is not in this virtual machine"):
         lab.run(lab.vm("mixed").ReconfigVM_Task(vim.vm.ConfigSpec(deviceChange=[gone])))
-    assert card(lab, "mixed").key == 4001
+    assert card(lab, "mixed").key == 13031
 
 
 def test_the_port_must_be_there(tmp_path: Path) -> None:

@@ -146,6 +146,9 @@ def unlike_a_scenario(simulated: World) -> None:
     desktops[3].state.memory_mib = 8191
     desktops[3].state.cores_per_socket, desktops[3].state.cpu_hot_add = 2, True
     desktops[5].state.cpu_reservation_mhz = 1200
+    [vgpu] = desktops[6].state.devices  # the last of several: those before it were removed
+    desktops[6].state.devices = (replace(vgpu, key=13002, unit=20),)
+    desktops[6].state.extra_config = (("pciPassthru2.cfg.gpu-pci-id", "0000:3b:00.0"),)
     simulated.options["vgpu.hotmigrate.enabled"] = True
 
 

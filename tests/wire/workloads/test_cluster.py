@@ -55,10 +55,13 @@ def test_a_cluster_runs_with_gpu_and_card_on_one_node_and_the_same_again_changes
         assert vm.cpu_reservation_mhz == 16 * (host.cpu_mhz or 0)
         assert (vm.extra_config or {})["sched.mem.lpage.enable1GPage"] == "TRUE"
         assert len(vm.devices or ()) == devices
+        pins = {key: value for key, value in (vm.extra_config or {}).items() if key.endswith("gpu-pci-id")}
         assert [nic.kind for nic in vm.nics or ()] == cards
         assert inventory.drs_of(vm) is VmDrs.MANUAL
         [gpu] = [gpu for gpu in host.gpus if vm.ref in (gpu.vms or ())]
         assert gpu.numa_node == node
+        # whatever cards it has, its only vGPU is the device with the key 13000
+        assert pins == ({"pciPassthru0.cfg.gpu-pci-id": str(gpu.address)} if wish.profile else {})
     cluster = standing("train", training.site)
     assert [(each.rdma, each.gpus) for each in cluster.members] == [(wish.rdma.value, 1)] * 2
     assert {each.name: each.address for each in cluster.members} == made.addresses

@@ -108,8 +108,8 @@ def _static_ids(vm: VmState) -> Iterable[str]:
 
 def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
     wishes = [
-        WantedVgpu(device.backing.type_name, _pin(vm.state, number))
-        for number, device in enumerate(vm.state.devices)
+        WantedVgpu(device.backing.type_name, _pin(vm.state, device))
+        for device in sorted(vm.state.devices, key=lambda device: device.key)
         if isinstance(device.backing, VgpuBacking)
     ]
     if not wishes:
@@ -128,9 +128,9 @@ def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
     raise faults.no_graphics("; ".join(refusals) or f"{host.name} has no NVLink peers")
 
 
-def _pin(vm: VmState, number: int) -> str | None:
-    """The GPU that `pciPassthru<N>.cfg.gpu-pci-id` names; N counts the VM's passthrough devices."""
-    text = vm.option(f"pciPassthru{number}.cfg.gpu-pci-id")
+def _pin(vm: VmState, device: PciDevice) -> str | None:
+    """The GPU that `pciPassthruN.cfg.gpu-pci-id` names."""
+    text = vm.option(f"{device.vmx_name}.cfg.gpu-pci-id")
     if not text:
         return None
     try:
@@ -142,7 +142,7 @@ def _pin(vm: VmState, number: int) -> str | None:
 def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
     taken = {pci_id for other in host.running_vms() if other is not vm for _, pci_id in other.state.held}
     held: list[tuple[int, str]] = []
-    fixed_first = sorted(vm.state.devices, key=lambda device: isinstance(device.backing, DynamicBacking))
+    fixed_first = sorted(vm.state.devices, key=lambda device: (isinstance(device.backing, DynamicBacking), device.key))
     for device in fixed_first:
         match device.backing:
             case StaticBacking():
@@ -186,5 +186,4 @@ def _dynamic_device(vm: VmEntity, device: PciDevice, host: HostEntity, taken: se
         labelled = backing.label is None or backing.label == gpu.label
         if wanted and labelled and gpu.passthrough_active and gpu.pci_id not in taken:
             return gpu.pci_id
-    number = vm.state.devices.index(device)
-    raise faults.device_not_available(f"pciPassthru{number}", vm.name, host.name)
+    raise faults.device_not_available(device.vmx_name, vm.name, host.name)

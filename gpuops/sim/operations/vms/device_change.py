@@ -1,9 +1,9 @@
 """deviceChange of a ConfigSpec: passthrough devices added, edited and removed, alone or as a vendor device group.
 
-Documented: new devices carry negative keys, unique in one spec; the server gives 13000 and up on controller 100; the
-members of a device group come and go together (vSphere API, VirtualMachineConfigSpec and VirtualDeviceGroups). From
-memory: a profile that no host of the cluster supports is DeviceBackingNotSupported at once; a PCI address is only
-checked when the VM powers on.
+Documented: new devices carry negative keys, unique in one spec; the members of a device group come and go together
+(vSphere API, VirtualMachineConfigSpec and VirtualDeviceGroups). Recorded: the server gives keys from 13000 upwards on
+controller 100, and a gap to the next device (`pci_slot`). From memory: a profile that no host of the cluster supports
+is DeviceBackingNotSupported at once; a PCI address is only checked when the VM powers on.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def _of_existing(vm: VmEntity, file: str) -> Exception:
 
 
 def _card(change: _Change, index: int, device: Any) -> NetworkCard:
-    taken = {card.key for card in change.hardware.cards} | {each.key for each in change.state.devices}
+    taken = {card.key for card in change.hardware.cards}
     protocol = _rdma_protocol(change, index, device, device.backing) if isinstance(device, Rdma) else ""
     network = network_of(change.vm, _cards(change), index, device.backing, None)
     given = device.macAddress if device.addressType != "generated" else None

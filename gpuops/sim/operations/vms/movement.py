@@ -169,9 +169,9 @@ def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     tolerated_s = vm.host().compute_resource().stun_tolerated_s
     if stun_s > tolerated_s:
         raise blocked(f"The estimated stun time of {stun_s} s exceeds the limit of {tolerated_s} s.")
-    for number, device in enumerate(state.devices):
+    for device in state.devices:
         for name in NO_VMOTION if isinstance(device.backing, VgpuBacking) else ():
-            if (state.option(f"pciPassthru{number}.cfg.{name}") or "0") != "0":
+            if (state.option(f"{device.vmx_name}.cfg.{name}") or "0") != "0":
                 raise blocked(f"A vGPU with {name} cannot be migrated.")
 
 

@@ -2,7 +2,8 @@
 
 Its network is in the ordinary backing; the port that it takes a virtual function of, in sriovBacking, whose id may
 begin with `Automatic` (vSphere API, VirtualSriovEthernetCard; the word from memory). Which function it gets is decided
-when the VM is powered on.
+when the VM is powered on. Recorded: the server gives keys from 13031 downwards, whatever a client asks for
+(`pci_slot`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gpuops.sim.inventory import faults
 from gpuops.sim.operations.admission.network_admission import AUTOMATIC
 from gpuops.sim.operations.vms.hardware_change import assigned_mac, network_of, starts_connected
 from gpuops.sim.render.pci import nic_addresses
-from gpuops.sim.state.hardware import FIRST_CARD, NetworkCard, free
+from gpuops.sim.state.hardware import NetworkCard
 from gpuops.sim.state.vm_state import SRIOV, PciDevice, SriovBacking, VmState
 
 if TYPE_CHECKING:
@@ -39,12 +40,11 @@ def change_card(vm: VmEntity, state: VmState, index: int, change: Any) -> None:
 
 
 def _new(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
-    taken = {card.key for card in state.hardware.cards} | {each.key for each in state.devices}
-    key = free(FIRST_CARD, taken)
+    key, unit = state.free_pci_slot(sriov=True)
     network = network_of(vm, state.network_cards, index, device.backing, None)
     mac = (device.macAddress if device.addressType != "generated" else None) or assigned_mac(vm)
     card = NetworkCard(key, SRIOV, mac=mac, starts_connected=starts_connected(device, default=True), **network)
-    return PciDevice(key, 7 + key - FIRST_CARD, SriovBacking(_port(vm, index, device), card))
+    return PciDevice(key, unit, SriovBacking(_port(vm, index, device), card))
 
 
 def _edited(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:

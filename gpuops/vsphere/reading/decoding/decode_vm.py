@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -43,10 +44,24 @@ from gpuops.vsphere.transport.xml_values import moment, pci_address, unsigned
 _KEPT_KEYS: Final = ("pcipassthru", "numa.", "sched.", "gpuops.", "guestinfo.gpuops.")
 """extraConfig keys a plan may need, in lower case; the rest stays in vCenter."""
 
+SPELLINGS: Final[Mapping[str, str]] = {
+    key.lower(): key
+    for key in (
+        "pciPassthru.use64bitMMIO",
+        "pciPassthru.64bitMMIOSizeGB",
+        "numa.nodeAffinity",
+        "sched.cpu.affinity",
+        "sched.mem.lpage.enable1GPage",
+    )
+}
+"""The spelling of keys that plans look for, by the key in lower case. ESXi compares keys without regard to case."""
+_OF_DEVICE: Final = re.compile(r"pcipassthru\d+\.cfg\..+", re.IGNORECASE)
+
 _BACKING: Final = "VirtualPCIPassthrough{}BackingInfo"
 _VGPU: Final = _BACKING.format("Vmiop")
 _STATIC: Final = _BACKING.format("Device")
 _DYNAMIC: Final = _BACKING.format("Dynamic")
+_DVX: Final = _BACKING.format("Dvx")
 _NICS: Final[Mapping[str, NicKind]] = {
     "VirtualVmxnet3Vrdma": "vmxnet3vrdma",
     "VirtualSriovEthernetCard": "sriov",
@@ -160,8 +175,10 @@ def _cores_per_numa_node(values: Mapping[str, Any]) -> int | None:
 
 
 def _devices(value: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNic, ...] | None]:
-    """Passthrough devices and RDMA network cards, in device order; None when the list itself is missing (every VM has
-    some device)."""
+    """Return passthrough devices, in the order of their keys, and RDMA network cards.
+
+    None where the list itself is missing: every VM has some device.
+    """
     if value is None:
         return None, None
     devices, nics = list[GpuDevice](), list[VmNic]()
@@ -171,6 +188,7 @@ def _devices(value: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNic, ...
             devices.append(_device(each))
         if name in _NICS:
             nics.append(_nic(each, _NICS[name]))
+    devices.sort(key=lambda device: device.key)
     return tuple(devices), tuple(nics)
 
 
@@ -209,8 +227,10 @@ def _device(node: Any) -> GpuDevice:
             )
             assigned = pci_address(text(backing, "assignedId"))
             return DynamicDevice(key, allowed, label=text(backing, "customLabel"), assigned=assigned, group=group)
-        case _:
-            return OtherPassthrough(key, text(parts.get("deviceInfo"), "label") or kind(node))
+        case name:
+            label = text(parts.get("deviceInfo"), "label") or kind(node)
+            is_known = name == _DVX or kind(node) == "VirtualSriovEthernetCard"
+            return OtherPassthrough(key, label, unreadable=not is_known)
 
 
 def _virtual_node(written: int | None) -> int | None:
@@ -221,13 +241,22 @@ def _virtual_node(written: int | None) -> int | None:
 def _extra_config(value: Any) -> Mapping[str, str] | None:
     if value is None:
         return None
-    return {key: text(owner(found), "value") or "" for key, found in each_with(value, "key") if _kept(key)}
+    options = ((_spelled(key), node) for key, node in each_with(value, "key"))
+    return {key: text(owner(node), "value") or "" for key, node in options if key is not None}
 
 
 @lru_cache(maxsize=4096)
-def _kept(key: str | None) -> bool:
-    """Whether this key of extraConfig is decoded; cached, because every VM has the same twenty keys."""
-    return (key or "").lower().startswith(_KEPT_KEYS)
+def _spelled(key: str | None) -> str | None:
+    """Return this key of extraConfig in the spelling that plans look for; None = it is not decoded.
+
+    Cached, because every VM has the same twenty keys.
+    """
+    lowered = (key or "").lower()
+    if not lowered.startswith(_KEPT_KEYS):
+        return None
+    if _OF_DEVICE.fullmatch(lowered):  # pciPassthru0.cfg.gpu-pci-id
+        return "pciPassthru" + lowered.removeprefix("pcipassthru")
+    return SPELLINGS.get(lowered, key)
 
 
 def _attribute_values(value: Any) -> tuple[tuple[int, str], ...]:
