@@ -152,7 +152,7 @@ def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciA
 
 
 def pin_key(ordinal: int) -> str:
-    """The extraConfig key that binds a vGPU to a physical GPU (ESXi field notes on H100 and H200 hosts)."""
+    """The extraConfig key that binds a vGPU to a physical GPU (assumption: vgpu-pin)."""
     return f"pciPassthru{ordinal}.cfg.gpu-pci-id"
 
 
