@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
 import yaml
 
+from gpuops.model.assumption import Assumption, Confidence
 from gpuops.model.prediction import Predicted
-
-
-class Confidence(StrEnum):
-    """How sure a rule is, from the surest on."""
-
-    RECORDED = "recorded"
-    DOCUMENTED = "documented"
-    REPORTED = "reported"
-    INFERRED = "inferred"
-    MEMORY = "memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """One row of `assumptions.yaml`, which says what each field means."""
-
-    id: str
-    statement: str
-    source: str
-    confidence: Confidence
-    deviation: str = ""
-    """Empty = the simulated vCenter knows no other behaviour."""
-    prediction: Predicted | None = None
 
 
 @cache

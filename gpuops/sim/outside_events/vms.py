@@ -18,7 +18,7 @@ from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
-    from gpuops.sim.inventory.entities import HostEntity, VmEntity
+    from gpuops.sim.inventory.entities import VmEntity
 
 ANOTHER_NAME: Final = "{}-renamed"
 SOMEBODY: Final = "DESKTOPS\\somebody"
