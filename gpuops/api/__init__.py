@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from gpuops.api.pools import pool_create, pool_delete, pool_lend, pool_reclaim, pool_return
     from gpuops.api.reporting import fleet_report
+    from gpuops.catalog.assumptions import assumptions
     from gpuops.execute.change.abandon import abandon as change_abandon
     from gpuops.execute.change.host_settings import configure
     from gpuops.execute.change.rolling_change import status as change_status
@@ -68,6 +69,7 @@ __all__ = [
     "Consent",
     "HostShell",
     "Site",
+    "assumptions",
     "broker_show",
     "capacity",
     "capacity_forecast",
@@ -140,6 +142,7 @@ __all__ = [
 ]
 
 _AT_FIRST_USE: Final = {
+    "assumptions": "catalog.assumptions.assumptions",
     "change": "api.noticed.change",
     "change_abandon": "execute.change.abandon.abandon",
     "change_abort": "api.noticed.change_abort",

@@ -44,15 +44,17 @@ def start(
     api_version: str | None = None,
     state: Path | None = None,
     rules: Sequence[Rule] = (),
+    deviations: Sequence[str] = (),
     host: str = "127.0.0.1",
     username: str = USERNAME,
     password: str | None = None,
 ) -> SimServer:
     """A simulated vCenter, listening: of a scenario (`lab`, `fleet:hosts=10`, a YAML file, a bundle) or a ready world.
 
-    `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a ready world has its own), and `rules` say what goes
-    wrong; `api_version` is that of vSphere (9.0.0.0), None = the scenario's own. With `state` the world begins as that
-    file says, if it is there, and is written to it when the server closes.
+    `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a ready world has its own), `rules` say what goes wrong,
+    and `deviations` are ids of the table of assumptions; `api_version` is that of vSphere (9.0.0.0), None = the
+    scenario's own. With `state` the world begins as that file says, if it is there, and is written to it when the
+    server closes.
     Raises PolicyError for a scenario that cannot be had, StateDamaged for a state file that cannot be used, UsageError
     for an unknown clock, an address that is not loopback or a port that is taken.
     """
@@ -66,6 +68,10 @@ def start(
     with world.lock:
         for rule in rules:
             world.injector.add(rule)
+        if deviations:
+            from gpuops.sim.scenario.deviations import deviate
+
+            deviate(world, deviations)
     return SimServer(world, host=host, port=port, tls=tls, username=username, password=password, kept=kept)
 
 

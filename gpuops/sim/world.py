@@ -67,8 +67,8 @@ class World(ObjectStore):
         """DirectPath profiles, and what is reserved of them; of a vCenter 9.0 and newer."""
         self.desktop_pools: tuple[DesktopPoolState, ...] = ()
         """What a simulated connection broker has, where one is served beside it."""
-        self.clones_copy_attributes = seed % 2 == 1
-        """Whether a clone has the custom attributes of its source: no source settles what vCenter does."""
+        self.deviations: set[str] = set()
+        """Rows of the table of assumptions by whose deviation this vCenter goes (`scenario/deviations.py`)."""
         self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
         """(save, restore) of the inventory's state as JSON values, if whoever built it offers them."""
         self.change_certificate: Callable[[], None] | None = None

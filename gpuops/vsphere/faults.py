@@ -95,6 +95,7 @@ TABLE: Final[Sequence[Row]] = (
     ),
     Row("fault.RestrictedVersion", NoPermission, "this edition of the host forbids it"),
     # no GPU, no memory, no host
+    # assumption: no-gpu-fault
     Row(
         "fault.InsufficientGraphicsResourcesFault",
         NoFreeGpu,

@@ -283,7 +283,10 @@ class Session:
         return self.changes.applied
 
     def login_again(self, seen: int) -> str:
-        """The cookie of a new login, unless another thread has logged in since `logins` was `seen`: then of that."""
+        """The cookie of a new login, unless another thread has logged in since `logins` was `seen`: then of that.
+
+        Needed after a restart of vCenter (assumption: sessions-after-restart).
+        """
         with self._relogin:
             if self._logins == seen:
                 # What was said to be over may not be: a session that nobody ends takes a place for half an hour.

@@ -81,6 +81,10 @@ def serve(
     faults: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What shall go wrong: ids of `sim faults`, or rules.")
     ] = None,
+    deviate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Go by another rule than the assumed one (gpuops help assumptions)."),
+    ] = None,
 ) -> None:
     """Serve a simulated vCenter on loopback until Ctrl-C or SIGTERM.
 
@@ -107,6 +111,7 @@ def serve(
             api_version=api_version,
             state=state,
             rules=rules,
+            deviations=deviate or (),
         ) as server,
     ):
         horizon = server.serve_horizon(horizon_port) if horizon_port is not None else None

@@ -33,11 +33,17 @@ def doctor(
     predictions: Annotated[
         bool, typer.Option("--predictions", help="List where vCenter did something else than was predicted.")
     ] = False,
+    assumptions: Annotated[
+        bool,
+        typer.Option(
+            "--assumptions", help="List the rules gpuops goes by, and what the journal says of them."
+        ),
+    ] = False,
 ) -> None:
     """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.
 
-    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC. With --predictions no vCenter is
-    asked: the journal tells what each step was predicted to do, and what vCenter did.
+    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC. With --predictions or
+    --assumptions no vCenter is asked: the journal has what each step was predicted to do, and what vCenter did.
 
     \b
     Examples:
@@ -46,9 +52,11 @@ def doctor(
       gpuops doctor --roles templates/roles/night.yaml --vcenter sim:lab
       gpuops doctor --policy templates/policy.yaml --vcenter sim:lab
       gpuops doctor --predictions
+      gpuops doctor --assumptions
     """
-    if predictions:
-        _list_predictions(common, alone=roles is None and policy is None and scope == Scope(), strict=strict)
+    if predictions or assumptions:
+        alone = roles is None and policy is None and scope == Scope() and not (predictions and assumptions)
+        _list_past(common, "--assumptions" if assumptions else "--predictions", alone=alone, strict=strict)
         return
     from gpuops.api import doctor as examine
     from gpuops.cli.opening import open_site, remember
@@ -67,20 +75,26 @@ def doctor(
         raise typer.Exit(3)
 
 
-def _list_predictions(common: CommonOptions, *, alone: bool, strict: bool) -> None:
-    from gpuops.api import past_predictions
+def _list_past(common: CommonOptions, option: str, *, alone: bool, strict: bool) -> None:
+    """Show what the journal says of past predictions; with `strict` a misprediction is exit code 3."""
+    from gpuops.api import assumptions, past_predictions
     from gpuops.cli.opening import journal_of
+    from gpuops.report.assumptions import assumptions_document, assumptions_text
     from gpuops.report.prediction import predictions_document, predictions_text
 
     if not alone:
         raise UsageError(
-            "--predictions is about what was done: it goes with no host, cluster, --roles or --policy",
-            hint="gpuops doctor --predictions lists all of them",
+            f"{option} is about what was done: it goes with no host, cluster, --roles or --policy",
+            hint=f"gpuops doctor {option} lists all of them",
         )
     state_dir, url = journal_of(common)
-    found = past_predictions(state_dir, url)
-    output.show(predictions_text(found), predictions_document(found))
-    if strict and found.wrong:
+    past = past_predictions(state_dir, url)
+    if option == "--assumptions":
+        rows = assumptions().values()
+        output.show(assumptions_text(rows, past), assumptions_document(rows, past))
+    else:
+        output.show(predictions_text(past), predictions_document(past))
+    if strict and past.wrong:
         raise typer.Exit(3)
 
 

@@ -94,7 +94,10 @@ def fits(placements: Sequence[InstancePlacement], geometry: MigGeometry) -> bool
 
 
 def free_starts(profile: InstanceProfile, taken: Sequence[InstancePlacement], geometry: MigGeometry) -> tuple[int, ...]:
-    """Every start at which one more instance of `profile` can be created beside the taken ones."""
+    """Every start at which one more instance of `profile` can be created beside the taken ones.
+
+    Which of them the host takes is not relied on (assumption: gpu-instance-start).
+    """
     return tuple(start for start in profile.starts if fits((*taken, InstancePlacement(profile, start)), geometry))
 
 

@@ -360,8 +360,10 @@ class Vm:
 
 
 def pin_key(ordinal: int) -> str:
-    """The extraConfig key that binds the vGPU `pciPassthruN` with N = `ordinal` to a physical GPU (ESXi field notes on
-    H100 and H200 hosts)."""
+    """The extraConfig key that binds the vGPU `pciPassthruN` with N = `ordinal` to a physical GPU.
+
+    (assumption: vgpu-pin)
+    """
     return f"pciPassthru{ordinal}.cfg.gpu-pci-id"
 
 

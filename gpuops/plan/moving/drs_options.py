@@ -43,6 +43,7 @@ def evacuation_obstacles(cluster: Cluster | None) -> Iterator[str]:
         yield f"{EVACUATION} of cluster {cluster.name} is {_said(value)}, not -1"
 
 
+# assumption: drs-vgpu-vms
 def balancing_obstacles(cluster: Cluster) -> Iterator[str]:
     """What of the options is not as KB 313479 has it where DRS is to move VMs with a vGPU to balance load."""
     if cluster.drs_options is None:

@@ -224,7 +224,7 @@ def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list
 
     In same-size mode by the host's policy: `performance` the GPU with the fewest VMs, `consolidation` the one with the
     most (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy); in mixed-size mode the least used; in MIG
-    mode as they come (NVIDIA AI Enterprise docs; the policy is ignored there).
+    mode as they come (NVIDIA AI Enterprise docs; the policy is ignored there). (assumption: gpu-choice)
     """
 
     def key(state: GpuState) -> tuple[int, int]:

@@ -100,7 +100,10 @@ def unreserved_mhz(host: Host, vm: Vm, inventory: Inventory) -> int | None:
 
 
 def unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
-    """Memory of the host, in MiB, that running VMs other than this one do not reserve; None = unknown."""
+    """Memory of the host, in MiB, that running VMs other than this one do not reserve; None = unknown.
+
+    A suspended VM reserves none (assumption: suspended-vm-memory).
+    """
     if host.memory_mib is None:
         return None
     running = (other for other in inventory.vms_on(host) if other.power is PowerState.ON and other.ref != vm.ref)

@@ -57,7 +57,8 @@ def copy_doubt(marked: Marker, vm: Vm, night: KnownNight | None, policy: Policy 
 
     With a lock VM the marker names the lease of the machine that took it: only a lease of this journal is its own. A VM
     that is older than the night may have been taken by a run whose journal is lost. A suspended desktop is no copy, for
-    a clone of one is powered off; resuming it loses nothing.
+    a clone of one is powered off; resuming it loses nothing. Whether a clone has the marker of its source is not
+    relied on (assumption: clone-attributes).
     """
     away = PowerState.ON if marked.role is Role.ML else PowerState.OFF
     if night is None or vm.power is not away:

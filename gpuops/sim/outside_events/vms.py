@@ -10,15 +10,15 @@ from pyVmomi import vmodl
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
-from gpuops.sim.operations.admission.host_admission import Admission, admission
 from gpuops.sim.operations.admission.initial_placement import place
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms import power, snapshot_revert
+from gpuops.sim.operations.vms.drift import drift
 from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
-    from gpuops.sim.inventory.entities import HostEntity, VmEntity
+    from gpuops.sim.inventory.entities import VmEntity
 
 ANOTHER_NAME: Final = "{}-renamed"
 SOMEBODY: Final = "DESKTOPS\\somebody"
@@ -117,15 +117,7 @@ def suspend(vm: VmEntity, rule: Rule) -> None:
 
 def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
     """DRS moves it while it runs, or HA registers it anew when it does not: it is on another host of its cluster."""
-    call = Call(method="MigrateVM_Task", version=vm.world.api_version)
-    for target in vm.host().compute_resource().hosts():
-        admitted = _taken_by(vm, target)
-        if admitted is not None:
-            with recorded(vm, call):
-                vm.state.seats, vm.state.held = admitted.seats, admitted.held
-                vm.register_on(target.moid)
-                vm.power_changed()
-            return
+    drift(vm)
 
 
 def restart_by_ha(vm: VmEntity, rule: Rule) -> None:
@@ -170,17 +162,6 @@ def use_desktop(vm: VmEntity, rule: Rule) -> None:
 def _uses(vm: VmEntity, mhz: int, users: tuple[GuestUser, ...]) -> None:
     vm.state.cpu_usage_mhz, vm.state.guest_users = mhz, users
     vm.touch("summary")
-
-
-def _taken_by(vm: VmEntity, target: HostEntity) -> Admission | None:
-    if target is vm.host() or vm.state.datastore not in target.state.datastores or not target.state.usable:
-        return None
-    if vm.state.power is not Power.ON:
-        return Admission()
-    try:
-        return admission(vm, target)
-    except vmodl.MethodFault:
-        return None
 
 
 def _tried(act: object, call: Call) -> None:

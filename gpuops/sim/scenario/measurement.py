@@ -120,23 +120,25 @@ def _host(host: HostEntity) -> Values:
         ("power.power.average", ""): 350 + mhz // 100,
     }
     busy = {vm.moid for vm in host.running_vms() if vm.state.cpu_usage_mhz > BUSY_MHZ}
-    for gpu in host.state.gpus:
+    numbered = "gpu-counter-instances" in host.world.deviations  # assumption: gpu-counter-instances
+    for number, gpu in enumerate(host.state.gpus):
         if gpu.listed:
-            values.update(_gpu(gpu, [seat for seat in host.seats() if seat.pci_id == gpu.pci_id], busy))
+            instance = f"gpu-{number}" if numbered else gpu.pci_id
+            values.update(_gpu(gpu, instance, [seat for seat in host.seats() if seat.pci_id == gpu.pci_id], busy))
     return values
 
 
-def _gpu(gpu: HostGpu, seats: list[RunningVgpu], busy: set[str]) -> dict[tuple[str, str], int]:
+def _gpu(gpu: HostGpu, instance: str, seats: list[RunningVgpu], busy: set[str]) -> dict[tuple[str, str], int]:
     total_kib = gpu.board.framebuffer_mib << 10
     used_kib = sum(seat.type.framebuffer_mib << 10 for seat in seats)
     percent = sum(
         BUSY_SHARE * seat.type.framebuffer_mib // gpu.board.framebuffer_mib for seat in seats if seat.vm in busy
     )
     return {
-        ("gpu.utilization.average", gpu.pci_id): 100 * percent,
-        ("gpu.mem.used.average", gpu.pci_id): used_kib,
-        ("gpu.mem.usage.average", gpu.pci_id): 10_000 * used_kib // total_kib,
-        ("gpu.mem.total.latest", gpu.pci_id): total_kib,
-        ("gpu.temperature.average", gpu.pci_id): IDLE_C + percent // 2,
-        ("gpu.power.used.latest", gpu.pci_id): IDLE_W + 2 * percent,
+        ("gpu.utilization.average", instance): 100 * percent,
+        ("gpu.mem.used.average", instance): used_kib,
+        ("gpu.mem.usage.average", instance): 10_000 * used_kib // total_kib,
+        ("gpu.mem.total.latest", instance): total_kib,
+        ("gpu.temperature.average", instance): IDLE_C + percent // 2,
+        ("gpu.power.used.latest", instance): IDLE_W + 2 * percent,
     }

@@ -52,7 +52,10 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
 
 
 def _config(new: NewClone) -> Any:
-    """What the clone has otherwise than its template (vSphere API reference, VirtualMachineCloneSpec.config)."""
+    """What the clone has otherwise than its template (vSphere API reference, VirtualMachineCloneSpec.config).
+
+    Advanced options are taken over from the template (assumption: clone-options).
+    """
     from pyVmomi import vim
 
     config = vim.vm.ConfigSpec(numCPUs=new.vcpus, memoryMB=new.memory_mib, annotation=new.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
@@ -72,3 +73,22 @@ def test_it_is_about_what_was_done(gpuops: Gpuops) -> None:
     told = gpuops(*LIST, "--host", "esx-01.lab")
     assert told.exit_code == 2
     assert "goes with no host, cluster, --roles or --policy" in told.stderr
+
+
+@pytest.mark.usefixtures("one_wrong")
+def test_the_table_of_assumptions_names_what_the_journal_contradicts(gpuops: Gpuops) -> None:
+    shown = gpuops("doctor", "--assumptions")
+    assert shown.exit_code == 0
+    assert re.search(r"^gpu-choice +inferred +contradicted 1 x +In same-size mode", shown.stdout, re.MULTILINE)
+    assert re.search(r"^no-gpu-fault +inferred +never contradicted", shown.stdout, re.MULTILINE)
+    assert "1 step of this journal went as predicted, 1 did not" in shown.stdout
+    assert gpuops("doctor", "--assumptions", "--strict").exit_code == 3
+    document = json.loads(gpuops("doctor", "--assumptions", "--output", "json").stdout)
+    rows = {row["id"]: row for row in document["assumptions"]}
+    assert (rows["gpu-choice"]["contradicted"], rows["clone-options"]["contradicted"]) == (1, None)
+    assert document["predicted_steps"] == 2
+
+
+def test_both_lists_at_once_are_refused(gpuops: Gpuops) -> None:
+    refused = gpuops("doctor", "--assumptions", "--predictions")
+    assert (refused.exit_code, refused.stdout) == (2, "")

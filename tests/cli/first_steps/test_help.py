@@ -42,6 +42,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "across",
         "ansible",
         "architecture",
+        "assumptions",
         "attach",
         "broker",
         "bundle",

@@ -34,7 +34,8 @@ def numbers_grow(night: Played) -> Iterator[str]:
     highest: dict[int, int] = {}
     written: dict[int, int] = {}
     last: tuple[int, str, datetime] | None = None
-    """Whose lease was written last: its machine and nonce, and when."""
+    """The lease that was written last: its machine and nonce, and until when it is held. One whose write was queued
+    for minutes may have expired before it was there."""
     struck = {event.fault for event in night.events}
     known, steady = struck <= MARKERS_STAY, "K7" not in struck
     away: set[str] = set()
@@ -58,15 +59,16 @@ def numbers_grow(night: Played) -> Iterator[str]:
             yield f"I6: lease number {after.epoch} was written, and {highest[machine]} had been before"
         elif steady and before is not None and before.nonce and _holds(last, before.nonce, machine, entry.at):
             yield f"I6: lease number {after.epoch} was written over one that another machine held"
-        written[machine], last = after.epoch, (machine, after.nonce, entry.at)
+        held_until = min(after.expires, entry.at + timedelta(seconds=TTL_S))
+        written[machine], last = after.epoch, (machine, after.nonce, held_until)
 
 
 def _holds(last: tuple[int, str, datetime] | None, nonce: str, machine: int, at: datetime) -> bool:
     """Whether another machine than this wrote the lease of this nonce last, and holds it at that moment."""
     if last is None:
         return False
-    wrote, its_nonce, since = last
-    return nonce == its_nonce and machine != wrote and at < since + timedelta(seconds=TTL_S) - CALL
+    wrote, its_nonce, until = last
+    return nonce == its_nonce and machine != wrote and at < until - CALL
 
 
 def asked_at_most(night: Played) -> Iterator[str]:

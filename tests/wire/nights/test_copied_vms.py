@@ -23,7 +23,7 @@ from tests.wire.nights.test_rotation import DESKTOPS, LAB_POLICY, ML, Wire
 @pytest.fixture
 def wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
     """A vCenter whose clones have the custom attributes of their sources."""
-    lab.world.clones_copy_attributes = True
+    lab.world.deviations.add("clone-attributes")
     wire = Wire(lab, tmp_path / "state", load_policy(LAB_POLICY), ("rotate", "--policy", str(LAB_POLICY)))
     yield wire
     assert wire.aside.wrong == []

@@ -44,7 +44,7 @@ def driven(host: Host) -> tuple[PciAddress, ...]:
 
 
 def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
-    """The GPUs in MIG mode that the step leaves in it."""
+    """The GPUs in MIG mode that the step leaves in it, as their boot does (assumption: mig-mode-after-boot)."""
     left = step.devices if isinstance(step, ConfigureMig) else ()
     given = _given(step)
     divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)

@@ -97,7 +97,7 @@ class SetMode:
         return HostPart(
             host.name,
             step=step,
-            reboots=types_change or changes is not None,
+            reboots=types_change or changes is not None,  # assumption: vgpu-mode-change
             warnings=tuple(self._warnings(host, before, after, catalog)),
         )
 

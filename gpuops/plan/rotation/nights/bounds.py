@@ -26,7 +26,7 @@ from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
 UNMEASURED_SUSPEND_S: Final = 300.0
 UNMEASURED_START_S: Final = 120.0
 UNMEASURED_MOVE_S: Final = 300.0
-"""What is assumed where nothing was measured yet."""
+"""What is assumed where nothing was measured yet (assumption: suspend-duration)."""
 _DAY: Final = timedelta(days=1)
 _BACK: Final = f"{RETURN_COMMAND} brings back what a night took"
 _NEXT: Final = f"gpuops rotate plan --policy FILE shows that night as it would be; {_BACK}"

@@ -196,7 +196,7 @@ def _host_trouble(host: Host | None) -> str | None:
 
 def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
     """Sources: vSphere API, HostSharedGpuCapabilities.suspendSupported; VMware vSphere 8 documentation: a passthrough
-    device other than a vGPU excludes suspend for the whole VM."""
+    device other than a vGPU excludes suspend for the whole VM. (assumption: suspend-refusal)"""
     if vm.devices is None:
         return "its devices cannot be read"
     if vm.has_passthrough:

@@ -307,7 +307,12 @@ def _explained(outcome: Outcome, after: Inventory, originals: Sequence[Original]
     discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
     if vm is None or host is None or discarded:
         return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
-    first = _gpu_advice(vm, host, after, originals) if outcome.fault == NoFreeGpu.code else "see to that"
+    first = "see to that"
+    if outcome.fault == NoFreeGpu.code:
+        first = _gpu_advice(vm, host, after, originals)
+    elif "vGPU" in outcome.reason:  # of the vGPU plugin, for a lack of GPUs or another cause
+        holders = _gpu_holders(host, after)
+        first += f" ({', '.join(holders)} hold the GPUs of {host.name})" if holders else ""
     again = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
     return replace(outcome, reason=f"{outcome.reason}; {first_then(first, again)}")
 
@@ -328,9 +333,14 @@ def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Origin
     for address, mode in sorted(recorded):
         if modes.get(address) not in (mode, None):
             return f"GPU {address} of {host.name} is in mode {modes[address]}, and was in {mode} at night: set it back"
-    on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
-    holders = sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
+    holders = _gpu_holders(host, after)
     return f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "see to that"
+
+
+def _gpu_holders(host: Host, after: Inventory) -> list[str]:
+    """The names of the VMs on the GPUs of a host, sorted."""
+    on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
+    return sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ functions, vGPUs, what is reserved of them. The first "no" is the fault.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import UsageError
@@ -17,7 +17,15 @@ from gpuops.sim.operations.admission.network_admission import free_function, may
 from gpuops.sim.operations.admission.reserved_capacity import refuse_over_reservations
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
 from gpuops.sim.state.host_state import HostGpu, HostState, OtherHostDevice
-from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, SriovBacking, StaticBacking, VgpuBacking, VmState
+from gpuops.sim.state.vm_state import (
+    DynamicBacking,
+    PciDevice,
+    Power,
+    SriovBacking,
+    StaticBacking,
+    VgpuBacking,
+    VmState,
+)
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
@@ -58,6 +66,8 @@ def _host_is_up(host: HostEntity) -> None:
 
 def _reservations_fit(vm: VmEntity, host: HostEntity) -> None:
     others = [other.state for other in host.running_vms() if other is not vm]
+    if "suspended-vm-memory" in host.world.deviations:  # assumption: suspended-vm-memory
+        others += [other.state for other in host.vms() if other.state.power is Power.SUSPENDED and other is not vm]
     free_mib = host.state.model.memory_mib - sum(other.reserved_mib for other in others)
     if vm.state.reserved_mib > free_mib:
         raise faults.no_memory(free_mib, vm.state.reserved_mib)
@@ -114,6 +124,8 @@ def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
     ]
     if not wishes:
         return ()
+    if "vgpu-pin" in host.world.deviations:  # assumption: vgpu-pin
+        wishes = [replace(wish, pin=None) for wish in wishes]
     gpus = host.state.for_admission(tuple(seat for seat in host.seats() if seat.vm != vm.moid))
     pools = [gpus]
     if vm.state.groups:
@@ -125,6 +137,8 @@ def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
         if not isinstance(found, NotAdmitted):
             return found
         refusals.append(str(found))
+    if "no-gpu-fault" in host.world.deviations:  # assumption: no-gpu-fault
+        raise faults.will_not_power_on("Could not initialize plugin 'libnvidia-vgx.so' for vGPU.")
     raise faults.no_graphics("; ".join(refusals) or f"{host.name} has no NVLink peers")
 
 

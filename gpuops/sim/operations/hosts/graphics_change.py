@@ -38,7 +38,11 @@ def update(host: HostEntity, call: Call, config: Any) -> None:
     changes = [(gpu, *_wanted(host, gpu, wanted.get(gpu.pci_id), default)) for gpu in host.state.gpus if gpu.listed]
     before = facts(host)
     for gpu, graphics_type, mode in changes:
-        gpu.configured_type, gpu.mode = graphics_type, mode
+        gpu.configured_type = graphics_type
+        if "vgpu-mode-change" in host.world.deviations and mode is not gpu.mode:  # assumption: vgpu-mode-change
+            gpu.next_mode = mode
+        else:
+            gpu.mode = mode
     host.state.default_graphics_type, host.state.policy = default, VgpuPolicy(policy)
     host.graphics_changed()
     host.world.ledger.record(call, host, before=before, after=facts(host))

@@ -27,6 +27,7 @@ from gpuops.sim.state.vm_state import Power
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
+    from gpuops.sim.state.host_state import HostGpu
 
 LEAVE_S: Final = 2.0
 GOES_DOWN_S: Final = 30.0
@@ -136,16 +137,10 @@ def boot(host: HostEntity, call: Call) -> None:
         device.passthrough_active = device.passthrough_enabled
     for port in state.ports:
         port.functions = port.next_functions
+    # assumption: mig-mode-after-boot
+    forgets_mig = how.forgets_mig or "mig-mode-after-boot" in host.world.deviations
     for gpu in state.gpus:
-        gpu.passthrough_active, gpu.waits_for_maintenance = gpu.passthrough_enabled, False
-        gpu.graphics_type = gpu.configured_type
-        if how.forgets_mig and gpu.mode is GpuMode.MULTI_INSTANCE:
-            gpu.mode = GpuMode.SAME_SIZE
-        elif gpu.next_mode is not None and not how.forgets_mig:
-            gpu.mode = gpu.next_mode
-        gpu.next_mode = None
-        gpu.ecc = gpu.next_ecc
-        gpu.faults &= STAYS_AFTER_BOOT
+        _boot_gpu(gpu, forgets_mig=forgets_mig)
     if how.driver_late_s != 0:
         host.drive(on=False)
         if how.driver_late_s is not None:
@@ -157,6 +152,17 @@ def boot(host: HostEntity, call: Call) -> None:
     )
     host.graphics_changed()
     host.runtime_changed()
+
+
+def _boot_gpu(gpu: HostGpu, *, forgets_mig: bool) -> None:
+    """What was configured is in force; with `forgets_mig` no MIG mode, configured or in force before."""
+    gpu.passthrough_active, gpu.waits_for_maintenance = gpu.passthrough_enabled, False
+    gpu.graphics_type, gpu.ecc = gpu.configured_type, gpu.next_ecc
+    modes = (gpu.next_mode, gpu.mode, GpuMode.SAME_SIZE)
+    without = GpuMode.MULTI_INSTANCE if forgets_mig else None
+    gpu.mode = next(mode for mode in modes if mode not in (None, without))
+    gpu.next_mode = None
+    gpu.faults &= STAYS_AFTER_BOOT
 
 
 def _must_respond(host: HostEntity) -> None:

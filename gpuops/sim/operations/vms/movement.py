@@ -241,9 +241,12 @@ def copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | N
     state.boot_time = state.suspend_time = state.question = state.current_snapshot = None
     state.suspend_file_mib, state.snapshots, state.console_connections = 0, (), 0
     state.created_at, state.changed_at, state.change, state.attributes = now, None, 1, {}
-    if vm.world.clones_copy_attributes:
+    if "clone-attributes" in vm.world.deviations:  # assumption: clone-attributes
         state.attributes = dict(vm.state.attributes)
-    written = {key: "" for key, _ in state.extra_config if key.lower().startswith("numa.autosize.")}
+    left_out = ["numa.autosize."]
+    if "clone-options" in vm.world.deviations:  # assumption: clone-options
+        left_out.append("pcipassthru")
+    written = {key: "" for key, _ in state.extra_config if key.lower().startswith(tuple(left_out))}
     state.extra_config = merged_options(state.extra_config, written)
     return state
 

@@ -16,6 +16,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations.admission.initial_placement import place
 from gpuops.sim.operations.recording import recorded
+from gpuops.sim.operations.vms.drift import drift_if_deviating
 from gpuops.sim.state.vm_state import Power, merged_options
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ def suspend(vm: VmEntity, call: Call) -> Any:
         nonlocal size_mib
         size_mib = checkpoint_mib(vm)
         vm.refuse_while_asked()
-        may_suspend(vm)
+        _must_run(vm)
+        if "suspend-refusal" not in vm.world.deviations:  # assumption: suspend-refusal
+            may_suspend(vm)
         _space_for(vm, size_mib)
         vm.post(call, "VmSuspendingEvent")
 
@@ -236,6 +239,7 @@ def start(vm: VmEntity, host: str, seats: Any, held: Any) -> None:
         state.extra_config = merged_options(state.extra_config, cookie)
         state.change, state.changed_at = state.change + 1, now
     vm.power_changed()
+    drift_if_deviating(vm)
 
 
 def _space_for(vm: VmEntity, size_mib: int) -> None:
@@ -246,7 +250,12 @@ def _space_for(vm: VmEntity, size_mib: int) -> None:
 
 def _suspended(vm: VmEntity, call: Call, size_mib: int) -> None:
     # Asked again: the guest may have shut itself down meanwhile, other VMs may have filled the datastore.
-    may_suspend(vm)
+    try:
+        may_suspend(vm)
+    except vmodl.fault.NotSupported as refusal:
+        if "suspend-refusal" not in vm.world.deviations:
+            raise
+        raise faults.will_not_power_on(refusal.msg) from refusal
     _space_for(vm, size_mib)
     with recorded(vm, call):
         vm.datastore().use(size_mib)
@@ -255,6 +264,7 @@ def _suspended(vm: VmEntity, call: Call, size_mib: int) -> None:
         state.suspend_time, state.suspend_file_mib = vm.world.clock.now(), size_mib
         vm.power_changed()
     vm.post(call, "VmSuspendedEvent")
+    drift_if_deviating(vm)
 
 
 def restore_checkpoint(vm: VmEntity, taken_at: datetime) -> None:

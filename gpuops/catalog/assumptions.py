@@ -1,0 +1,29 @@
+"""The table of assumptions: rules of vSphere and NVIDIA that gpuops and its simulated vCenter both go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+import yaml
+
+from gpuops.model.assumption import Assumption, Confidence
+from gpuops.model.prediction import Predicted
+
+
+@cache
+def assumptions() -> Mapping[str, Assumption]:
+    """Return all rows by id, in the order of the file."""
+    rows = yaml.safe_load(files("gpuops.catalog").joinpath("assumptions.yaml").read_text(encoding="utf-8"))
+    return {
+        id: Assumption(
+            id,
+            row["statement"],
+            row["source"],
+            Confidence(row["confidence"]),
+            row.get("deviation", ""),
+            Predicted(row["prediction"]) if "prediction" in row else None,
+        )
+        for id, row in rows.items()
+    }
