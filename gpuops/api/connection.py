@@ -58,8 +58,9 @@ def connect(
     Raises NotConnected, TargetError, Refused.
     """
     from gpuops.config.vcenter.destination import Simulated
-    from gpuops.config.vcenter.login import login
+    from gpuops.config.vcenter.login import login, password_file_of
     from gpuops.execute.site import WITHOUT_GUESTS
+    from gpuops.execute.state.refused_logins import guarded_login
     from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.vsphere.connection import Connection
 
@@ -80,7 +81,16 @@ def connect(
             for error in no_guests:
                 warn(f"{error.line}: {WITHOUT_GUESTS}")
         shell = _guest_shell(environ)
-        found = vcenter_wait.reached(lambda: Connection(target, shell)) if vcenter_wait else Connection(target, shell)
+
+        def logged_in() -> Connection:
+            file = None if isinstance(where, Simulated) else password_file_of(where)
+            if file is None:
+                return Connection(target, shell)
+            kept_in = state_dir or default_state_dir(environ)
+            with guarded_login(kept_in, target.username, file, target.address, returns=vcenter_wait is not None):
+                return Connection(target, shell)
+
+        found = vcenter_wait.reached(logged_in) if vcenter_wait else logged_in()
         vcenter = closing.enter_context(found)
         vcenter.warn = warn or vcenter.warn
         if warn is not None and (reason := why_only_read(vcenter.api_version)):

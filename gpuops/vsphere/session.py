@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from gpuops import clock
-from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused, WrongPassword
 from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 from gpuops.vsphere.change_record import ChangeRecord
@@ -330,16 +330,17 @@ class Session:
         except SessionEnded as ended:
             raise self._refused("the session ends as it begins") from ended
         except WireFault as fault:
-            bad = fault.fault == "InvalidLogin"
-            reason = "user name or password refused" if bad else named(fault.fault, str(fault)).message
-            raise self._refused(reason) from None  # the fault's chain holds the request
+            # the fault's chain holds the request
+            if fault.fault == "InvalidLogin":
+                raise self._refused("user name or password refused", WrongPassword) from None
+            raise self._refused(named(fault.fault, str(fault)).message) from None
         self._cookie = wire.cookie
         self._logins += 1
         if "stub" in self.__dict__:
             self.stub.cookie = self._cookie
 
-    def _refused(self, reason: str) -> GpuopsError:
-        return LoginRefused(
+    def _refused(self, reason: str, kind: type[LoginRefused] = LoginRefused) -> GpuopsError:
+        return kind(
             f"{self.target.address} refuses {self.target.username}: {reason}",
             hint="check the user name and where the password comes from (not tried again: accounts lock)",
         )

@@ -61,10 +61,9 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     """
     if destination.password is not None:
         return destination.password
-    if destination.password_file is not None:
-        return read_password_file(destination.password_file, private=True)
-    if destination.target_password_file is not None:
-        return read_password_file(destination.target_password_file, private=True)
+    file = password_file_of(destination)
+    if file is not None:
+        return read_password_file(file, private=True)
     entry = f"targets.{destination.name}.credential"
     credential = credential_file(VCENTER_CREDENTIAL, destination.credential, entry, destination.name, environ)
     found = read_password_file(credential) if credential is not None else _from_keyring(destination)
@@ -83,6 +82,11 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
         missing,
         hint="use --password-file, --password-stdin or GPUOPS_PASSWORD, or say `password_file` in its [targets.NAME]",
     )
+
+
+def password_file_of(destination: Destination) -> Path | None:
+    """The file of which `find_password` takes the password; None = it comes from elsewhere."""
+    return None if destination.password is not None else destination.password_file or destination.target_password_file
 
 
 def read_password_file(
