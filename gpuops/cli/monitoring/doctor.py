@@ -35,9 +35,7 @@ def doctor(
     ] = False,
     assumptions: Annotated[
         bool,
-        typer.Option(
-            "--assumptions", help="List the rules gpuops goes by, and what the journal says of them."
-        ),
+        typer.Option("--assumptions", help="List the rules gpuops goes by, and what the journal says of them."),
     ] = False,
 ) -> None:
     """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.

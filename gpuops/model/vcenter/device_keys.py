@@ -3,7 +3,7 @@
 Recorded on vCenter 8.0.3 (build 25197330) and ESXi 8.0.3 with hardware version 21 (govmomi's research note "NIC unit
 numbers", experiment E14): DirectPath devices have the keys 13000, 13001, ..., SR-IOV network cards 13031, 13030, ...;
 a device keeps its key when another one is removed, and the next device gets the key that became free. That vGPUs are
-numbered like DirectPath devices is inferred.
+numbered like DirectPath devices is inferred. (assumption: passthrough-device-keys, assumption: vgpu-device-keys)
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from gpuops.sim.state.hardware import NO_HARDWARE, Hardware, NetworkCard
 
 FIRST_PCI_KEY: Final = 13000
 """Keys of vGPUs and DirectPath devices count upwards from here (recorded, with `pci_slot`, on vCenter 8.0.3 build
-25197330 and ESXi 8.0.3: govmomi's research note "NIC unit numbers", experiment E14; of vGPUs inferred)."""
+25197330 and ESXi 8.0.3: govmomi's research note "NIC unit numbers", experiment E14; of vGPUs inferred).
+(assumption: passthrough-device-keys)"""
 FIRST_SRIOV_KEY: Final = 13031
 """Keys of SR-IOV network cards count downwards from here (same record)."""
 FIRST_UNIT: Final = 18
@@ -341,9 +342,9 @@ class VmState:
         wanted = key.lower()
         return next((value for name, value in self.extra_config if name.lower() == wanted), None)
 
-    def free_pci_slot(self, *, sriov: bool = False) -> tuple[int, int]:
+    def free_pci_slot(self, *, sriov: bool = False, without: Iterable[int] = ()) -> tuple[int, int]:
         """(key, unit number) for the next passthrough device."""
-        return pci_slot((device.key for device in self.devices), sriov=sriov)
+        return pci_slot((*without, *(device.key for device in self.devices)), sriov=sriov)
 
     def without_device(self, key: int) -> tuple[PciDevice, ...]:
         return tuple(device for device in self.devices if device.key != key)

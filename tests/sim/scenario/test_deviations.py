@@ -40,6 +40,11 @@ def clone_of(lab: Lab, name: str) -> Any:
     return lab.run(lab.vm(name).CloneVM_Task(lab.vm(name).parent, "copy", spec))
 
 
+def test_vgpu_device_keys(lab: Lab) -> None:
+    lab.attach("ml-07", "grid_a100-3-20c")
+    assert [device.key for device in lab.passthrough("ml-07")] == [13064]
+
+
 def test_gpu_choice(lab: Lab) -> None:
     assert host_of(lab, FIRST).state.deviation.gpus is GpuOrder.FULLEST, "its policy is performance"
     assert host_of(lab, SECOND).state.deviation.gpus is GpuOrder.EMPTIEST, "its policy is consolidation"

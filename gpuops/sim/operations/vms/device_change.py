@@ -20,6 +20,7 @@ from gpuops.sim.operations.vms.hardware_change import apply_hardware_changes, ch
 from gpuops.sim.operations.vms.sriov_change import change_card
 from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.state.vm_state import (
+    FIRST_PCI_KEY,
     Backing,
     DvxBacking,
     DynamicBacking,
@@ -83,7 +84,9 @@ def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
     if isinstance(backing, StaticBacking) and backing.pci_id in twins:
         text = f"Device {backing.pci_id} is already configured in this virtual machine."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
-    key, unit = state.free_pci_slot()
+    deviates = "vgpu-device-keys" in vm.world.deviations and isinstance(backing, VgpuBacking)
+    # assumption: vgpu-device-keys
+    key, unit = state.free_pci_slot(without=range(FIRST_PCI_KEY, FIRST_PCI_KEY + 64) if deviates else ())
     group = device.deviceGroupInfo and (device.deviceGroupInfo.groupInstanceKey, device.deviceGroupInfo.sequenceId)
     state.devices = (*state.devices, PciDevice(key, unit, backing, _node(device.numaNode), group or None))
 
