@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 
 import gpuops
-from gpuops.catalog.assumptions import Assumption, Confidence, assumptions
+from gpuops.catalog.assumptions import assumptions
 from gpuops.errors import UsageError
+from gpuops.model.assumption import Assumption, Confidence
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.deviations import deviate
 

@@ -11,6 +11,7 @@ import pytest
 
 from gpuops.errors import Refused, UsageError, VmAmbiguous
 from gpuops.execute.site.host_shell import with_vgpus
+from gpuops.execute.site.site import catalog_of
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.host_settings import SmiVgpu
@@ -143,7 +144,7 @@ def test_what_nvidia_smi_says_is_of_the_vm_of_that_name(served: SimServer) -> No
         host = next(iter(read.hosts.values()))
         gpu = replace(host.gpus[0], vms=tuple(ref for ref in host.gpus[0].vms or () if ref != one.ref))
         inventory = replace(read, vms=kept, hosts={host.ref: replace(host, gpus=(gpu,))})
-    told = with_vgpus(inventory, cast("HostShell", Shell()), said.append)
+    told = with_vgpus(inventory, cast("HostShell", Shell()), said.append, catalog_of(inventory))
     (known,) = next(iter(told.hosts.values())).gpus
     assert {(inventory.vms[each.vm].name, each.start) for each in known.vgpus or ()} == {("train/bert", 0), ("bert", 8)}
     assert said == []
