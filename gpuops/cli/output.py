@@ -80,13 +80,12 @@ def _keep_stdout_for_results() -> None:
     HiGHS 1.16 writes to file descriptor 1 past Python, before it can be silenced by an option.
     """
     global _results
-    if _results is not None or sys.stdout is not sys.__stdout__:
+    stdout = sys.__stdout__
+    if _results is not None or stdout is None or sys.stdout is not stdout:
         return  # kept already, or caught by who runs this command in a process of its own
-    sys.stdout.flush()
-    encoding, errors = sys.stdout.encoding, sys.stdout.errors
-    number = sys.stdout.fileno()
-    _results = os.fdopen(os.dup(number), "w", encoding=encoding, errors=errors)
-    os.dup2(sys.stderr.fileno(), number)
+    stdout.flush()
+    _results = os.fdopen(os.dup(stdout.fileno()), "w", encoding=stdout.encoding, errors=stdout.errors)
+    os.dup2(sys.stderr.fileno(), stdout.fileno())
 
 
 def results() -> TextIO:

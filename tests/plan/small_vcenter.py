@@ -90,7 +90,7 @@ class SmallVcenter:
                 for gpu in host.gpus
             )
             hosts.append(replace(host, gpus=gpus))
-        return replace(seen, hosts={host.ref: host for host in hosts}, vms=dict(self.vms))
+        return replace(seen, hosts={host.ref: host for host in hosts}, vms=dict(self.vms), origin=None)
 
     def could_start(self, vm: Vm) -> bool:
         """Whether any way to pin its vGPUs to GPUs of its host would be admitted."""

@@ -13,7 +13,7 @@ the profile fit there. After a start on it none may fit: 1 is left at the least,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
 from gpuops.advise.room import Rooms
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
@@ -122,26 +123,44 @@ def _started_there(host: Host, then: Host, world: Inventory, read: Inventory) ->
 
 
 def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Iterable[GpuState], rooms: Rooms) -> int:
-    """The most that the starts may take of a profile, on whichever GPU the host puts them.
+    """The most that the starts may take of a profile, on whichever GPU the host puts each; 0 = its choice is known.
 
-    Where it is not sure that a vGPU fits on a GPU, since nobody tells where those on it lie, the host may take another
-    one than the plan expects. 0 = the host's choice is known.
+    If it is not known of one of them, all count where they take most, the pinned ones on their GPUs too.
     """
-    states, lost = tuple(states), 0
-    for vm in started:
-        pins = pins_of(vm)
-        for ordinal, device in numbered(vm.devices or ()):
-            if not isinstance(device, VgpuDevice) or ordinal in pins:
-                continue
-            may = [state for state in states if _room(device.profile, state, rooms).possible]
-            if all(_room(device.profile, state, rooms).at_least for state in may):
-                continue
-            tenant = Tenant(vm.ref, vm.name, device.profile)
-            lost += max(
-                _most(_room(profile, state, rooms)) - _room(profile, state.with_tenants(tenant), rooms).at_least
-                for state in may
-            )
-    return lost
+    states = tuple(states)
+    wishes = [
+        (device.profile, pins.get(ordinal))
+        for vm, pins in ((vm, pins_of(vm)) for vm in started)
+        for ordinal, device in numbered(vm.devices or ())
+        if isinstance(device, VgpuDevice)
+    ]
+    if _is_choice_known(wishes, states, rooms):
+        return 0
+
+    def taken(wish: str, state: GpuState) -> int:
+        after = state.with_tenants(Tenant("", "", wish))
+        return _most(_room(profile, state, rooms)) - _room(profile, after, rooms).at_least
+
+    return sum(
+        max((taken(wish, state) for state in states if _may_go_to(wish, pin, state, rooms)), default=0)
+        for wish, pin in wishes
+    )
+
+
+def _is_choice_known(wishes: Sequence[tuple[str, PciAddress | None]], states: Sequence[GpuState], rooms: Rooms) -> bool:
+    """Whether the host puts vGPUs of these profiles, some of them pinned, where the plan expects them.
+
+    Not where it is not sure that one fits on a GPU, since nobody tells where those on it lie: then none of them is sure
+    to be where it is expected.
+    """
+    if all(pin is not None for _, pin in wishes):
+        return True
+    may = ((wish, state) for wish, pin in wishes for state in states if _may_go_to(wish, pin, state, rooms))
+    return all(_room(wish, state, rooms).at_least for wish, state in may)
+
+
+def _may_go_to(wish: str, pin: PciAddress | None, state: GpuState, rooms: Rooms) -> bool:
+    return pin in (None, state.gpu.address) and _room(wish, state, rooms).possible
 
 
 def devices_remaining(told: DeviceCapacity, world: Inventory) -> int:

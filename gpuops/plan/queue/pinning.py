@@ -6,7 +6,8 @@ Choice: per host, the first that is proven. Every order ends well, because all t
 is pinned to its GPU, and on every GPU what is meant for it fits in any order. Every order was followed, of the pinned
 VMs and then of them as they are, on any GPU with room that the host may choose, and none ends badly; as far as `_WAYS`
 goes, shared among the hosts. Else the VMs are started in the order of the answer, which is how their places were found;
-of pinned ones only those on GPUs where an order may end badly.
+of pinned ones only those on GPUs where an order may end badly. Where slots of the cluster are reserved for others, it
+also matters which GPU the host takes if every VM finds one: they are pinned, or started in the order of the answer.
 Source: NVIDIA vGPU docs, "vGPU types" (one size per GPU in same-size mode); see `placement/wanted.py` for the pin.
 """
 
@@ -24,6 +25,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm, pins_of
 from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.placement.reserved import is_reserved_in
 from gpuops.plan.placement.start_orders import too_late
 from gpuops.plan.placement.suspended_vms import Claim
 from gpuops.plan.placement.wanted import PinPolicy
@@ -48,7 +50,8 @@ def steered(
         rivals = tuple(vm for vm in back if vm.devices and competing(vm, catalog) == model)
         host = inventory.hosts[ref]
         there = tuple(state for state in gpu_states(host, inventory, catalog) if _may_run(state, group, catalog))
-        rivalry = _Rivalry(tuple(group), rivals, there, host, ways, catalog)
+        is_reserved = is_reserved_in(host, inventory)
+        rivalry = _Rivalry(tuple(group), rivals, there, host, ways, catalog, is_reserved)
         found |= {each.workload.name: each for each in rivalry.settled(pin)}
     return tuple(found[each.workload.name] for each in placed)
 
@@ -64,16 +67,21 @@ class _Rivalry:
     ways: int
     """In which starts may end that are followed."""
     catalog: Catalog
+    is_reserved: bool
+    """Whether slots of the cluster are reserved for others: then it matters which GPU the host takes, even where every
+    VM finds one, for the slots that another GPU has left may be those that are reserved."""
 
     def settled(self, pin: PinPolicy) -> tuple[Placed, ...]:
         if len(self.new) == 1 and not self.back:
             return tuple(replace(each, steering=_how(each)) for each in self.new)
-        if self._any_whole() and self._any_vgpu():
+        if not self.is_reserved and self._any_whole() and self._any_vgpu():
             return tuple(replace(each, steering=Steering.ANY_ORDER) for each in self.new)
         pinned = self.new if pin is PinPolicy.NEVER else tuple(map(_pinned, self.new))
-        if (not self.back and self._any_pinned(pinned)) or self._any_followed(pinned):
+        if not (self.is_reserved and any(map(_unpinned, pinned))) and (
+            (not self.back and self._any_pinned(pinned)) or self._any_followed(pinned)
+        ):
             return tuple(replace(each, steering=_how(each)) for each in pinned)
-        if pin is not PinPolicy.NEVER and self._any_followed(self.new):
+        if not self.is_reserved and pin is not PinPolicy.NEVER and self._any_followed(self.new):
             return tuple(replace(each, steering=_how(each)) for each in self.new)
         return tuple(self._in_turn(pinned))
 

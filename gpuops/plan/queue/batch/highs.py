@@ -38,7 +38,7 @@ def _silent_solver() -> Any:
     constructor does."""
     import highspy
 
-    class SilentHighs(highspy.Highs):
+    class SilentHighs(highspy.Highs):  # type: ignore[misc]  # highspy is not read by mypy
         def enableCallbacks(self) -> None:  # noqa: N802  # the name is HiGHS's
             self.setOptionValue("output_flag", False)
             super().enableCallbacks()

@@ -11,7 +11,7 @@ import pytest
 from gpuops.plan.queue.batch.highs import SolverProgram
 
 
-class SpeakingHighs(highspy.Highs):  # type: ignore[misc]
+class SpeakingHighs(highspy.Highs):
     """Writes its version as HiGHS 1.16 does: when callbacks are enabled, and there is output."""
 
     def enableCallbacks(self) -> None:
