@@ -190,7 +190,7 @@ def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: list[str], code: 
         (["--busy", "0.5", "--at-most", "0.9"], 2, "--at-most 0.9 is not 1 or more"),
         (["--busy", "0.5", "--at-most", "nan"], 2, "--at-most nan is not 1 or more"),
         (["--busy", "0.5", "--guaranteed"], 2, "--guaranteed is of --at-most"),
-        (["--busy", "0.5", "--profile", "a41-8q"], 3, "no GPU of the catalogue offers a vGPU profile 'a41-8q'"),
+        (["--busy", "0.5", "--profile", "a41-8q"], 2, "no GPU of the catalogue offers a vGPU profile 'a41-8q'"),
         (["--busy", "0.5", "--profile", "a40-8q", "--sharers", "7"], 2, "a GPU holds 6 vGPUs"),
         (["--busy", "0.5", "--profile", "a100-3-20c"], 2, "grid_a100-3-20c is MIG-backed"),
         (["--busy", "0.5", "--overlap", "2"], 2, "--overlap 2: is above 1"),
