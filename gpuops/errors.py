@@ -219,10 +219,6 @@ class LoginRefused(NotConnected):
     trouble = Trouble.SESSION
 
 
-class WrongPassword(LoginRefused):
-    """vCenter refused the user name or password themselves: any vCenter of its domain would refuse them too."""
-
-
 class ProtocolError(NotConnected):
     """The reply is not one a vCenter would send."""
 

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from gpuops import clock
-from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused, WrongPassword
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError, Refused
+from gpuops.model.vcenter.login import WrongPassword
 from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 from gpuops.vsphere.change_record import ChangeRecord

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from gpuops import clock
-from gpuops.errors import WrongPassword
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
+from gpuops.model.vcenter.login import WrongPassword
 
 ACCEPTED_FOR: Final = timedelta(minutes=3)
 """So long after a login logins of the account are not made one after another; as long as refused ones are counted."""

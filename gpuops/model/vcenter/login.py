@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuops.errors import LoginRefused
 from gpuops.model.desktops.broker import BrokerIdentity
+
+
+class WrongPassword(LoginRefused):
+    """vCenter refused the user name or password themselves: any vCenter of its domain would refuse them too."""
 
 
 class BulkReader(StrEnum):

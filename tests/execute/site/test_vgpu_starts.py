@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.execute.site.host_shell import HostShell, with_vgpus
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
-from gpuops.model.vcenter.host_settings import SmiVgpu
+from gpuops.model.vcenter.host_settings import SmiState, SmiVgpu
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.question import capacity
 from tests.plan.snapshots import FIRST, catalog, gpu, host, inventory, vm
@@ -22,6 +22,9 @@ class Shell:
 
     def __init__(self, starts: tuple[int, ...], slices: int) -> None:
         self.starts, self.slices = starts, slices
+
+    def mig(self, host: str) -> tuple[SmiState, ...]:
+        return ()
 
     def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
         at = PciAddress.parse(FIRST)

@@ -89,7 +89,7 @@ def differences(was: Any, now: Any, at: str = "") -> Iterator[str]:
 
 def require_same(was: Inventory, now: Inventory) -> None:
     """All that plans go by, names aside, and each name as its pseudonym."""
-    seen = [asdict(replace(each, vcenter="", taken_at=WRITTEN)) for each in (was, now)]
+    seen = [asdict(replace(each, vcenter="", taken_at=WRITTEN, origin=None)) for each in (was, now)]
     assert list(differences(seen[0], seen[1])) == []
     names = Pseudonyms(KEY)
     for kind, before, after in (

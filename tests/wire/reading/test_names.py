@@ -14,7 +14,7 @@ from gpuops.execute.site.host_shell import with_vgpus
 from gpuops.execute.site.site import catalog_of
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.nights.selector import Selector
-from gpuops.model.vcenter.host_settings import SmiVgpu
+from gpuops.model.vcenter.host_settings import SmiState, SmiVgpu
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.vm.clone import Clone
 from gpuops.sim.server import SimServer
@@ -129,6 +129,9 @@ def test_new_vms_are_written_as_vcenter_writes_names(served: SimServer) -> None:
 
 class Shell:
     """A host whose nvidia-smi names VMs as people see them."""
+
+    def mig(self, host: str) -> tuple[SmiState, ...]:
+        return ()
 
     def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
         gpu, starts = PciAddress.parse("0000:3b:00.0"), {"train/bert": 0, "bert": 8}

@@ -307,12 +307,8 @@ def _explained(outcome: Outcome, after: Inventory, originals: Sequence[Original]
     discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
     if vm is None or host is None or discarded:
         return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
-    first = "see to that"
-    if outcome.fault == NoFreeGpu.code:
-        first = _gpu_advice(vm, host, after, originals)
-    elif "vGPU" in outcome.reason:  # of the vGPU plugin, for a lack of GPUs or another cause
-        holders = _gpu_holders(host, after)
-        first += f" ({', '.join(holders)} hold the GPUs of {host.name})" if holders else ""
+    lacks_gpu = outcome.fault == NoFreeGpu.code
+    first = _gpu_advice(vm, host, after, originals) if lacks_gpu else _other_advice(outcome, host, after)
     again = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
     return replace(outcome, reason=f"{outcome.reason}; {first_then(first, again)}")
 
@@ -335,6 +331,13 @@ def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Origin
             return f"GPU {address} of {host.name} is in mode {modes[address]}, and was in {mode} at night: set it back"
     holders = _gpu_holders(host, after)
     return f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "see to that"
+
+
+def _other_advice(outcome: Outcome, host: Host, after: Inventory) -> str:
+    """What to do first after another fault. The vGPU plugin gives one and the same for a lack of GPUs and for other
+    causes: then the VMs on the GPUs are named, and nobody is asked to free one."""
+    holders = _gpu_holders(host, after) if "vGPU" in outcome.reason else []
+    return f"see to that ({', '.join(holders)} hold the GPUs of {host.name})" if holders else "see to that"
 
 
 def _gpu_holders(host: Host, after: Inventory) -> list[str]:
