@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar
 from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import GpuDevice, PowerState, Vm, pins_of
@@ -345,6 +346,8 @@ def _is_bound(ask: ResolvedAttach, host: Host) -> bool:
     part = share_of_vm(ask.vm, len(nodes))
     if any(short_beside(part, node, host, ask.inventory) for node in nodes):
         return False
+    if not set(pins_of(ask.vm)) <= {passthru_number(device.key) for device in ask.vm.vgpus}:
+        return False  # a pin that binds no vGPU: the one that it was meant for may run on any GPU
     pinned = [host.gpu(address) for address in pins_of(ask.vm).values()]
     return all(gpu is not None and gpu.numa_node in {node.id for node in nodes} for gpu in pinned)
 

@@ -116,3 +116,18 @@ def test_the_pin_of_a_vgpu_goes_with_it_where_another_device_takes_its_number(pi
     assert pins.pins("carded")
     pins.apply(Attach("carded", device=("0000:5e:00.0",), replace=PROFILE))
     assert (pins.keys("carded"), pins.pins("carded")) == ([13000, 13031], {})
+
+
+@pytest.mark.long
+def test_a_vgpu_that_got_another_key_than_expected_is_not_started(pins: Pins, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuops.sim.state.vm_state.pci_slot", lambda used_keys, *, sriov: (13005, 23))
+    report = run(required("carded", power=PowerPolicy.ON), pins.site, apply=True)
+    first, *later = report.outcomes
+    assert (first.verdict, {outcome.verdict for outcome in later}) == (Verdict.UNKNOWN, {Verdict.SKIPPED})
+    assert first.reason == (
+        "vCenter gave its devices other keys than expected: pciPassthru0.cfg.gpu-pci-id binds no device of it"
+    )
+    assert pins.gpus("carded") == {}
+    monkeypatch.undo()
+    pins.apply(required("carded", power=PowerPolicy.ON))  # the same again pins it by the key that it has
+    assert pins.gpus("carded") == {pins.pins("carded")["pciPassthru5.cfg.gpu-pci-id"]: 1}
