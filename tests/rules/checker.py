@@ -214,6 +214,8 @@ RULES: Final = (
             "gpuops/execute/",  # the state directory's own, checked by state/state_dir.py
             "gpuops/notify/outbox.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
+            "gpuops/catalog/assumptions.py",
+            "gpuops/sim/scenario/deviations.py",
             "gpuops/cli/app.py",
             "gpuops/cli/failure.py",
             "gpuops/cli/first_steps/help.py",
