@@ -50,6 +50,7 @@ from gpuops.sim.state.vm_state import (
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
     from gpuops.sim.inventory.folder_entity import FolderEntity
+    from gpuops.sim.objects.datastore import VmfsDatastore
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.scenario.site import ScenarioSite
 
@@ -74,7 +75,7 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
     read = declared.as_read
     store = site.datastores[index % len(site.datastores)]
     if read is not None and read.datastore is not None:
-        store = world.get(read.datastore)
+        store = _datastore_read(site, declared, read.datastore)
     network = (site.networks[0].moid, site.networks[0].name)
     devices, groups = _devices(declared, host, network)
     reserved = bool(devices) if declared.reserved is None else declared.reserved
@@ -152,6 +153,16 @@ def _hardware(disk_gib: int, network: str, network_name: str) -> Hardware:
 def _options(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """The same tuple for all VMs with these options."""
     return pairs
+
+
+def _datastore_read(site: ScenarioSite, declared: VmsDeclared, moid: str) -> VmfsDatastore:
+    """The datastore that a bundle names by its managed object id. Raises PolicyError if the scenario has none of it."""
+    for datastore in site.datastores:
+        if datastore.moid == moid:
+            return datastore
+    raise PolicyError(
+        f"VM {declared.name}: there is no datastore {moid!r}", hint="`datastores` of the file has their ids (`moid`)"
+    )
 
 
 def _folder(site: ScenarioSite, path: str) -> FolderEntity:

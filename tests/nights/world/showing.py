@@ -226,6 +226,7 @@ class Showing:
             memory_reservation_mib=state.reserved_mib,
             memory_locked=state.memory_locked,
             cpu_hot_add=state.cpu_hot_add,
+            nested_virtualization=state.nested_virtualization,
             tools_running=tools_running(state) == "guestToolsRunning",
         )
 
