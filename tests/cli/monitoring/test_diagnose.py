@@ -155,6 +155,8 @@ def test_a_model_that_is_none_is_told_and_left(gpuops: Gpuops, tmp_path: Path, t
 
 @pytest.mark.long
 def test_what_was_said_is_in_the_report_and_the_metrics(lab: Lab, tmp_path: Path) -> None:
+    with lab.server.world.lock:
+        lab.server.world.clock.advance(10.0)  # the simulated evening begins where two steps of five minutes meet
     assert told(lab.run("report", "-o", "json"))["diagnoses"] == []
     assert lab.run("metrics", "--textfile", str(tmp_path / "none.prom")).exit_code == 0
     assert "diagnos" not in (tmp_path / "none.prom").read_text(encoding="utf-8"), "nothing was diagnosed"

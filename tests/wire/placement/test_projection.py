@@ -34,6 +34,7 @@ HOST_WRITTEN: Final = ("numa.autosize.cookie", "numa.autosize.vcpu.maxPerVirtual
 
 NOT_FORESEEN: Final = frozenset(
     {
+        "origin",  # what was read, of a snapshot that was changed
         "taken_at",
         "started_at",  # the moment at which its host starts it
         "change_version",
