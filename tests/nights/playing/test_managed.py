@@ -113,7 +113,6 @@ def test_no_night_touches_a_vm_of_another_product(nth: int) -> None:
     assert done * nth > 300, "these nights did something"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("nth", mostly_long([2, 1], [2]))
 def test_a_desktop_that_is_handed_over_while_it_is_suspended_comes_back(nth: int) -> None:
     """Its user is owed it, whoever has taken the VM over since; nobody else's VM is left suspended either."""

@@ -75,7 +75,6 @@ def night_of(seed: int) -> Played | None:
     return Nightly(seed, started, site).play()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("nth", mostly_long([3, 1], [3]))
 def test_no_night_takes_a_reserved_slot_or_loses_a_desktop_to_a_reservation(nth: int) -> None:
     suspended = held_back = kube = 0

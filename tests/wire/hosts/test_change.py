@@ -211,7 +211,6 @@ def test_the_change_stops_at_a_host_that_does_not_come_back_and_goes_on_when_it_
     assert not bench.is_open()
 
 
-@pytest.mark.long
 def test_the_change_stops_at_a_host_whose_options_somebody_sets_back(start: Start) -> None:
     bench = start(three())
     before = bench.places()
@@ -252,7 +251,6 @@ def test_a_vm_that_does_not_leave_keeps_its_host_and_the_others_come_back(start:
     check_switched(bench, before, hosts=3)
 
 
-@pytest.mark.long
 def test_no_host_is_begun_once_the_window_has_closed(start: Start) -> None:
     bench = start(three())
     window = parse_window("Sat 21:00-21:50 UTC")  # it is half past nine, and a reboot takes ten minutes

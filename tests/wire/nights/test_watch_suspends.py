@@ -194,7 +194,6 @@ def test_a_watch_that_is_killed_while_one_goes_on_goes_on(watched: Suspending, a
     assert (watched.running, watched.marked(), watched.owed()) == (set(), set(), set())
 
 
-@pytest.mark.long
 def test_what_gave_way_is_known_for_weeks(watched: Suspending) -> None:
     name = watched.gives_way()
     watched.desktop_goes()

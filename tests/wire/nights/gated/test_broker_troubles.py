@@ -88,7 +88,6 @@ class ComesLate(Horizon):
         cls.late.clear()
 
 
-@pytest.mark.long
 def test_a_gate_that_closes_late_is_opened_again(vdi: Gated) -> None:
     """The night is called off before its requests arrive; each was sent once."""
     ComesLate.late.clear()

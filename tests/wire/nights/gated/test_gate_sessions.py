@@ -31,7 +31,6 @@ def test_a_session_that_began_before_the_suspend_keeps_the_desktop_and_its_gate_
     vdi.nothing_is_left()
 
 
-@pytest.mark.long
 def test_a_session_that_began_during_the_suspend_has_its_desktop_back_at_once(vdi: Gated) -> None:
     used: list[str] = []
     names = {vm.moid: vm.name for _, vm in vdi.pod.machines()}

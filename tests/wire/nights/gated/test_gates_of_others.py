@@ -61,7 +61,6 @@ def test_maintenance_that_begins_after_the_mark_of_a_killed_night_is_not_ours(vd
     assert (vdi.suspended, vdi.gated) == (set(), {theirs})
 
 
-@pytest.mark.long
 def test_maintenance_that_the_last_look_shows_is_not_ours(vdi: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step here goes by a look of its own; the gates of the first eight are closed when the first has ended."""
     monkeypatch.setattr("gpuops.execute.steps.vm_looks.SHARED_S", -1.0)
@@ -84,7 +83,6 @@ def test_maintenance_that_the_last_look_shows_is_not_ours(vdi: Gated, monkeypatc
     assert (vdi.suspended, vdi.gated) == (set(), {name})
 
 
-@pytest.mark.long
 def test_a_gate_that_somebody_opens_keeps_its_desktop(vdi: Gated) -> None:
     opened: list[str] = []
 

@@ -141,7 +141,6 @@ def measured(vdi: Gated, in_use: Callable[[timedelta, int], int]) -> int:
     return running
 
 
-@pytest.mark.long
 def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
     """All but three of those that run were in use at any time of two weeks."""
     running = measured(vdi, lambda _, running: running - 3)
@@ -154,7 +153,6 @@ def test_no_desktop_is_taken_that_a_forecast_needs(vdi: Gated) -> None:
     assert f"{running - 6} of pool office would be left running, {running - 3} are expected to be needed" in reasons
 
 
-@pytest.mark.long
 def test_desktops_come_back_before_those_who_will_need_them(vdi: Gated) -> None:
     """In both weeks nobody was there until two hours after this time, and everybody was then, for a day: an hour before
     that they come back, though none of them is in use yet."""
