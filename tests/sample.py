@@ -8,7 +8,8 @@ that are spread evenly over their order. Cases marked `long` are left to `make l
 case in four, drawn for each test with the seed that pytest prints. Of a test marked `drawn_cases(N)`, one case in N
 is drawn on average, wherever it is: with fewer than N cases it is left out of some runs. Tests of hypothesis are drawn
 in the same way; `make long` gives them new examples, `make test` the same ones each time (`tests/conftest.py`).
-`make long ALL=1` draws nothing and runs every case. `--surroundings SEED` draws the cases and examples of an earlier run again.
+`make long ALL=1` draws nothing and runs every case. `--surroundings SEED` draws the cases and examples of an earlier
+run again.
 
 A test that takes over a second of CPU is marked `long`, unless it is the one that guards something
 (`tests/quick_tests.yaml`).
