@@ -5,10 +5,11 @@ that are spread evenly over their order. Cases marked `long` are left to `make l
 `drawn_cases(N)` none of whose cases is marked `long`.
 
 `make long` runs what `make test` leaves out: all of the folders that guard a user's night (`NIGHTS`), and elsewhere one
-case in four, drawn for each test with the seed that pytest prints. If a test is marked `drawn_cases(N)`, at most one
-case in N is drawn. Tests of hypothesis are drawn in the same way; `make long` gives them new examples, `make test`
-the same ones each time (`tests/conftest.py`). `make long ALL=1` draws nothing and runs every case.
-`--surroundings SEED` draws the cases and examples of an earlier run again.
+case in four, drawn for each test with the seed that pytest prints. Of a test marked `drawn_cases(N)`, one case in N
+is drawn on average, wherever it is: with fewer than N cases it is left out of some runs. Tests of hypothesis are drawn
+in the same way; `make long` gives them new examples, `make test` the same ones each time (`tests/conftest.py`).
+`make long ALL=1` draws nothing and runs every case. `--surroundings SEED` draws the cases and examples of an earlier
+run again.
 
 A test that takes over a second of CPU is marked `long`, unless it is the one that guards something
 (`tests/quick_tests.yaml`).
@@ -31,7 +32,7 @@ QUICK: Final = "not long"
 """Part of the expression that `make test` passes with `-m`."""
 
 NIGHTS: Final = ("execute", "fleet", "kills", "nights", "recorded", "runner", "wire/nights")
-"""Folders below tests/ that guard a user's night: their long cases run on every commit."""
+"""Folders below tests/ that guard a user's night: their long cases run on every commit, but for `drawn_cases(N)`."""
 
 SHARE: Final = 4
 """Elsewhere `make long` draws one in so many cases."""

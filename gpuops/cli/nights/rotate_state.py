@@ -166,7 +166,7 @@ def overdue(common: CommonOptions) -> None:
     unreadable = list[StateDamaged]()
     state_dir, url = journal_of(common)
     vcenters = overdue_vcenters(state_dir, url, clock.wall_clock, damaged=unreadable.append)
-    reasons = tuple(error.message for error in unreadable)
+    reasons = tuple(error.line for error in unreadable)
     output.show(all_overdue_text(vcenters, reasons), all_overdue_document(vcenters, reasons))
     if vcenters or unreadable:
         raise typer.Exit(PartlyDone.exit_code if vcenters else StateDamaged.exit_code)

@@ -54,8 +54,7 @@ def status_text(status: RotationStatus) -> Shown:
         for night in status.skipped
     ]
     lines += [Text(visible(line), "cyan") for line in status.lending]
-    lines += [Text(visible(f"overdue: {each}; next: {each.next_move}"), "bold red") for each in status.overdue]
-    lines += [Text(visible(f"whether it is returned is not known: {why}"), "red") for why in status.overdue_unknown]
+    lines += _overdue_lines(status.overdue, status.overdue_unknown)
     lines += [Text(f"warning: {visible(text)}", "yellow") for text in status.timers]
     heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
     heard += missed_lines(status.given_up)
@@ -186,9 +185,13 @@ def _vm(taken_vm: TakenVm, status: RotationStatus) -> Document:
 
 def all_overdue_text(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Shown:
     """One line for each overdue vCenter and for each one whose journal cannot be read."""
-    lines = [Text(visible(f"overdue: {vcenter}; next: {vcenter.next_move}"), "bold red") for vcenter in vcenters]
-    lines += [Text(visible(f"cannot be checked: {reason}"), "red") for reason in unreadable]
+    lines = _overdue_lines(vcenters, unreadable)
     return lines or Text("no vCenter is overdue: each night that is over has a return")
+
+
+def _overdue_lines(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> list[Text]:
+    lines = [Text(visible(f"overdue: {vcenter}; next: {vcenter.next_move}"), "bold red") for vcenter in vcenters]
+    return lines + [Text(visible(f"whether it is returned is not known: {reason}"), "red") for reason in unreadable]
 
 
 def all_overdue_document(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Document:

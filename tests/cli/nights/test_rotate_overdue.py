@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
 from gpuops.clock import machine_time, set_ahead, wall_clock
-from gpuops.execute.journal import FILE_NAME
+from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.state.state_dir import default_state_dir
 from tests.cli.conftest import Lab
 from tests.cli.nights.test_rotate_timers import policy_open
@@ -46,3 +48,15 @@ def test_a_journal_that_cannot_be_read_is_no_good_news(clean: Path) -> None:
     assert (shown.exit_code, shown.stdout) == (7, "")
     assert "Traceback" not in shown.stderr
     assert "next: " in shown.stderr
+
+
+def test_a_vcenter_whose_records_were_changed_is_named_with_the_next_step(clean: Path) -> None:
+    with closing(Journal.open(default_state_dir(), "vc-1", wall_clock)) as journal:
+        journal.end(journal.begin("attach"))
+    with closing(sqlite3.connect(default_state_dir() / FILE_NAME)) as database, database:
+        database.execute("UPDATE journal_heads SET checksum = 'another'")
+    shown = overdue()
+    assert shown.exit_code == 7
+    text = " ".join(shown.stdout.split())
+    assert "whether it is returned is not known: vCenter vc-1: the journal" in text
+    assert "gpuops rotate day --policy FILE" in text
