@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.occupancy import gpu_states
-from gpuops.errors import HostNotFound, Refused, UsageError
+from gpuops.errors import HostNotFound, ProfileUnknown, UsageError
 from gpuops.model.devices.gpu import Passthrough, VgpuMode
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
@@ -86,7 +86,7 @@ class TestPlaces:
     def test_names_that_mean_nothing_here(self) -> None:
         with pytest.raises(HostNotFound):
             capacity(lab(), catalog(), Scope(host="esx-99"))
-        with pytest.raises(Refused):
+        with pytest.raises(ProfileUnknown, match="near: nvidia_a40-8q"):
             capacity(lab(), catalog(), profile="a41-8q")
         with pytest.raises(UsageError, match=r"no cluster .gqu. in this vCenter; did you mean gpu\?"):
             capacity(lab(), catalog(), Scope(cluster="gqu"))
