@@ -31,7 +31,6 @@ def false_idles(found: list[JudgedNight]) -> list[JudgedNight]:
     return [each for each in found if each.truth is not None and each.truth.false_idle]
 
 
-@pytest.mark.drawn_cases(4)
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 11))])
 @pytest.mark.parametrize("office", list(Office))

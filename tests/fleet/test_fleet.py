@@ -29,6 +29,7 @@ def played(story: Story, folder: Path, server: Server) -> Played:
     return found
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_four_vcenters_three_runners_and_every_trouble(tmp_path: Path, postgresql: Server) -> None:

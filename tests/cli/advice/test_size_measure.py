@@ -165,7 +165,6 @@ def test_without_a_login_for_guests_nothing_stays(lab: Lab, monkeypatch: pytest.
     assert lab.vms == []
 
 
-@pytest.mark.drawn_cases(4)
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("effects", mostly_long(range(1, 9), [3]))
 @pytest.mark.parametrize("again", ["the same", "remove"])

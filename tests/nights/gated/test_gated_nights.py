@@ -24,6 +24,7 @@ def test_no_gated_night_breaks_an_invariant(nth: int) -> None:
     assert found.suspends * nth > 30, "these nights did something"
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_hundred_gated_nights_break_no_invariant_and_keep_the_harvest() -> None:

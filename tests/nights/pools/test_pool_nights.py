@@ -39,6 +39,7 @@ def test_the_same_seed_is_the_same_story() -> None:
     assert one.told == other.told and one.kills == other.kills
 
 
+@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_kills_and_troubles_meet_nearly_every_point_of_a_night_with_pools() -> None:

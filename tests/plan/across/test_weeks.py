@@ -96,7 +96,6 @@ def test_no_team_is_above_what_it_may_have_at_once() -> None:
     assert found["vision"] == pytest.approx(1.5 / 4, abs=0.01), "what it may not have is no less for the others"
 
 
-@pytest.mark.drawn_cases(3)
 @pytest.mark.long
 @pytest.mark.parametrize("hosts", [(1, 1, 1), (2, 1), (1, 1, 1, 1)])
 def test_shares_of_eight_weeks_are_as_near_as_in_one_site(hosts: tuple[int, ...]) -> None:

@@ -175,7 +175,6 @@ def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy)
     assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
 
 
-@pytest.mark.drawn_cases(5)
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("policy", AssignmentPolicy)
 @pytest.mark.parametrize("seed", mostly_long(range(60), [2, 5, 7, 12, 13, 15]))

@@ -25,7 +25,6 @@ def lived(seed: int) -> Life:
     return life
 
 
-@pytest.mark.drawn_cases(8)
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("first", range(0, LIVES, AT_ONCE))
 def test_never_more_is_lent_than_there_is_and_every_lease_ends(first: int) -> None:

@@ -253,7 +253,6 @@ def one_by_one(world: Inventory, asked: Sequence[Workload]) -> list[Placed]:
     return placed
 
 
-@pytest.mark.drawn_cases(6)
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("seed", mostly_long([*range(30), 38], [3, 25, 26, 38]))
 @pytest.mark.parametrize("fleet", FLEETS, ids=str)

@@ -169,7 +169,6 @@ def test_every_evening_is_called_and_every_return_in_time(form: str, zone: str) 
     require_met(policy_of(WINDOWS[form], zone), "UTC")
 
 
-@pytest.mark.drawn_cases(6)
 @pytest.mark.long
 @pytest.mark.parametrize("form", WINDOWS)
 @pytest.mark.parametrize("zone", ZONES)

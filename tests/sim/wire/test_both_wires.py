@@ -43,7 +43,6 @@ SCENARIOS = [
 ]
 
 
-@pytest.mark.drawn_cases(3)
 @pytest.mark.long
 @pytest.mark.parametrize(("scenario", "per_kind"), mostly_long(SCENARIOS, SCENARIOS[:2]))
 def test_both_wires_say_the_same(scenario: str, per_kind: int | None) -> None:

@@ -64,7 +64,7 @@ def test_an_error_that_is_not_ours_is_found() -> None:
     assert "OverflowError: b'x'" in (broken(Decoder([b"x"], play), b"x") or "")
 
 
-@pytest.mark.drawn_cases(2)
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "turns", "seeds"), PARTS)
 def test_thousands(name: str, turns: int, seeds: tuple[int, ...]) -> None:

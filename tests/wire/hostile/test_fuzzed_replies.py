@@ -47,7 +47,6 @@ def test_a_number_that_is_none_is_unknown(lab_target: Target, key: str) -> None:
     assert all(vm.attributes == {} for vm in found.vms.values())
 
 
-@pytest.mark.drawn_cases(5)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(1, 6))

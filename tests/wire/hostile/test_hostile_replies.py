@@ -143,7 +143,6 @@ def test_nonsense_in_a_small_child(hostile_server: HostileServer, parser: str) -
         require_refused(struck(hostile_server, parser, strike), (5,) if parser == "pyvmomi" else (0, 5))
 
 
-@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("parser", PARSERS)

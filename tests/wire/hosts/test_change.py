@@ -116,7 +116,6 @@ PARTS = 4
 """All moments, in so many tests: each is done within minutes on a busy machine too."""
 
 
-@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
@@ -350,7 +349,6 @@ def killed_at_each_kind_of_moment(bench: Bench, points: Points, request: Any, **
     assert {effect for effect in EFFECTS for kind in points.kinds or () if effect in kind} == set(EFFECTS)
 
 
-@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("by_kind", [False, True], ids=["after so many moments", "at each kind of moment"])

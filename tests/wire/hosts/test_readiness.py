@@ -107,7 +107,7 @@ def test_a_roll_goes_where_brute_force_finds_a_way_and_nowhere_else(start: Start
     assert 0 < sum(ready) < len(ready)
 
 
-@pytest.mark.drawn_cases(2)
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(100, 300, 10))
 def test_two_hundred_rolls(first: int, start: Start) -> None:
     """A quarter of them a run."""

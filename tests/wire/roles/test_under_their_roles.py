@@ -273,7 +273,6 @@ def refusals(report: Any) -> str:
 NEEDED: Final = [(name, where, each) for name, duty in DUTIES.items() for where, each in duty.privileges]
 
 
-@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "where", "privilege"), NEEDED)
 def test_what_is_missing_is_named_before_it_is_missed(name: str, where: str, privilege: str, tmp_path: Path) -> None:
@@ -287,7 +286,6 @@ def test_what_is_missing_is_named_before_it_is_missed(name: str, where: str, pri
         assert {report.exit_code for report in short} == {3}
 
 
-@pytest.mark.drawn_cases(4)
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "where", "privilege"), NEEDED)
 def test_nothing_works_without_it_though_nobody_asked(

@@ -231,7 +231,6 @@ def test_a_night_and_its_morning_as_documented_have_none(wire: Wire) -> None:
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.drawn_cases(5)
 @pytest.mark.parametrize("seed", range(50))
 def test_none_on_a_simulator_as_documented(wire: Wire, seed: int) -> None:
     """Twenty runs each, a thousand in all, of which the long suite draws a fifth."""

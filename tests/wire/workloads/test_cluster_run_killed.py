@@ -202,7 +202,7 @@ def lease_left_s(site: Site) -> float:
     return (lease.expires - inventory.taken_at).total_seconds()
 
 
-@pytest.mark.drawn_cases(5)
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_runs_that_are_killed_leave_nothing_that_the_next_does_not_end(seed: int, machines: Machines) -> None:
@@ -291,7 +291,6 @@ def deletable(guests: ClusterGuests, site: Site) -> None:
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.drawn_cases(3)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("request_", range(5, MOST, 18))
 def test_a_cluster_whose_run_was_killed_is_removed_with_all_that_it_left(

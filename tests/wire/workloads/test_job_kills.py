@@ -113,7 +113,6 @@ def lab(module_guest: PodmanGuest, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.quick_cases(2)
-@pytest.mark.drawn_cases(3)
 @pytest.mark.parametrize(("verb", "at", "after"), POINTS)
 def test_killed_at_a_call_and_done_again(lab: Lab, verb: str, at: int, after: bool) -> None:
     attempt = f"{verb}-{at}-{'after' if after else 'before'}"

@@ -262,7 +262,6 @@ def test_a_night_starts_what_was_made_and_nothing_is_removed_before_its_morning(
     assert lab.tend() == [("job-01", False)] and lab.made() == []
 
 
-@pytest.mark.drawn_cases(6)
 @pytest.mark.long
 @pytest.mark.parametrize("at", range(1, EVENTS + 1))
 @pytest.mark.parametrize("after", [False, True])

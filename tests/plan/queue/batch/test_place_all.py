@@ -279,7 +279,6 @@ def test_nothing_is_expected_where_all_has_a_place_anyway() -> None:
     assert (len(found.placed), found.optimum.expects_starts) == (2, False)
 
 
-@pytest.mark.drawn_cases(3)
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("fleet", batch_fleets.FLEETS, ids=str)
