@@ -1,4 +1,8 @@
-"""Hands one notice to one receiver by apprise, which knows mail, chats and webhooks.
+"""Hands notices to one receiver by apprise, which knows mail, chats and webhooks, in a process of its own.
+
+The plugins of apprise are other people's code: they may wait without end, read a reply of any length or leave a thread
+that Python joins at exit. So they run in a process that `sending.py` starts and ends:
+`python -m gpuops.notify.delivery`, which reads an order from stdin and writes a line for all that was accepted.
 
 A mail has a Message-ID, a webhook an `Idempotency-Key` that is the notice's own: whoever gets it twice can tell.
 """
@@ -6,18 +10,20 @@ A mail has a Message-ID, a webhook an `Idempotency-Key` that is the notice's own
 from __future__ import annotations
 
 import email
+import hashlib
+import json
 import logging
+import os
 import re
+import resource
 import smtplib
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.distribution import install_extra
-from gpuops.errors import UsageError
-from gpuops.model.vcenter.target import Secret
 from gpuops.report.notice import NoticeText
 
 if TYPE_CHECKING:
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 CONNECT_S: Final = 6.0
 READ_S: Final = 8.0
 """So long a receiver may be silent."""
+MEMORY_BYTES: Final = 1 << 30
+"""Address space of the process. apprise takes 250 MB of it; a reply that needs more is no reply to a notice."""
 _APP: Final = "gpuops"
 
 
@@ -40,27 +48,19 @@ class MailParts:
 NOBODY_YET: Final = MailParts(lambda address: False, lambda address: None)
 
 
-def require_apprise() -> None:
-    """Loads it with all its plugins, which takes a second. Raises UsageError where the extra is not installed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of modules that it tries to import
-        try:
-            from apprise import Apprise
-        except ImportError as error:
-            raise UsageError("notices need apprise, and it is not installed", hint=install_extra("notify")) from error
-        logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its lines may name what is secret
-        Apprise.instantiate("json://localhost")
+def deliver(url: str, notice: NoticeText, parts: MailParts = NOBODY_YET) -> str:
+    """Return why the receiver did not accept it; '' = it did. Never repeats anything of the URL.
 
-
-def deliver(url: Secret, notice: NoticeText, parts: MailParts = NOBODY_YET) -> str:
-    """Why the receiver did not accept it; '' = it did. Never repeats anything of the URL."""
+    Redirects are not followed: a notice goes to the address that the admin wrote.
+    """
     from apprise import Apprise, AppriseAsset, NotifyFormat, PersistentStoreMode
 
-    asset = AppriseAsset(app_id=_APP, storage_mode=PersistentStoreMode.MEMORY, async_mode=False)
+    asset = AppriseAsset(app_id=_APP, storage_mode=PersistentStoreMode.MEMORY, async_mode=False, http_redirects=False)
     try:
-        plugin: Any = Apprise.instantiate(url.reveal(), asset=asset, suppress_exceptions=True)
+        plugin: Any = Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
         if plugin is None:
             return "it is not the URL of a receiver that apprise knows"
+        plugin.redirects = False  # also where the URL asks for them
         plugin.socket_connect_timeout = min(plugin.socket_connect_timeout, CONNECT_S)
         plugin.socket_read_timeout = min(plugin.socket_read_timeout, READ_S)
         if _is_mail(plugin):
@@ -133,3 +133,50 @@ def _with_id(text: str, key: str) -> str:
     del mail["Message-ID"]
     mail["Message-ID"] = f"<{key}.gpuops@{host}>"
     return mail.as_string()
+
+
+def deliver_ordered(order: dict[str, Any], answer: Callable[[dict[str, str]], None]) -> None:
+    """Deliver the notices of an order, one after another, until one is not accepted.
+
+    `order` has the `url` and the `notices`, each with key, subject, body and `has`: the digests of the mail addresses
+    that have it already. `answer` gets the key of a notice and the digest of each address whose mail was taken, and at
+    last the key and the trouble: '' = it is accepted.
+    """
+    for asked in order["notices"]:
+        notice, has = NoticeText(asked["key"], asked["subject"], asked["body"]), frozenset(asked["has"])
+
+        trouble = deliver(order["url"], notice, _mail_parts(notice.key, has, answer))
+        answer({"key": notice.key, "trouble": trouble})
+        if trouble:
+            return
+
+
+def _mail_parts(key: str, has: frozenset[str], answer: Callable[[dict[str, str]], None]) -> MailParts:
+    return MailParts(
+        lambda address: digest(address) in has, lambda address: answer({"key": key, "address": digest(address)})
+    )
+
+
+def digest(text: str) -> str:
+    """Return 16 hexadecimal digits that stand for a text that is not to be shown."""
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def main() -> None:
+    """Deliver what stdin orders, and write an answer a line to stdout."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a plugin that prints does not answer
+    logging.disable(logging.CRITICAL)  # lines of plugins may name what is secret
+    warnings.simplefilter("ignore")  # of modules that apprise tries to import
+
+    def answer(line: dict[str, str]) -> None:
+        print(json.dumps(line), file=answers, flush=True)
+
+    deliver_ordered(json.load(sys.stdin), answer)
+    answers.flush()
+    os._exit(0)  # whatever threads a plugin has left
+
+
+if __name__ == "__main__":
+    main()

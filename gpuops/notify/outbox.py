@@ -123,13 +123,13 @@ class Outbox:
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?)", (key, receiver, at.isoformat()))
 
-    def has_accepted(self, key: str, receiver: str) -> bool:
-        """Whether that is noted."""
+    def accepted_by(self, key: str) -> tuple[str, ...]:
+        """Return the receivers that took the notice, and the mail addresses of those that took it in part."""
         with self._reading() as connection:
-            found = connection.execute(
-                "SELECT 1 FROM deliveries WHERE key = ? AND receiver = ? AND accepted IS NOT NULL", (key, receiver)
-            ).fetchone()
-        return found is not None
+            rows = connection.execute(
+                "SELECT receiver FROM deliveries WHERE key = ? AND accepted IS NOT NULL", (key,)
+            ).fetchall()
+        return tuple(receiver for (receiver,) in rows)
 
     def forget(self, vcenter: str, receivers: Sequence[str], at: datetime) -> None:
         """Drops old notices, and what was meant for receivers that are not configured any more."""

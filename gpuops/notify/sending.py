@@ -5,26 +5,31 @@ What is not accepted in time stays in the outbox for the next run.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
-from threading import Thread
-from typing import Final
+from importlib.util import find_spec
+from threading import Thread, Timer
+from typing import Any, Final
 
-from gpuops.clock import passed_s
 from gpuops.config.vcenter.notices import shown, url_of
-from gpuops.errors import GpuopsError, StateDamaged
+from gpuops.distribution import install_extra
+from gpuops.errors import GpuopsError, StateDamaged, UsageError
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Receipt
 from gpuops.model.vcenter.target import Secret
-from gpuops.notify.delivery import MailParts, deliver, require_apprise
+from gpuops.notify.delivery import digest
 from gpuops.notify.outbox import Outbox
 from gpuops.report.notice import NoticeText
 
 LIMIT_S: Final = 20.0
 """So long sending may take, however many receivers hang."""
 NO_ANSWER: Final = f"no answer within {LIMIT_S:.0f} s"
+_PROGRAM: Final = "gpuops.notify.delivery"
 
 
 @dataclass(slots=True)
@@ -41,16 +46,22 @@ class Receiver:
     @property
     def id(self) -> str:
         """For the name of a file."""
-        return _digest(self.entry)
+        return digest(self.entry)
 
     @property
     def receipt(self) -> Receipt:
         return Receipt(self.called, self.accepted, self.trouble)
 
+    @property
+    def addresses(self) -> str:
+        """What the rows of its mail addresses in an outbox begin with; the address follows as its digest."""
+        return f"{self.entry}#"
+
 
 def receivers_of(way: NoticeWay) -> tuple[Receiver, ...]:
     """The receivers that are configured; one whose URL cannot be read says why. Raises UsageError without apprise."""
-    require_apprise()
+    if find_spec("apprise") is None:
+        raise UsageError("notices need apprise, and it is not installed", hint=install_extra("notify"))
     found = []
     for entry in way.settings.entries:
         try:
@@ -79,51 +90,81 @@ def send_once(way: NoticeWay, notice: NoticeText) -> tuple[Receipt, ...]:
     return tuple(receiver.receipt for receiver in receivers)
 
 
+def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: float) -> Iterator[Mapping[str, str]]:
+    """Order a process to deliver these notices, and yield its answers (`delivery.py`).
+
+    It is killed after `limit_s` seconds, and when nobody asks for further answers.
+    """
+    with subprocess.Popen(  # noqa: S603 (gpuops itself)
+        [sys.executable, "-m", _PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None, "both are pipes"
+        timer = Timer(limit_s, process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            with suppress(BrokenPipeError), process.stdin:
+                json.dump({"url": url.reveal(), "notices": notices}, process.stdin)
+            for line in process.stdout:
+                yield json.loads(line)
+            if process.wait() > 0:
+                yield {"key": "", "trouble": f"the process that sends to it ended with exit code {process.returncode}"}
+        finally:
+            timer.cancel()
+            process.kill()
+
+
 def _at_once(tasks: list[Callable[[], None]]) -> None:
-    """Returns when all have ended, or the time is up; one that hangs ends with the process."""
-    threads = [Thread(target=task, daemon=True, name="gpuops-notice") for task in tasks]
-    until = passed_s() + LIMIT_S
+    """Returns when all have ended, of which none takes longer than `LIMIT_S`."""
+    threads = [Thread(target=task, name="gpuops-notice") for task in tasks]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(max(0.0, until - passed_s()))
+        thread.join()
 
 
 def _one_to(receiver: Receiver, notice: NoticeText) -> None:
-    assert receiver.url is not None, "asked for by the caller"
-    receiver.trouble = deliver(receiver.url, notice)
-    receiver.accepted = int(not receiver.trouble)
+    _send(receiver, [(notice, ())], lambda key, row: None)
 
 
 def _all_to(receiver: Receiver, way: NoticeWay, outbox: Outbox) -> None:
     """All that waits for this receiver, one after another, until it does not accept one."""
-    assert receiver.url is not None, "asked for by the caller"
     try:
         with outbox.sending_to(receiver.id) as alone:
             if not alone:
                 receiver.trouble = "another gpuops is sending to it"
                 return
-            for notice in outbox.waiting(way.settings.vcenter, receiver.entry):
-                trouble = deliver(receiver.url, notice, _parts(receiver, notice, way, outbox))
-                if trouble:
-                    receiver.trouble = trouble
-                    return
-                outbox.accepted(notice.key, receiver.entry, way.clock())
-                receiver.accepted += 1
-            receiver.trouble = ""
+            waiting = outbox.waiting(way.settings.vcenter, receiver.entry)
+            prefix = receiver.addresses
+            notices = [
+                (notice, [row.removeprefix(prefix) for row in outbox.accepted_by(notice.key) if row.startswith(prefix)])
+                for notice in waiting
+            ]
+            _send(receiver, notices, lambda key, row: outbox.accepted(key, row, way.clock()))
     except StateDamaged as damaged:
         receiver.trouble = damaged.message
 
 
-def _parts(receiver: Receiver, notice: NoticeText, way: NoticeWay, outbox: Outbox) -> MailParts:
-    def row(address: str) -> str:
-        return f"{receiver.entry}#{_digest(address)}"
+def _send(
+    receiver: Receiver, notices: Sequence[tuple[NoticeText, Sequence[str]]], accepted: Callable[[str, str], None]
+) -> None:
+    """Deliver notices, each with the digests of the mail addresses that have it.
 
-    return MailParts(
-        lambda address: outbox.has_accepted(notice.key, row(address)),
-        lambda address: outbox.accepted(notice.key, row(address), way.clock()),
-    )
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    `accepted` gets the key of a notice, and the row of the receiver or of its mail address that took it.
+    """
+    assert receiver.url is not None, "asked for by the caller"
+    asked = [{**asdict(notice), "has": digests} for notice, digests in notices]
+    trouble = ""
+    for answer in deliver_all(receiver.url, asked, LIMIT_S):
+        if "address" in answer:
+            accepted(answer["key"], f"{receiver.addresses}{answer['address']}")
+            continue
+        trouble = answer["trouble"]
+        if not trouble:
+            accepted(answer["key"], receiver.entry)
+            receiver.accepted += 1
+    receiver.trouble = trouble or ("" if receiver.accepted == len(notices) else NO_ANSWER)

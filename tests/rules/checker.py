@@ -285,7 +285,7 @@ RULES: Final = (
         _call_of("reveal"),
         (
             "gpuops/config/vcenter/notices.py",  # its scheme and host alone are shown
-            "gpuops/notify/delivery.py",
+            "gpuops/notify/sending.py",
             "gpuops/broker/horizon.py",
             "gpuops/web/access.py",  # it becomes a digest, to compare with
             "gpuops/model/vcenter/target.py",  # it is looked for in text, and withheld there

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import partial
@@ -162,7 +162,7 @@ class FortyNights:
         with (
             self.world.lock,
             policies_read_quickly(),
-            patch.object(sending, "deliver", self._deliver),
+            patch.object(sending, "deliver_all", self._deliver_all),
         ):
             for call in self.calls:
                 self._play(call)
@@ -226,9 +226,10 @@ class FortyNights:
         if self._dies and self._taken_here == DIES_AFTER:
             raise Killed
 
-    def _deliver(self, url: object, notice: NoticeText, parts: object = None) -> str:
-        self._sent.append(notice)
-        return ""
+    def _deliver_all(self, url: object, notices: Sequence[dict[str, Any]], limit_s: float) -> Iterator[dict[str, str]]:
+        for asked in notices:
+            self._sent.append(NoticeText(asked["key"], asked["subject"], asked["body"]))
+            yield {"key": asked["key"], "trouble": ""}
 
     def _wait_until(self, moment: datetime) -> None:
         moment = moment.astimezone(ZoneInfo("UTC"))
