@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.config.file import parse_json
 from gpuops.report.notice import NoticeText
 
 if TYPE_CHECKING:
@@ -165,16 +166,15 @@ def digest(text: str) -> str:
 def main() -> None:
     """Deliver what stdin orders, and write an answer a line to stdout."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a plugin that prints does not answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # a plugin that prints does not answer
     logging.disable(logging.CRITICAL)  # lines of plugins may name what is secret
     warnings.simplefilter("ignore")  # of modules that apprise tries to import
 
     def answer(line: dict[str, str]) -> None:
-        print(json.dumps(line), file=answers, flush=True)
+        answers.write(f"{json.dumps(line)}\n")
+        answers.flush()
 
-    deliver_ordered(json.load(sys.stdin), answer)
-    answers.flush()
+    deliver_ordered(parse_json(sys.stdin.read()), answer)
     os._exit(0)  # whatever threads a plugin has left
 
 

@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from threading import Thread, Timer
 from typing import Any, Final
 
+from gpuops.config.file import parse_json
 from gpuops.config.vcenter.notices import shown, url_of
 from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, StateDamaged, UsageError
@@ -110,7 +111,7 @@ def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: floa
             with suppress(BrokenPipeError), process.stdin:
                 json.dump({"url": url.reveal(), "notices": notices}, process.stdin)
             for line in process.stdout:
-                yield json.loads(line)
+                yield parse_json(line)
             if process.wait() > 0:
                 yield {"key": "", "trouble": f"the process that sends to it ended with exit code {process.returncode}"}
         finally:
@@ -157,7 +158,10 @@ def _send(
     `accepted` gets the key of a notice, and the row of the receiver or of its mail address that took it.
     """
     assert receiver.url is not None, "asked for by the caller"
-    asked = [{**asdict(notice), "has": digests} for notice, digests in notices]
+    asked = [
+        {"key": notice.key, "subject": notice.subject, "body": notice.body, "has": digests}
+        for notice, digests in notices
+    ]
     trouble = ""
     for answer in deliver_all(receiver.url, asked, LIMIT_S):
         if "address" in answer:

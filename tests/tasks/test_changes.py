@@ -165,14 +165,14 @@ def test_a_vgpu_a_whole_gpu_and_a_network_card_in_one_vm_are_told_apart(mixed: L
     nic, (whole, eighth) = f"other device {CARD}", ("DirectPath 0000:5e:00.0", "vGPU nvidia_a40-8q")
     before = nics(mixed, "mixed")
     assert len(before) == 1
-    assert seen(mixed, "mixed")["devices"] == [nic, whole, eighth]
+    assert seen(mixed, "mixed")["devices"] == [whole, eighth, nic]
     assert asked(mixed, "mixed", profile="a40-8q", add=True).result["changed"] is False
     foreseen = asked(mixed, "mixed", profile="a40-24c", replace="a40-8q", add=True, power="on", apply=False)
     done = asked(mixed, "mixed", profile="a40-24c", replace="a40-8q", add=True, power="on")
     assert (done.exit_code, told(done)) == (0, told(foreseen)), done.message
     assert sorted(done.result["vm"]["devices"]) == sorted([nic, whole, "vGPU nvidia_a40-24c"])
     one = asked(mixed, "mixed", present=False, device=["0000:5e:00.0"], power="cycle")
-    assert one.result["vm"]["devices"] == [nic, "vGPU nvidia_a40-24c"]
+    assert one.result["vm"]["devices"] == ["vGPU nvidia_a40-24c", nic]
     none = asked(mixed, "mixed", present=False, all=True, power="cycle")
     assert (none.exit_code, none.result["vm"]["devices"], none.result["vm"]["power"]) == (0, [nic], "poweredOn")
     assert asked(mixed, "mixed", present=False, all=True).result["changed"] is False
