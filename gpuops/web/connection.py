@@ -1,9 +1,10 @@
 """HTTP connections that are limited in number and in time, so that no client holds up another.
 
 uvicorn's protocol (h11) knows limits of requests, and one for the wait between two of them that each byte renews. Here
-a connection has so long from its begin, or from its last answer, to send a request whole, whatever it sends
-meanwhile; and so long to take what is sent to it. Where there are too many, the one that has waited longest for a
-request is closed for the new one: of clients that say nothing there can be any number.
+a connection has so long from its begin, or from its last answer, to send a request whole, whatever it sends meanwhile;
+and so long to take what is sent to it. Requests are answered one by one: a client that sends the next before it has its
+answer is closed after that answer (RFC 9112 9.3.2 lets it try again). Where there are too many, the one that has waited
+longest for a request is closed for the new one: of clients that say nothing there can be any number.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class LimitedConnection(H11Protocol):
             self._stop(self._request_timer)
 
     def on_response_complete(self) -> None:
+        if self.conn.trailing_data[0]:  # of thousands of requests in a row, one would be answered after another
+            self.transport.close()
         self._waits()
         super().on_response_complete()
 

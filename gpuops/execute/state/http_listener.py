@@ -1,17 +1,18 @@
 """Answers GET and HEAD on one address of this machine, for a monitoring system: loopback unless another one is said.
 
 It is for small answers that need no login. Any other method is refused (405), a client that says nothing for a while is
-left, and of more than a few connections at once the further ones are closed unanswered.
+left, and of more than a few connections at once the oldest is closed for the new one: its client is silent or slow,
+since an answer takes milliseconds.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import BoundedSemaphore, Thread
+from threading import Thread
 from typing import Any, Final
 
 from gpuops.errors import UsageError
@@ -83,20 +84,23 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[GetHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._free = BoundedSemaphore(MOST_AT_ONCE)
+        self._open: dict[socket.socket, None] = {}
+        """Connections that are answered, in the order in which they were opened. Threads end them."""
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        for oldest in list(self._open)[: len(self._open) + 1 - MOST_AT_ONCE]:
+            self._open.pop(oldest, None)
+            with suppress(OSError):  # it has ended meanwhile
+                oldest.shutdown(socket.SHUT_RDWR)
+        self._open[request] = None
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the midst of an answer is not worth a line either."""

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
@@ -230,26 +230,23 @@ class Hello(GetHandler):
         return 200, "text/plain", b"hello"
 
 
-def test_clients_that_say_nothing_are_left_and_too_many_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "MOST_AT_ONCE", 4)
-    monkeypatch.setattr(Hello, "timeout", 3.0)  # in which the four are connected and another is closed
-    with listening(OPTION, ("127.0.0.1", 0), Hello) as port:
-        silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(4)]
-        try:
-            until(lambda: answers(port) is False)
-            until(lambda: answers(port))
-            assert all(each.recv(1) == b"" for each in silent), "they were left"
-        finally:
-            for each in silent:
-                each.close()
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HT"])
+def test_clients_that_send_no_request_shut_nobody_out(sent: bytes) -> None:
+    with listening(OPTION, ("127.0.0.1", 0), Hello) as port, ExitStack() as stack:
+        silent = []
+        for _ in range(http_listener.MOST_AT_ONCE + 4):
+            silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)))
+            silent[-1].sendall(sent)
         assert asked(port)[2] == "hello"
+        assert [each.recv(1) for each in silent[:5]] == [b""] * 5, "the oldest gave way"
 
 
-def answers(port: int) -> bool:
-    try:
-        return asked(port)[0] == 200
-    except (http.client.RemoteDisconnected, ConnectionResetError):
-        return False
+def test_a_client_that_sends_no_request_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hello, "timeout", 0.5)
+    with listening(OPTION, ("127.0.0.1", 0), Hello) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+            assert silent.recv(1) == b""
+        assert asked(port)[2] == "hello"
 
 
 def test_requests_that_are_none_end_nothing() -> None:
