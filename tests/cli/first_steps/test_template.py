@@ -120,6 +120,21 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     assert (verified.returncode, [line for line in verified.stderr.splitlines() if "gpuops" in line]) == (0, [])
 
 
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None and "CI" not in os.environ,
+    reason="no systemd-analyze: apt-get install systemd",
+)
+@pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".service")])
+def test_a_unit_leaves_a_service_little_to_do_harm_with(name: str) -> None:
+    """Below 2 of 10 by `systemd-analyze security`, and with a limit of memory."""
+    judged = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", str(FILES[name])],
+        capture_output=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+    assert judged.returncode == 0, judged.stdout.splitlines()[-1:]
+    assert re.search(r"^MemoryMax=\dG$", FILES[name].read_text(encoding="utf-8"), re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".service")])
 def test_units_type_commands_that_there_are(name: str) -> None:
     words = re.findall(r"^ExecStart=/usr/local/bin/gpuops (.*)$", FILES[name].read_text(encoding="utf-8"), re.MULTILINE)
