@@ -66,6 +66,19 @@ def lacking_on_clusters(session: Session, needed: Mapping[str, Collection[str]])
     return {ref: privileges for ref, privileges in lacking.items() if privileges}
 
 
+def lacking_on_objects(
+    session: Session, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
+) -> Mapping[str, frozenset[str]]:
+    """By object, those of the privileges needed on it that vCenter says this login does not have."""
+    lacking: dict[str, frozenset[str]] = {}
+    for kind, by_object in needed.items():
+        if kind is ObjectKind.CLUSTER:
+            lacking |= lacking_on_clusters(session, by_object)
+        else:
+            lacking |= _lacking_on(session, _TYPES[kind], by_object)
+    return lacking
+
+
 def _lacking_on_pool(session: Session, cluster: str) -> frozenset[str]:
     try:
         pool = session.read(lambda: session.managed(_CLUSTER, cluster).resourcePool)
@@ -104,6 +117,8 @@ _TYPES: Final = {
     ObjectKind.HOST: "HostSystem",
     ObjectKind.CLUSTER: _CLUSTER,
     ObjectKind.DATASTORE: "Datastore",
+    ObjectKind.FOLDER: "Folder",
+    ObjectKind.PORT_GROUP: "DistributedVirtualPortgroup",
 }
 
 

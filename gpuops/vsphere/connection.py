@@ -110,6 +110,7 @@ class Connection(Session):
 
     lacking = authorization.lacking
     lacking_on_clusters = authorization.lacking_on_clusters
+    lacking_on_objects = authorization.lacking_on_objects
     granted = authorization.granted
     held_on = authorization.held_on
     roles = authorization.roles

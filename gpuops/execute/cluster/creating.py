@@ -114,9 +114,8 @@ def _look(
     )
     inventory = site.with_vgpus(inventory)
     plan = question.planned(inventory, catalog_of(inventory), site.clock())
-    on_vms, on_clusters = needed_to_create(plan, inventory)
-    lacking = {**vcenter.lacking(on_vms), **(vcenter.lacking_on_clusters(on_clusters) if on_clusters else {})}
-    return permitted(plan, lacking, inventory), inventory
+    needed = needed_to_create(plan, question.folder, inventory)
+    return permitted(plan, port.lacking_on_objects(needed), inventory), inventory
 
 
 @dataclass(slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
 from gpuops.errors import Refused
 from gpuops.execute.site import Site
 from gpuops.model.devices.rdma import Networks
+from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import TaskRef
 
 
@@ -20,6 +22,12 @@ class ClusterPort(Protocol):
 
     def guest_id(self, vm: str) -> str:
         """What the VM was made for: `ubuntu64Guest`; empty = it cannot be read."""
+        ...
+
+    def lacking_on_objects(
+        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
+    ) -> Mapping[str, Collection[str]]:
+        """By object, those of the privileges needed on it that this login lacks; a vCenter that does not tell: none."""
         ...
 
     def remove_vm(self, vm: str, name: str, notes: str, op_id: str) -> TaskRef | None:

@@ -40,6 +40,8 @@ class ObjectKind(StrEnum):
     HOST = "host"
     CLUSTER = "cluster"
     DATASTORE = "datastore"
+    FOLDER = "folder"
+    PORT_GROUP = "port group"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What making a cluster needs of the login, and the refusal where it is not there.
 
-Asked of the template, for its clones are not there yet (vSphere API reference, the privilege of each method and of each
-field of ConfigSpec).
+What the new VMs need is asked of the template, for they are not there yet (vSphere API reference, the privilege of each
+method and of each field of ConfigSpec). The rest is asked of what a new VM uses (vSphere security guide, required
+privileges for common tasks: deploy a virtual machine from a template).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import ObjectKind
+from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.plan.cluster.plan import ClusterPlan
 from gpuops.plan.cluster.removal import REMOVE_PRIVILEGES
 from gpuops.plan.core.plan import Rejection
@@ -28,28 +31,60 @@ CREATE_PRIVILEGES: Final = (
     *REMOVE_PRIVILEGES,  # what fails is removed again
 )
 """Of each VM."""
+MAKE_IN_FOLDER: Final = frozenset({"VirtualMachine.Inventory.CreateFromExisting"})
+ALLOCATE_SPACE: Final = frozenset({"Datastore.AllocateSpace"})
+ASSIGN_NETWORK: Final = frozenset({"Network.Assign"})
 
 
 def needed_to_create(
-    plan: ClusterPlan, inventory: Inventory
-) -> tuple[Mapping[str, Collection[str]], Mapping[str, Collection[str]]]:
-    """Privilege ids by VM and by cluster of hosts; empty where nothing is to be done."""
+    plan: ClusterPlan, folder: str | None, inventory: Inventory
+) -> Mapping[ObjectKind, Mapping[str, frozenset[str]]]:
+    """Return privilege ids by object; nothing where nothing is to be done.
+
+    `folder` is the managed object id of the folder that the file names. Without one the VMs come into that of the
+    template, which passes its privileges on to the template.
+    """
+    needed: dict[ObjectKind, dict[str, frozenset[str]]] = {kind: {} for kind in ObjectKind}
     if not plan.changes:
-        return {}, {}
-    vms = {inventory.find_vm(plan.wish.template).ref: CREATE_PRIVILEGES}
-    overridden = [each for each in plan.members if any(isinstance(step, SetVmDrs) for step in each.steps)]
-    return vms, {each.host.cluster: EDIT_CLUSTER for each in overridden if each.host.cluster is not None}
+        return {}
+
+    def need(kind: ObjectKind, ref: str | None, privileges: Collection[str]) -> None:
+        if ref is not None:
+            needed[kind][ref] = needed[kind].get(ref, frozenset()) | frozenset(privileges)
+
+    template = inventory.find_vm(plan.wish.template)
+    need(ObjectKind.TEMPLATE, template.ref, CREATE_PRIVILEGES)
+    for member in plan.members:
+        if any(isinstance(step, SetVmDrs) for step in member.steps):
+            need(ObjectKind.CLUSTER, member.host.cluster, EDIT_CLUSTER)
+        if member.new is None:
+            continue
+        need(ObjectKind.TEMPLATE if folder is None else ObjectKind.FOLDER, folder or template.ref, MAKE_IN_FOLDER)
+        need(ObjectKind.CLUSTER, member.host.cluster, ASSIGN_TO_POOL)
+        for datastore in template.datastores if member.new.datastore is None else (member.new.datastore,):
+            need(ObjectKind.DATASTORE, datastore, ALLOCATE_SPACE)
+        need(ObjectKind.PORT_GROUP, member.new.card.port_group if member.new.card else None, ASSIGN_NETWORK)
+    return {kind: by_object for kind, by_object in needed.items() if by_object}
 
 
 def permitted(plan: ClusterPlan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> ClusterPlan:
-    """The plan, refused where this login lacks a privilege for it."""
-    reasons = tuple(
-        Rejection(
-            inventory.clusters[ref].name if ref in inventory.clusters else inventory.vm(ref).name,
-            f"this login lacks {', '.join(sorted(missing))}",
-            hint=f"ask for a role with it on the {'cluster' if ref in inventory.clusters else 'template'}",
-        )
-        for ref, missing in lacking.items()
-        if missing
-    )
+    """Return the plan, refused where this login lacks a privilege for it: `lacking` has them by object."""
+    reasons = []
+    for ref, missing in lacking.items():
+        if missing:
+            name, kind = _named(ref, plan, inventory)
+            reason, hint = f"this login lacks {', '.join(sorted(missing))}", f"ask for a role with it on the {kind}"
+            reasons.append(Rejection(name, reason, hint=hint))
     return replace(plan, rejections=(*plan.rejections, *reasons)) if reasons else plan
+
+
+def _named(ref: str, plan: ClusterPlan, inventory: Inventory) -> tuple[str, str]:
+    """Return the name and the kind of an object that the plan uses."""
+    if ref in inventory.clusters:
+        return inventory.clusters[ref].name, "cluster"
+    if ref in inventory.datastores:
+        return inventory.datastores[ref].name, "datastore"
+    if ref in inventory.vms:
+        return inventory.vm(ref).name, "template"
+    is_port_group = any(each.new and each.new.card and each.new.card.port_group == ref for each in plan.members)
+    return (plan.wish.port_group or ref, "port group") if is_port_group else (plan.wish.folder or ref, "folder")

@@ -49,6 +49,7 @@ def to_reconfigure(vm: VmEntity, call: Call, spec: Any) -> None:
     """Raises NoPermission for the first privilege that this ConfigSpec needs and the caller has not."""
     for privilege in _of_spec(spec):
         _require(call, vm, _CONFIG + privilege)
+    _to_join_networks(vm, call, spec)
 
 
 def to_move(vm: VmEntity, call: Call, pool: str | None, store: Any, folder: Any) -> None:
@@ -78,6 +79,8 @@ def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any)
         _require(call, vm.world.get(pool), "Resource.AssignVMToPool")
     store = vm.world.get(spec.location.datastore) if spec.location.datastore else vm.datastore()
     _require(call, store, "Datastore.AllocateSpace")
+    if spec.config is not None:
+        _to_join_networks(vm, call, spec.config)
 
 
 def to_instant_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, store: Any) -> None:
@@ -92,6 +95,26 @@ def to_instant_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, st
 def to_edit_cluster(cluster: ManagedEntity, call: Call) -> None:
     """The same for settings, overrides and rules of a cluster."""
     _require(call, cluster, "Host.Inventory.EditCluster")
+
+
+def _to_join_networks(vm: VmEntity, call: Call, spec: Any) -> None:
+    """Raise NoPermission for the first network that this ConfigSpec puts a card on, where the caller may not."""
+    now = {card.key: card.network for card in vm.state.network_cards}
+    for change in spec.deviceChange or ():
+        network = _network_of(vm, getattr(change.device, "backing", None))
+        if change.operation != "remove" and network not in (None, now.get(change.device.key)):
+            _require(call, vm.world.get(network), "Network.Assign")
+
+
+def _network_of(vm: VmEntity, backing: Any) -> str | None:
+    """Return the managed object id of the network that a card's backing names; None = it names none that is there."""
+    ethernet, moid = vim.vm.device.VirtualEthernetCard, None
+    if isinstance(backing, ethernet.DistributedVirtualPortBackingInfo):
+        moid = backing.port.portgroupKey
+    elif isinstance(backing, ethernet.NetworkBackingInfo):
+        named = (each for each in vm.host().state.networks if vm.world.get(each).name == backing.deviceName)
+        moid = backing.network._moId if backing.network else next(named, None)
+    return moid if moid and vm.world.find(moid) is not None else None
 
 
 def _of_spec(spec: Any) -> Iterator[str]:

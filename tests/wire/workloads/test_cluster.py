@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -16,10 +16,11 @@ from gpuops.errors import Refused, UsageError
 from gpuops.execute.cluster import standing
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
 from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster.permission import CREATE_PRIVILEGES
+from gpuops.plan.cluster.permission import ALLOCATE_SPACE, ASSIGN_NETWORK, CREATE_PRIVILEGES, MAKE_IN_FOLDER
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
@@ -245,6 +246,11 @@ def test_a_saved_inventory_makes_nothing(training: Training) -> None:
         api.cluster_create(PVRDMA, saved, apply=False, keep=False, consent=lambda plan: None)
 
 
+ALL_TO_CREATE: Final = frozenset(
+    {*CREATE_PRIVILEGES, *EDIT_CLUSTER, *MAKE_IN_FOLDER, *ALLOCATE_SPACE, *ASSIGN_NETWORK, *ASSIGN_TO_POOL}
+)
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("missing", "subject"),
@@ -252,6 +258,10 @@ def test_a_saved_inventory_makes_nothing(training: Training) -> None:
         ("VirtualMachine.Provisioning.DeployTemplate", "trainer"),
         ("VirtualMachine.Inventory.Delete", "trainer"),
         ("Host.Inventory.EditCluster", "trn-cluster"),
+        ("Resource.AssignVMToPool", "trn-cluster"),
+        ("Datastore.AllocateSpace", "trn-ds-1"),
+        ("VirtualMachine.Inventory.CreateFromExisting", "trainer"),
+        ("Network.Assign", "rdma-vm"),
     ],
 )
 def test_a_privilege_that_the_login_lacks_is_named_before_anything_is_made(
@@ -259,7 +269,7 @@ def test_a_privilege_that_the_login_lacks_is_named_before_anything_is_made(
 ) -> None:
     with start("training", clock="virtual") as server:
         authority = server.world.authority
-        every = {*CREATE_PRIVILEGES, *EDIT_CLUSTER} - {missing}
+        every = ALL_TO_CREATE - {missing}
         authority.permit(server.username, authority.add_role("clusters", every))
         with Connection(target_of(server)) as connection:
             found = Training(server, Site(connection, tmp_path / "state", wall_clock))
@@ -267,6 +277,29 @@ def test_a_privilege_that_the_login_lacks_is_named_before_anything_is_made(
         assert made.exit_code == 3
         assert [str(each) for each in made.plan.rejections] == [f"{subject}: this login lacks {missing}"]
         assert len(server.world.ledger) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "Resource.AssignVMToPool",
+        "Datastore.AllocateSpace",
+        "VirtualMachine.Inventory.CreateFromExisting",
+        "Network.Assign",
+    ],
+)
+def test_a_privilege_that_nobody_asked_for_is_missed_by_vcenter(
+    tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "lacking_on_objects", lambda *arguments: {})
+    with start("training", clock="virtual") as server:
+        authority = server.world.authority
+        authority.permit(server.username, authority.add_role("clusters", ALL_TO_CREATE - {missing}))
+        with Connection(target_of(server)) as connection:
+            made = Training(server, Site(connection, tmp_path / "state", wall_clock)).create(PVRDMA)
+        assert made.exit_code != 0
+        assert missing in made.failed
 
 
 @pytest.mark.quick_cases(1)
