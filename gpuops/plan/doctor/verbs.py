@@ -157,6 +157,8 @@ def _places(
             named = inventory.clusters
         case ObjectKind.DATASTORE:
             named = inventory.datastores
+        case ObjectKind.FOLDER | ObjectKind.PORT_GROUP:
+            named = {}  # no verb of the table needs anything there
         case _:
             assert_never(kind)
     yield from sorted(((named[ref].name, has) for ref, has in told.items()), key=lambda each: each[0])
