@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak fleet clusters job-nights mutants results sbom man lock clean
+.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak fleet clusters job-nights mutants results sbom release man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,20 @@ sbom: setup  ## what an installation brings: a CycloneDX bill of materials and a
 	$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file dist/gpuops.cdx.json requirements.lock
 	$(BIN)/python -m tests.rules.licences > dist/licences.txt
+
+# What a release holds has the time of its commit: two machines build the same bytes.
+release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+release: export LC_ALL = C.UTF-8
+release: setup  ## wheel, sdist, collection, bill of materials and licences of a tag, with their hashes, in dist/ (uploads nothing)
+	@test -z "$$(git status --porcelain)" || { echo "release: commit or stash what git status lists" >&2; exit 2; }
+	@git describe --exact-match --tags >/dev/null || { echo "release: git tag vVERSION first" >&2; exit 2; }
+	rm -rf dist
+	$(MAKE) --no-print-directory -o setup collection sbom
+	$(BIN)/python -m hatchling build -d dist
+	set -e; cd dist; for archive in gpuops-vsphere-*.tar.gz; do mkdir parts; tar -xzf $$archive -C parts; \
+	  tar -C parts --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner -cf - $$(ls -A parts) \
+	  | gzip -n >$$archive; rm -r parts; done
+	cd dist && sha256sum -- *.* >SHA256SUMS && cat SHA256SUMS
 
 man: setup  ## man pages of every command and every page of the manual, in dist/man (man -M dist/man gpuops-attach)
 	$(BIN)/python -m gpuops.cli.manpages dist/man
