@@ -107,7 +107,7 @@ def free_slots(
     known = tuple(holder for holder in running if holder is not None)
     if len(known) < len(running):
         return _unknown("a vGPU runs on it whose profile is not in the catalogue")
-    return _in_mode(gpu.vgpu_mode, board, known, wanted, starts or (None,) * len(known))
+    return slots_in_mode(gpu.vgpu_mode, board, known, wanted, starts or (None,) * len(known))
 
 
 def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
@@ -122,13 +122,17 @@ def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
     return None
 
 
-def _in_mode(
+def slots_in_mode(
     mode: VgpuMode | None,
     board: Board,
     running: Sequence[VgpuProfile],
     wanted: VgpuProfile,
     starts: Sequence[int | None],
 ) -> Slots:
+    """How many more vGPUs of `wanted` fit a GPU of that model and mode beside the running ones.
+
+    `starts`: where each of the running ones lies, None where that is not known.
+    """
     match mode:
         case VgpuMode.SAME_SIZE:
             return _time_sliced_only(running, wanted) or _same_size(running, wanted)
@@ -151,7 +155,7 @@ def _in_unknown_mode(
     if running or board.mig is None:
         multi_instance = any(holder.mig_backed for holder in running)
         mode = VgpuMode.MULTI_INSTANCE if multi_instance else VgpuMode.SAME_SIZE
-        return _in_mode(mode, board, running, wanted, starts)
+        return slots_in_mode(mode, board, running, wanted, starts)
     return Slots(0, wanted.max_per_gpu, "whether it is in MIG mode is not known")
 
 
