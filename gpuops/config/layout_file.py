@@ -14,14 +14,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     model_validator,
 )
 
+from gpuops.config.sections.section import Section, Text
 from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
@@ -45,22 +44,17 @@ def _one_or_several(value: Any) -> Any:
 
 def _numbers_or_all(value: Any) -> Any:
     """`all` as None; what else is no list of numbers is refused by the type."""
-    if isinstance(value, str) and value != _ALL:
+    if value is None or (isinstance(value, str) and value != _ALL):
         raise ValueError("should be `all`, or a list of numbers: [0, 1]")
     return None if value == _ALL else value
 
 
-Text = Annotated[str, Field(min_length=1, max_length=200)]
 DeviceId = Annotated[Text, AfterValidator(_checked_id)]
 Numbers = list[Annotated[int, Field(ge=0, le=63)]]
 Counts = Annotated[dict[Text, Annotated[int, Field(ge=0, le=128)]], Field(max_length=100)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-
-class _PartSection(_Section):
+class _PartSection(Section):
     """Which GPUs a part is of."""
 
     device_filter: Annotated[
@@ -114,7 +108,7 @@ MigParts = Annotated[list[MigPartSection], Field(min_length=1, max_length=64)]
 VgpuParts = Annotated[list[VgpuPartSection], Field(min_length=1, max_length=64)]
 
 
-class LayoutFile(_Section):
+class LayoutFile(Section):
     """The whole YAML file."""
 
     version: Literal["v1"]

@@ -152,6 +152,7 @@ def test_a_layout_for_other_models_alone_is_refused(gpuops: Gpuops, tmp_path: Pa
         ("mig-configs: {a: [{devices: all, mig-enabled: !!bool x}]}", "line 2, column 47: the tag"),
         ("mig-configs: {a: [{devices: all, mig-enabled: true}]}", "`mig-devices` is missing"),
         ("mig-configs: {a: [{devices: first, mig-enabled: false}]}", "mig-configs.a.0.devices: should be `all`, or a"),
+        ("mig-configs: {a: [{devices: null, mig-enabled: false}]}", "mig-configs.a.0.devices: should be `all`, or a"),
         ("mig-configs: {a: []}", "mig-configs.a: should not be an empty list"),
         ("mig-configs: {}", "mig-configs: "),
         ("vgpu-configs: {a: ['T4-8Q']}", "vgpu-configs.a.0: should have keys of its own"),
