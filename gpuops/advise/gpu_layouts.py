@@ -160,6 +160,18 @@ def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
     return JudgedPart(part, LayoutVerdict.FITS, mode=mode, free=free)
 
 
+def instances_of(part: LayoutPart, form: LayoutForm, board: Board) -> tuple[str, ...]:
+    """The GPU instances that the part asks for; of MIG-backed vGPUs those that they run in. The part fits the model."""
+    if form is LayoutForm.GPU_INSTANCES:
+        return tuple(name for name, number in part.counts for _ in range(number))
+    by_name = dict(_names(board))
+    instances: list[str] = []
+    for name, number in part.counts:
+        profile = by_name[_spelled(name)]
+        instances += [profile.mig_profile or ""] * -(-number // (profile.max_per_gpu_instance or 1))
+    return tuple(instances)
+
+
 def _names(board: Board) -> Iterator[tuple[str, VgpuProfile]]:
     """What the profiles of a GPU model are called: as NVIDIA's driver and as hosts name them."""
     for profile in (*board.profiles, *board.nameless):

@@ -151,6 +151,14 @@ def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
     return content.layouts()
 
 
+def layout_of_option(text: str) -> GpuLayout:
+    """What --mig-layout says: `FILE:NAME`. Raises UsageError, and PolicyError for the file."""
+    file, colon, name = text.rpartition(":")
+    if not colon or not file or not name:
+        raise UsageError(f"--mig-layout {text!r} cannot be read", hint="FILE:NAME, a layout of a file")
+    return layout_named(name, load_layouts(Path(file)), Path(file))
+
+
 def layout_named(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayout:
     """The layout of that name. Raises UsageError with near names."""
     by_name = {layout.name: layout for layout in layouts}
