@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpuops.errors import UsageError
@@ -22,8 +24,8 @@ def part(
     return LayoutPart(gpus, () if model is None else (model,), counts, is_mig_on=on)
 
 
-def applied(*parts: LayoutPart, form: LayoutForm = LayoutForm.GPU_INSTANCES, **of: object) -> ChangedFleet:
-    change = ApplyLayout(GpuLayout("wanted", form, parts), **of)  # type: ignore[arg-type]
+def applied(*parts: LayoutPart, form: LayoutForm = LayoutForm.GPU_INSTANCES, **of: Any) -> ChangedFleet:
+    change = ApplyLayout(GpuLayout("wanted", form, parts), **of)
     return changed_fleet((change,), snapshots.lab(), snapshots.catalog(), None, 1)
 
 
@@ -77,7 +79,7 @@ def test_gpus_that_cannot_have_it_are_left_alone_and_named() -> None:
         ((part(*THREE, gpus=(0,)),), {"host": "esx-01", "gpu": (PciAddress.parse(SECOND),)}, "it has no part for this"),
     ],
 )
-def test_what_cannot_be_is_refused(parts: tuple[LayoutPart, ...], of: dict[str, object], said: str) -> None:
+def test_what_cannot_be_is_refused(parts: tuple[LayoutPart, ...], of: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as refused:
         applied(*parts, **of)
     assert said in refused.value.message
