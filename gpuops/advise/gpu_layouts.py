@@ -7,7 +7,8 @@ GPU instances are judged by the placements of the catalogue (`model/devices/mig.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -36,7 +37,7 @@ class LayoutVerdict(StrEnum):
     FITS = "fits"
     DOES_NOT_FIT = "does not fit"
     UNKNOWN = "unknown"
-    """The catalogue does not say where the vGPUs start."""
+    """NVIDIA has not published where the vGPUs start, or whether they share a GPU instance."""
     OTHER_MODEL = "other model"
     """It is for other GPU models alone."""
 
@@ -101,14 +102,14 @@ def _judge_instances(part: LayoutPart, geometry: MigGeometry, board: Board) -> J
         instances += [kind] * number
     for count, kind in enumerate(instances):
         if next(arrangements(instances[: count + 1], geometry), None) is None:
-            return _misfit(part, _no_place(kind.name, [each.name for each in instances[:count]]))
+            return _misfit(part, _no_place(kind.name, [instance.name for instance in instances[:count]]))
     usable = [kind for kind in geometry.profiles if kind.usable_for_vgpu]
     free = {kind.name: slots for kind in usable if (slots := _room_for(kind, instances, geometry)).possible}
     return JudgedPart(part, LayoutVerdict.FITS, mode=VgpuMode.MULTI_INSTANCE, free=free)
 
 
 def _why_not_an_instance(name: str, kind: InstanceProfile | None, geometry: MigGeometry, board: Board) -> str:
-    usable = ", ".join(each.name for each in geometry.profiles if each.usable_for_vgpu)
+    usable = ", ".join(usable_kind.name for usable_kind in geometry.profiles if usable_kind.usable_for_vgpu)
     if kind is not None:
         return f"no vGPU runs in a GPU instance {name}; vGPUs of {board.name} run in: {usable}"
     if _PART_OF_AN_INSTANCE.match(name):
@@ -116,10 +117,10 @@ def _why_not_an_instance(name: str, kind: InstanceProfile | None, geometry: MigG
     return f"{board.name} has no GPU instance {name}; it has: {usable}"
 
 
-def _no_place(name: str, others: Sequence[str]) -> str:
-    counts = {other: others.count(other) for other in dict.fromkeys(others)}
-    beside = " and ".join(f"{number} x {other}" for other, number in counts.items())
-    return f"no place for a {name} next to {beside}"
+def _no_place(name: str, neighbours: Sequence[str]) -> str:
+    counts = {neighbour: neighbours.count(neighbour) for neighbour in dict.fromkeys(neighbours)}
+    listed = " and ".join(f"{number} x {neighbour}" for neighbour, number in counts.items())
+    return f"no place for a {name} next to {listed}"
 
 
 def _room_for(kind: InstanceProfile, instances: Sequence[InstanceProfile], geometry: MigGeometry) -> Slots:
@@ -135,13 +136,13 @@ def _further(kind: InstanceProfile, placed: tuple[InstancePlacement, ...], geome
 
 
 def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
-    by_name = dict(_names(board))
-    unknown = next((name for name, _ in part.counts if _spelled(name) not in by_name), None)
+    by_name = dict(_profile_names(board))
+    unknown = next((name for name, _ in part.counts if _spell_name(name) not in by_name), None)
     if unknown is not None:
-        similar = near(_spelled(unknown), [profile.name for profile in board.profiles])
-        meant = f"; near: {', '.join(similar)}" if similar else ""
-        return _misfit(part, f"{board.name} has no vGPU type {unknown}{meant}")
-    vgpus = [by_name[_spelled(name)] for name, number in part.counts for _ in range(number)]
+        similar = near(_spell_name(unknown), [profile.name for profile in board.profiles])
+        suggestion = f"; near: {', '.join(similar)}" if similar else ""
+        return _misfit(part, f"{board.name} has no vGPU type {unknown}{suggestion}")
+    vgpus = _vgpus_of(part, board)
     mode = _mode_for(vgpus)
     if mode is None:
         return _misfit(part, "time-sliced and MIG-backed vGPUs never run on one GPU")
@@ -151,6 +152,9 @@ def _judge_vgpus(part: LayoutPart, board: Board) -> JudgedPart:
         verdict, because = _next_fits(vgpu, vgpus[:count], mode, board)
         if verdict is not LayoutVerdict.FITS:
             return JudgedPart(part, verdict, because)
+    if mode is VgpuMode.MULTI_INSTANCE and not _fit_unshared(vgpus, board):
+        because = "whether vGPUs of several series share a GPU instance is not documented"
+        return JudgedPart(part, LayoutVerdict.UNKNOWN, because)
     rooms = {
         profile.name: slots_in_mode(mode, board, vgpus, profile, (None,) * len(vgpus))
         for profile in board.profiles
@@ -164,22 +168,43 @@ def instances_of(part: LayoutPart, form: LayoutForm, board: Board) -> tuple[str,
     """The GPU instances that the part asks for; of MIG-backed vGPUs those that they run in. The part fits the model."""
     if form is LayoutForm.GPU_INSTANCES:
         return tuple(name for name, number in part.counts for _ in range(number))
-    by_name = dict(_names(board))
-    instances: list[str] = []
-    for name, number in part.counts:
-        profile = by_name[_spelled(name)]
-        instances += [profile.mig_profile or ""] * -(-number // (profile.max_per_gpu_instance or 1))
-    return tuple(instances)
+    return _instances_for(_vgpus_of(part, board), shared_by_series=True)
 
 
-def _names(board: Board) -> Iterator[tuple[str, VgpuProfile]]:
+def _instances_for(vgpus: Iterable[VgpuProfile], *, shared_by_series: bool) -> tuple[str, ...]:
+    """The fewest GPU instances that MIG-backed vGPUs run in, if those of one size share them, or only those of one
+    profile do. Which of the two is true is not documented (`capacity.py`)."""
+    counts = Counter(
+        (vgpu.mig_profile or "", vgpu.framebuffer_mib, vgpu.max_per_gpu_instance or 1, shared_by_series or vgpu.name)
+        for vgpu in vgpus
+    )
+    return tuple(
+        instance for (instance, _, per_instance, _), number in counts.items() for _ in range(-(-number // per_instance))
+    )
+
+
+def _vgpus_of(part: LayoutPart, board: Board) -> list[VgpuProfile]:
+    by_name = dict(_profile_names(board))
+    return [by_name[_spell_name(name)] for name, number in part.counts for _ in range(number)]
+
+
+def _fit_unshared(vgpus: Iterable[VgpuProfile], board: Board) -> bool:
+    """Whether they fit if only vGPUs of one profile share a GPU instance."""
+    if board.mig is None:
+        return False
+    kinds = [board.mig.profile(name) for name in _instances_for(vgpus, shared_by_series=False)]
+    instances = [kind for kind in kinds if kind is not None]
+    return len(instances) == len(kinds) and next(arrangements(instances, board.mig), None) is not None
+
+
+def _profile_names(board: Board) -> Iterator[tuple[str, VgpuProfile]]:
     """What the profiles of a GPU model are called: as NVIDIA's driver and as hosts name them."""
     for profile in (*board.profiles, *board.nameless):
         for name in filter(None, (profile.short_name, profile.full_name, profile.name)):
-            yield _spelled(name), profile
+            yield _spell_name(name), profile
 
 
-def _spelled(name: str) -> str:
+def _spell_name(name: str) -> str:
     return "_".join(name.lower().split())
 
 
@@ -193,14 +218,14 @@ def _mode_for(vgpus: Sequence[VgpuProfile]) -> VgpuMode | None:
 
 
 def _next_fits(
-    vgpu: VgpuProfile, others: Sequence[VgpuProfile], mode: VgpuMode, board: Board
+    vgpu: VgpuProfile, neighbours: Sequence[VgpuProfile], mode: VgpuMode, board: Board
 ) -> tuple[LayoutVerdict, str]:
-    """Whether one more vGPU can be on the GPU where the others fit, in some way in which they may all lie."""
-    room = slots_in_mode(mode, board, others, vgpu, (None,) * len(others))
+    """Whether one more vGPU can be on the GPU where these neighbours fit, in one of the ways in which all may lie."""
+    room = slots_in_mode(mode, board, neighbours, vgpu, (None,) * len(neighbours))
     if room.at_most == 0:
-        return LayoutVerdict.DOES_NOT_FIT, _no_place(vgpu.name, [other.name for other in others])
+        return LayoutVerdict.DOES_NOT_FIT, _no_place(vgpu.name, [neighbour.name for neighbour in neighbours])
     if mode is VgpuMode.MIXED_SIZE:
-        shapes = tuple(map(starts_gb, others))
+        shapes = tuple(map(starts_gb, neighbours))
         is_known = vgpu.placement_ids_mixed and all(shape.starts for shape in shapes)
         if not is_known or spread(starts_gb(vgpu), shapes) is None:
             return LayoutVerdict.UNKNOWN, f"where {vgpu.name} and the vGPUs next to it start is not known"

@@ -38,15 +38,15 @@ def _checked_id(text: str) -> str:
     return text
 
 
-def _one_or_several(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+def _one_or_several(content: Any) -> Any:
+    return [content] if isinstance(content, str) else content
 
 
-def _numbers_or_all(value: Any) -> Any:
-    """`all` as None; what else is no list of numbers is refused by the type."""
-    if value is None or (isinstance(value, str) and value != _ALL):
+def _numbers_or_all(content: Any) -> Any:
+    """Return None for `all`. The type then refuses what is no list of numbers."""
+    if content is None or (isinstance(content, str) and content != _ALL):
         raise ValueError("should be `all`, or a list of numbers: [0, 1]")
-    return None if value == _ALL else value
+    return None if content == _ALL else content
 
 
 DeviceId = Annotated[Text, AfterValidator(_checked_id)]
@@ -142,13 +142,13 @@ def load_layouts(path: Path) -> tuple[GpuLayout, ...]:
 def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
     """The layouts of a YAML text; `name` is what an error calls it. Raises PolicyError."""
     try:
-        content = LayoutFile.model_validate(parse_yaml(text, name))
+        layout_file = LayoutFile.model_validate(parse_yaml(text, name))
     except ValidationError as error:
         details = error.errors()[0]
         key = ".".join(str(part) for part in details["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
-    return content.layouts()
+        further = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{further}", hint=_HINT) from error
+    return layout_file.layouts()
 
 
 def layout_of_option(text: str) -> GpuLayout:
@@ -165,5 +165,5 @@ def layout_named(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayo
     if name in by_name:
         return by_name[name]
     near = get_close_matches(name, by_name, n=3)
-    meant = f"; did you mean {', '.join(near)}?" if near else f"; it has: {', '.join(list(by_name)[:10])}"
-    raise UsageError(f"{file} has no layout {name!r}{meant}", hint="name one of them")
+    suggestion = f"; did you mean {', '.join(near)}?" if near else f"; it has: {', '.join(list(by_name)[:10])}"
+    raise UsageError(f"{file} has no layout {name!r}{suggestion}", hint="name one of them")

@@ -87,5 +87,7 @@ def test_a_layout_has_room_for_its_instances_and_no_others(data: st.DataObject) 
 def test_instances_of_vgpus_that_share_them() -> None:
     board = CATALOG.board("rtx-pro-6000")
     assert board is not None
+    series = LayoutPart(None, (), (("DC-1-12Q", 1), ("DC-1-12C", 1), ("DC-1-6Q", 1)))
+    assert instances_of(series, LayoutForm.VGPUS, board) == ("1g.24gb+gfx", "1g.24gb+gfx"), "two sizes"
     part = LayoutPart(None, (), (("DC-1-12Q", 3), ("DC-2-48C", 1)))
     assert instances_of(part, LayoutForm.VGPUS, board) == ("1g.24gb+gfx", "1g.24gb+gfx", "2g.48gb+gfx")

@@ -71,7 +71,7 @@ def _without_gpu(host: Host, address: PciAddress, inventory: Inventory, catalog:
     if gpu is None:
         there = ", ".join(str(each.address) for each in host.gpus) or "none"
         raise UsageError(f"{host.name} has no GPU {address}", hint=f"its GPUs: {there}")
-    world, displaced = emptied(host, [gpu], inventory)
+    world, displaced = with_gpus_emptied(host, [gpu], inventory)
     left = world.hosts[host.ref]
     left = replace(left, gpus=tuple(each for each in left.gpus if each.address != address))
     left = with_offers(left, inventory.hosts.values(), catalog)
@@ -92,7 +92,7 @@ def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> C
     displaced: list[str] = []
     for host in {host.ref: host for host, _ in changing}.values():
         gpus = [gpu for other, gpu in changing if other.ref == host.ref]
-        world, off = emptied(host, gpus, world)
+        world, off = with_gpus_emptied(host, gpus, world)
         displaced += off
         addresses = {gpu.address for gpu in gpus}
         left = world.hosts[host.ref]
@@ -162,7 +162,9 @@ def _able(
     return able, [*(f"left as it is: {each}" for each in against), *doubts]
 
 
-def emptied(host: Host, gpus: Collection[PhysicalGpu], inventory: Inventory) -> tuple[Inventory, tuple[str, ...]]:
+def with_gpus_emptied(
+    host: Host, gpus: Collection[PhysicalGpu], inventory: Inventory
+) -> tuple[Inventory, tuple[str, ...]]:
     """The snapshot with the VMs off that run on these GPUs, and their refs."""
     addresses = {gpu.address for gpu in gpus}
     refs = {ref for gpu in gpus for ref in gpu.vms or ()}

@@ -18,7 +18,7 @@ from gpuops.model.fleet_change import ApplyLayout
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.what_if.gpu_models import board_of, with_offers
-from gpuops.plan.what_if.hardware import Changed, count_gpus, emptied, gpus_meant, unread_gpus
+from gpuops.plan.what_if.hardware import Changed, count_gpus, gpus_meant, unread_gpus, with_gpus_emptied
 
 
 def with_layout(change: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Changed:
@@ -28,27 +28,27 @@ def with_layout(change: ApplyLayout, inventory: Inventory, catalog: Catalog) -> 
     """
     divided: list[tuple[Host, PhysicalGpu]] = []
     unable: list[str] = []
-    others: list[str] = []
+    without_part: list[str] = []
     for host, gpu in gpus_meant(change, inventory, catalog):
         part = _part_for(change.layout, gpu, host)
-        after = _divided(change.layout, part, gpu, catalog) if part is not None else None
+        after = _divide_gpu(change.layout, part, gpu, catalog) if part is not None else None
         if after is None:
-            others.append(f"{host.name} {gpu.address}: it has no part for this {gpu.name}")
+            without_part.append(f"{host.name} {gpu.address}: it has no part for this {gpu.name}")
         elif isinstance(after, str):
             unable.append(f"{host.name} {gpu.address}: {after}")
         else:
             divided.append((host, after))
-    if not divided or (change.gpu and (unable or others)):
+    if not divided or (change.gpu and (unable or without_part)):
         hint = "choose other GPUs by --host, --model or --gpu, or another layout"
-        raise UsageError(f"the layout {change.layout.name!r} cannot be: {(*unable, *others)[0]}", hint=hint)
-    world, displaced = _divide(divided, inventory, catalog)
+        raise UsageError(f"the layout {change.layout.name!r} cannot be: {(*unable, *without_part)[0]}", hint=hint)
+    world, displaced = _divide_gpus(divided, inventory, catalog)
     names = ", ".join(sorted({host.name for host, _ in divided}))
     gpus = [gpu for _, gpu in divided]
-    done = f"{count_gpus(len(gpus))} of {names} with the layout {change.layout.name}: {_contents(gpus)}"
-    return Changed(world, done, displaced, (*(f"left as it is: {text}" for text in unable), *unread_gpus(gpus)))
+    change_text = f"{count_gpus(len(gpus))} of {names} with the layout {change.layout.name}: {_contents(gpus)}"
+    return Changed(world, change_text, displaced, (*(f"left as it is: {text}" for text in unable), *unread_gpus(gpus)))
 
 
-def _divide(
+def _divide_gpus(
     divided: Sequence[tuple[Host, PhysicalGpu]], inventory: Inventory, catalog: Catalog
 ) -> tuple[Inventory, tuple[str, ...]]:
     """The snapshot with these GPUs as they are here, and the refs of the VMs that ran on them."""
@@ -61,7 +61,7 @@ def _divide(
     return world, tuple(displaced)
 
 
-def _divided(layout: GpuLayout, part: LayoutPart, gpu: PhysicalGpu, catalog: Catalog) -> PhysicalGpu | str:
+def _divide_gpu(layout: GpuLayout, part: LayoutPart, gpu: PhysicalGpu, catalog: Catalog) -> PhysicalGpu | str:
     """The GPU as the part has it, or why it cannot be."""
     board = board_of(gpu, catalog)
     if gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
@@ -98,7 +98,7 @@ def _on_host(
     """The snapshot with these GPUs of the host as they are here, empty, and the refs of the VMs that ran on them."""
     divided = {gpu.address: gpu for gpu in gpus}
     changing = [gpu for gpu in host.gpus if gpu.address in divided and _differs(gpu, divided[gpu.address])]
-    world, off = emptied(host, changing, inventory)
+    world, off = with_gpus_emptied(host, changing, inventory)
     emptied_host = world.hosts[host.ref]
     after = tuple(
         replace(gpu, vgpu_mode=new.vgpu_mode, gpu_instances=new.gpu_instances, vgpus=None)

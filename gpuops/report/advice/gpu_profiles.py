@@ -67,12 +67,12 @@ def _time_sliced(answer: GpuProfiles) -> TextTable:
         )
         for profile in answer.time_sliced
     )
-    for row in _folded(rows):
+    for row in _fold_series(rows):
         table.add_row(*row)
     return table
 
 
-def _folded(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterator[tuple[str, ...]]:
+def _fold_series(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterator[tuple[str, ...]]:
     """Profiles that differ in the letter of their series alone share a row: `nvidia_a40-8c|q`."""
     series: dict[tuple[str, ...], list[str]] = {}
     for profile, *figures in rows:
@@ -99,7 +99,7 @@ def _mixed_sizes(answer: GpuProfiles) -> Iterator[Shown]:
         yield "mixed-size mode: not known, NVIDIA's documents disagree" if is_unknown else "mixed-size mode: none"
         return
     yield "mixed-size mode: next to one vGPU of the size in the row fit so many of the size in the column"
-    headers = [size(each.memory_mib) for each in sizes]
+    headers = [size(column.memory_mib) for column in sizes]
     table = TextTable("", *headers, "may start at (GiB)", right=range(len(sizes) + 1))
     for row in sizes:
         table.add_row(size(row.memory_mib), *map(figure, row.next_to_one), _starts(row.starts_gib))
@@ -131,7 +131,7 @@ def _mig(answer: GpuProfiles) -> Iterator[Shown]:
         )
         for profile in answer.mig_backed
     )
-    for row in _folded(rows):
+    for row in _fold_series(rows):
         table.add_row(*row)
     yield table
     yield "GPU instances that fit together: all of a row, or some of them"
@@ -159,7 +159,7 @@ def profiles_document(answer: GpuProfiles) -> Document:
         "kind": "profiles",
         "model": _model(board),
         "profiles": [_profile(board, profile) for profile in (*answer.time_sliced, *answer.mig_backed)],
-        "mixed_sizes": [_mixed(row, answer.mixed_sizes) for row in answer.mixed_sizes],
+        "mixed_sizes": [_mixed_size_document(row, answer.mixed_sizes) for row in answer.mixed_sizes],
         "mig": _mig_document(answer.mig, answer.mig_backed) if answer.mig is not None else None,
     }
 
@@ -194,7 +194,7 @@ def _profile(board: Board, profile: VgpuProfile) -> Document:
     }
 
 
-def _mixed(row: MixedSize, sizes: Sequence[MixedSize]) -> Document:
+def _mixed_size_document(row: MixedSize, sizes: Sequence[MixedSize]) -> Document:
     return {
         "memory_mib": row.memory_mib,
         "most": row.most,

@@ -127,6 +127,7 @@ def test_mig_backed_vgpus(gpuops: Gpuops, tmp_path: Path) -> None:
         ("a40", '"A100-8C": 1', 3, "does not fit", "NVIDIA A40 has no vGPU type A100-8C; near: nvidia_a40-8c"),
         ("a100", '"A100-8C": 1, "A100-1-5C": 1', 3, "does not fit", "time-sliced and MIG-backed vGPUs never run"),
         ("p40", '"P40-12Q": 1, "P40-8Q": 1', 3, "does not fit", "Tesla P40 has no mixed-size mode"),
+        ("rtx-pro-6000", '"DC-1-12Q": 1, "DC-1-12C": 1, "DC-1-24Q": 3', 3, "unknown", "share a GPU instance is not"),
         ("h20", '"H20-48C": 1, "H20-24C": 1', 3, "unknown", "start is not known"),
     ],
 )
