@@ -107,7 +107,8 @@ def free_slots(
     known = tuple(holder for holder in running if holder is not None)
     if len(known) < len(running):
         return _unknown("a vGPU runs on it whose profile is not in the catalogue")
-    return _in_mode(gpu.vgpu_mode, board, known, wanted, starts or (None,) * len(known))
+    lying = starts or (None,) * len(known)
+    return slots_in_mode(gpu.vgpu_mode, board, known, wanted, lying, instances=gpu.gpu_instances)
 
 
 def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
@@ -122,20 +123,27 @@ def _serves_no_vgpu(gpu: PhysicalGpu) -> Slots | None:
     return None
 
 
-def _in_mode(
+def slots_in_mode(
     mode: VgpuMode | None,
     board: Board,
     running: Sequence[VgpuProfile],
     wanted: VgpuProfile,
     starts: Sequence[int | None],
+    *,
+    instances: Sequence[str] | None = None,
 ) -> Slots:
+    """How many more vGPUs of `wanted` fit a GPU of that model and mode beside the running ones.
+
+    `starts`: where each of the running ones lies, None where that is not known. `instances`: the GPU instances that the
+    GPU has and no others; None = the host creates them.
+    """
     match mode:
         case VgpuMode.SAME_SIZE:
             return _time_sliced_only(running, wanted) or _same_size(running, wanted)
         case VgpuMode.MIXED_SIZE:
             return _time_sliced_only(running, wanted) or _mixed_size(board, running, wanted, starts)
         case VgpuMode.MULTI_INSTANCE:
-            return _mig_backed_only(running, wanted) or _multi_instance(board, running, wanted, starts)
+            return _mig_backed_only(running, wanted) or _multi_instance(board, running, wanted, starts, instances)
         case VgpuMode.NONE:
             return _unknown("it shows no vGPU mode")
         case None:
@@ -151,7 +159,7 @@ def _in_unknown_mode(
     if running or board.mig is None:
         multi_instance = any(holder.mig_backed for holder in running)
         mode = VgpuMode.MULTI_INSTANCE if multi_instance else VgpuMode.SAME_SIZE
-        return _in_mode(mode, board, running, wanted, starts)
+        return slots_in_mode(mode, board, running, wanted, starts)
     return Slots(0, wanted.max_per_gpu, "whether it is in MIG mode is not known")
 
 
@@ -216,7 +224,11 @@ def _lying(shape: Shape, start: int | None) -> Shape:
 
 
 def _multi_instance(
-    board: Board, running: Sequence[VgpuProfile], wanted: VgpuProfile, starts: Sequence[int | None]
+    board: Board,
+    running: Sequence[VgpuProfile],
+    wanted: VgpuProfile,
+    starts: Sequence[int | None],
+    existing: Sequence[str] | None,
 ) -> Slots:
     """Room where each vGPU runs in a GPU instance.
 
@@ -237,15 +249,32 @@ def _multi_instance(
     for by_size in (True, False) if unsure else (True,):
         sharers = _sharers(board, running, starts, by_size=by_size)
         for instances in _instances_in_use(sharers, board.mig.memory_slices if board.mig else 0):
-            shapes = tuple(shape for each in instances for shape in each.shapes)
-            free = spread(slices(own), shapes)
+            free = _free_instances(own, instances, existing)
             if free is not None:
-                fewest_instances = min(fewest_instances, len(shapes))
+                fewest_instances = min(fewest_instances, sum(len(each.shapes) for each in instances))
                 rooms.append(_with_started(free, limit, wanted, instances))
     if not rooms:
         return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
     room = Spread(min(each.fewest for each in rooms), max(each.most for each in rooms))
+    if existing is not None:
+        count = existing.count(own.name)
+        return _range(room, f"its {count} x {own.name} are in use" if count else f"its layout has no {own.name}")
     return _range(room, f"no GPU instance {own.name} fits beside the {fewest_instances} there")
+
+
+def _free_instances(
+    kind: InstanceProfile, in_use: Sequence[_InstancesInUse], existing: Sequence[str] | None
+) -> Spread | None:
+    """How many more GPU instances of a kind there may be; None = those in use cannot all be on the GPU.
+
+    `existing`: the instances that the GPU has and no others.
+    """
+    if existing is None:
+        return spread(slices(kind), tuple(shape for each in in_use for shape in each.shapes))
+    free = Counter(existing)
+    for each in in_use:
+        free[each.sharers.kind.name] -= len(each.shapes)
+    return None if any(count < 0 for count in free.values()) else Spread(free[kind.name], free[kind.name])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gpuops.advise.idle import JudgedVm
     from gpuops.advise.replay import Replay
     from gpuops.advise.run_out import RunOut
+    from gpuops.model.devices.catalog import Catalog
+    from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
@@ -31,10 +33,11 @@ STALE: Final = timedelta(seconds=60)
 """A plan this old is made again before it is done: a prompt may have waited for its answer for hours."""
 
 
-def place(request: Place, site: Site) -> Placements:
+def place(request: Place, site: Site, layout: ApplyLayout | None = None) -> Placements:
     """Where VMs that do not exist yet would go on this site, and why. Nothing is ever written.
 
-    Raises ProfileUnknown, ProfileAmbiguous.
+    `layout`: the answer is as if GPUs had its GPU instances and no others. Raises ProfileUnknown, ProfileAmbiguous, and
+    with a layout UsageError and HostNotFound.
     """
     inventory = site.vcenter.inventory()
     if request.needs_tags:
@@ -44,8 +47,19 @@ def place(request: Place, site: Site) -> Placements:
         inventory = site.vcenter.with_config_targets(inventory, hosts)
     inventory = site.with_vgpus(inventory)
     catalog = catalog_of(inventory)
+    if layout is not None:
+        return _on_layout(request, layout, inventory, catalog)
     request.check_profiles(inventory, catalog)
     return request.placements(inventory, catalog)
+
+
+def _on_layout(request: Place, layout: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Placements:
+    from gpuops.plan.what_if.fleet import changed_fleet
+
+    fleet = changed_fleet((layout,), inventory, catalog, None, 1)
+    request.check_profiles(fleet.inventory, catalog)
+    answer = request.placements(fleet.inventory, catalog)
+    return replace(answer, before=inventory, doubts=(*fleet.in_words, *answer.doubts))
 
 
 def idle(

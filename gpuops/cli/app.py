@@ -36,6 +36,7 @@ SECTIONS: Final = {
         "inventory": "Show hosts, NUMA nodes, GPUs, who holds them, what is free.",
         "top": "Watch hosts, GPUs and VMs, and what they use now.",
         "capacity": "Say how many more vGPUs and whole GPUs fit.",
+        "profiles": "Show vGPU profiles of a GPU model, and which mix.",
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
         "job": "Say where jobs in containers fit, and how long they take.",
@@ -102,7 +103,7 @@ class Commands(UserDict[str, Any]):
 _FOLDERS: Final = {
     "monitoring": ("diagnose", "doctor", "guest", "inventory", "readiness", "report", "roles", "top"),
     "services": ("metrics", "notify", "observe", "runner", "serve"),
-    "advice": ("capacity", "place", "size", "what-if"),
+    "advice": ("capacity", "place", "profiles", "size", "what-if"),
     "vms": ("attach", "defrag", "detach"),
     "workloads": ("cluster", "job", "pool"),
     "nights": ("broker", "history", "idle", "queue", "rotate"),

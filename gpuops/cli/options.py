@@ -38,6 +38,15 @@ def formats(incomplete: str) -> list[str]:
     return [each for each in WITHOUT_CSV if each.startswith(incomplete)]
 
 
+Format = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        "--output", "-o", metavar=f"<{'|'.join(WITHOUT_CSV)}>", help="text, json or yaml.", autocompletion=formats
+    ),
+]
+"""--output of a command that reaches no vCenter; None = what stands before the command."""
+
+
 class Shell(StrEnum):
     """How hosts themselves are asked."""
 

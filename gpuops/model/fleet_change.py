@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.devices.gpu_layout import GpuLayout
 
 
 class GpuServing(StrEnum):
@@ -62,6 +63,19 @@ class ChangeGpuMode:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyLayout:
+    """GPUs that have the GPU instances of a named layout, or that are out of MIG mode where it says so."""
+
+    layout: GpuLayout
+    host: str | None = None
+    """Shell pattern over the names of hosts; None = all."""
+    model: str | None = None
+    """Only GPUs of this model."""
+    gpu: tuple[PciAddress, ...] = ()
+    """Only GPUs at these addresses."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeProfile:
     """VMs whose vGPUs are of another profile."""
 
@@ -79,4 +93,4 @@ class AddVms:
     """A pool of the policy, or a vGPU profile."""
 
 
-FleetChange = AddHosts | LoseHost | LoseGpu | ChangeGpuMode | ChangeProfile | AddVms
+FleetChange = AddHosts | LoseHost | LoseGpu | ChangeGpuMode | ApplyLayout | ChangeProfile | AddVms

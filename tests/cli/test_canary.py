@@ -140,6 +140,8 @@ WITHOUT_LOGIN: Final = frozenset(
         "diagnose train",
         "demo",
         "help",
+        "mig check",
+        "profiles",
         "schema",
         "sim serve",
         "sim faults",

@@ -17,6 +17,7 @@ from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.queue.place import Place
 
 if TYPE_CHECKING:
+    from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.workloads.workload import Workload
 
 
@@ -71,6 +72,12 @@ def place(
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
     ] = None,
+    mig_layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE:NAME", help="As if GPUs, those of --host, had the GPU instances of this layout alone."
+        ),
+    ] = None,
     saved: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
     ] = None,
@@ -87,6 +94,7 @@ def place(
       gpuops place --gpus 1 --model l40s --vcpu 8 --memory 64GiB --numa required --explain --vcenter sim:lab
       gpuops place --file templates/requests.yaml --output json --vcenter sim:lab
       gpuops place --file templates/requests.yaml --optimize --vcenter sim:lab
+      gpuops place --file templates/requests.yaml --mig-layout templates/mig-layout.yaml:balanced --vcenter sim:lab
     """
     given = _given(one)
     workloads = _of_file(file, given) if file is not None else (_single(given),)
@@ -95,9 +103,10 @@ def place(
     from gpuops.cli.opening import open_site, remember
     from gpuops.report.advice.placement import placements_document, placements_text
 
+    layout = _layout(mig_layout, one.host) if mig_layout is not None else None
     with open_site(common, saved=saved) as site:
         host_shell.give_to(site, saved)
-        found = api.place(replace(request, workloads=workloads), site)
+        found = api.place(replace(request, workloads=workloads), site, layout)
     if saved is None:
         remember(common, found.before)
     output.show(
@@ -105,6 +114,13 @@ def place(
     )
     if found.exit_code:
         raise typer.Exit(found.exit_code)
+
+
+def _layout(text: str, host: str | None) -> ApplyLayout:
+    from gpuops.config.layout_file import layout_of_option
+    from gpuops.model.fleet_change import ApplyLayout
+
+    return ApplyLayout(layout_of_option(text), host)
 
 
 def _given(one: OneVm) -> dict[str, object]:

@@ -34,9 +34,17 @@ class ChangesSaid:
     lose_host: Annotated[tuple[str, ...], Option("A host is dead.", "HOST", Names.HOSTS)] = ()
     lose_gpu: Annotated[tuple[str, ...], Option("A GPU is gone: esx-01/0000:3b:00.0.", "HOST/PCI-ADDRESS")] = ()
     mode: Annotated[GpuServing | None, Option("GPUs serve vGPUs so; those of --host, --model and --gpu.")] = None
-    host: Annotated[str | None, Option("With --mode: hosts named so (esx-0*).", "PATTERN", Names.HOSTS)] = None
-    model: Annotated[str | None, Option("With --mode: GPUs of this model (a40).", "NAME")] = None
-    gpu: Annotated[tuple[str, ...], Option("With --mode: GPUs at this address.", "PCI-ADDRESS", Names.DEVICES)] = ()
+    mig_layout: Annotated[
+        str | None,
+        Option("GPUs have the GPU instances of this layout; those of --host, --model and --gpu.", "FILE:NAME"),
+    ] = None
+    host: Annotated[
+        str | None, Option("With --mode or --mig-layout: hosts named so (esx-0*).", "PATTERN", Names.HOSTS)
+    ] = None
+    model: Annotated[str | None, Option("With --mode or --mig-layout: GPUs of this model (a40).", "NAME")] = None
+    gpu: Annotated[
+        tuple[str, ...], Option("With --mode or --mig-layout: GPUs at this address.", "PCI-ADDRESS", Names.DEVICES)
+    ] = ()
     change_profile: Annotated[
         tuple[str, ...], Option("VMs named so, or a pool of --policy, have another profile.", "'vdi-*=a40-4q'")
     ] = ()
@@ -89,6 +97,7 @@ def what_if(
     Examples:
       gpuops what-if --add-hosts 2xL40S:8 --vcenter sim:lab
       gpuops what-if --mode mixed-size --host esx-02* --requests templates/requests.yaml --vcenter sim:lab
+      gpuops what-if --mig-layout templates/mig-layout.yaml:balanced --arrivals 20 --vcenter sim:lab
       gpuops what-if --lose-host esx-01.lab --policy templates/policy.yaml --vcenter sim:lab
       gpuops what-if --changes templates/what-if.yaml --arrivals 40 --output json --vcenter sim:lab
     """
@@ -120,22 +129,34 @@ def what_if(
 def _changes(said: ChangesSaid, file: Path | None) -> tuple[FleetChange, ...]:
     """All changes, those of options first. Raises UsageError."""
     from gpuops.config.changes_file import added_hosts, added_vms, changed_profiles, load_changes, lost_gpus
-    from gpuops.model.devices.gpu import PciAddress
-    from gpuops.model.fleet_change import ChangeGpuMode, LoseHost
+    from gpuops.model.fleet_change import LoseHost
 
-    stray = {"--host": said.host, "--model": said.model, "--gpu": said.gpu}
-    given = next((name for name, value in stray.items() if value), None)
-    if said.mode is None and given is not None:
-        raise UsageError(f"{given} is of --mode", hint="say which: --mode mixed-size")
-    modes = []
-    if said.mode is not None:
-        modes.append(ChangeGpuMode(said.mode, said.host, said.model, tuple(map(PciAddress.parse, said.gpu))))
     return (
         *added_hosts(said.add_hosts, said.like),
         *map(LoseHost, said.lose_host),
         *lost_gpus(said.lose_gpu),
-        *modes,
+        *_of_gpus(said),
         *changed_profiles(said.change_profile),
         *added_vms(said.add_vms),
         *(load_changes(file) if file is not None else ()),
     )
+
+
+def _of_gpus(said: ChangesSaid) -> tuple[FleetChange, ...]:
+    """The change of --mode or --mig-layout, of the GPUs that --host, --model and --gpu name. Raises UsageError."""
+    from gpuops.config.layout_file import layout_of_option
+    from gpuops.model.devices.gpu import PciAddress
+    from gpuops.model.fleet_change import ApplyLayout, ChangeGpuMode
+
+    if said.mode is not None and said.mig_layout is not None:
+        raise UsageError("--mode and --mig-layout exclude each other", hint="leave one of them out")
+    addresses = tuple(map(PciAddress.parse, said.gpu))
+    if said.mode is not None:
+        return (ChangeGpuMode(said.mode, said.host, said.model, addresses),)
+    if said.mig_layout is not None:
+        return (ApplyLayout(layout_of_option(said.mig_layout), said.host, said.model, addresses),)
+    stray = {"--host": said.host, "--model": said.model, "--gpu": said.gpu}
+    option = next((name for name, value in stray.items() if value), None)
+    if option is not None:
+        raise UsageError(f"{option} is of --mode or --mig-layout", hint="say which: --mode mixed-size")
+    return ()

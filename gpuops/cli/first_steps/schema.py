@@ -31,6 +31,7 @@ INPUTS: Final = {
     "cluster": InputFile("A cluster of `gpuops cluster`", "gpuops.config.cluster_file:ClusterFile"),
     "config": InputFile("The configuration file: named vCenters", "gpuops.config.vcenter.targets:Configuration"),
     "jobs": InputFile("Jobs of `gpuops job`", "gpuops.config.jobs_file:JobsFile"),
+    "mig-layout": InputFile("Layouts of `gpuops mig check`", "gpuops.config.layout_file:LayoutFile"),
     "policy": InputFile("A rotation policy", "gpuops.config.sections.policy_file:PolicyFile"),
     "pool": InputFile("A pool of `gpuops pool`", "gpuops.config.pool_file:PoolFile"),
     "remote-gpu": InputFile(
@@ -56,7 +57,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a document of --output json, or of a file that gpuops reads.
 
-    The name of a document is its `kind`; a file is called case, cluster, config, jobs, policy,
+    The name of a document is its `kind`; a file is called case, cluster, config, jobs, mig-layout, policy,
     pool, remote-gpu, requests, role-file, scenario, what-if-changes or workloads.
 
     \b

@@ -14,8 +14,7 @@ import typer
 
 from gpuops.cli import completion, output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import WITHOUT_CSV, formats
-from gpuops.cli.output import OutputFormat
+from gpuops.cli.options import Format
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
@@ -128,18 +127,10 @@ def serve(
                 ready_file.unlink(missing_ok=True)
 
 
-Format = Annotated[
-    OutputFormat,
-    typer.Option(
-        "--output", "-o", metavar=f"<{'|'.join(WITHOUT_CSV)}>", help="text, json or yaml.", autocompletion=formats
-    ),
-]
-
-
 @sim.command()
 def ledger(
     ready_file: Annotated[Path, typer.Option(metavar="FILE", help="The file that `sim serve` wrote.")],
-    format: Format = OutputFormat.TEXT,
+    format: Format = None,
 ) -> None:
     """Print every effect that was applied to a served simulated vCenter, in order.
 
@@ -151,14 +142,15 @@ def ledger(
     from gpuops.sim.wire import ready_file as ready
     from gpuops.sim.wire.sim_client import SimClient
 
-    output.choose(format)
+    if format is not None:
+        output.choose(format)
     entries = SimClient(ready.read(ready_file)).ledger()
     output.show(ledger_text(entries), ledger_document(entries))
 
 
 @sim.command("faults")
 def list_faults(
-    format: Format = OutputFormat.TEXT,
+    format: Format = None,
 ) -> None:
     """List the faults that a served simulated vCenter can have in store.
 
@@ -170,7 +162,8 @@ def list_faults(
     from gpuops.report.first_steps.simulator import faults_document, faults_text
     from gpuops.sim.fault_injection.catalogue import catalogue
 
-    output.choose(format)
+    if format is not None:
+        output.choose(format)
     known = [(fault.id, fault.sees) for fault in catalogue().values()]
     output.show(faults_text(known), faults_document(known))
 

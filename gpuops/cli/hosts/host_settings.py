@@ -5,13 +5,14 @@ With `--reboot rolling` a setting is brought into force host by host, as a chang
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.cli.options import CommonOptions, DryRun, HostShellOptions, RebootOptions
+from gpuops.cli.options import CommonOptions, DryRun, Format, HostShellOptions, RebootOptions
 from gpuops.cli.spread import Fixed, reads_sites, spread
 from gpuops.errors import UsageError
 from gpuops.plan.core.scope import Scope
@@ -165,7 +166,7 @@ def passthrough_off(
     set_on_hosts(request, "passthrough-off", common, rebooting, dry_run=dry_run)
 
 
-mig = VerbTable("mig", "Show MIG mode of hosts' GPUs, and switch it by the hosts' own nvidia-smi.")
+mig = VerbTable("mig", "Show and switch MIG mode of hosts' GPUs, and check layouts of GPU instances.")
 mig_set = VerbTable("set", "Switch MIG mode of GPUs on or off.")
 mig.add_typer(mig_set)
 
@@ -230,6 +231,42 @@ def mig_off(
       gpuops mig set off --host esx-01.lab --host-shell ssh --reboot rolling --dry-run --vcenter prod
     """
     _switch_mig(request, common, rebooting, host_shell, dry_run=dry_run)
+
+
+@mig.command("check")
+def mig_check(
+    file: Annotated[
+        Path, typer.Option(metavar="FILE", help="Layouts in the form of mig-parted or vgpu-device-manager.")
+    ],
+    model: Annotated[str, typer.Option(metavar="NAME", help="GPU model: a100 (gpuops profiles lists them).")],
+    config: Annotated[str | None, typer.Option(metavar="NAME", help="Only the layout of this name.")] = None,
+    format: Format = None,
+) -> None:
+    """Say whether GPUs of a model can have the named layouts of a file, and what else would fit. Asks no vCenter.
+
+    Exit code 3 when one cannot be, or when none is for that model.
+
+    \b
+    Examples:
+      gpuops mig check --file templates/mig-layout.yaml --model a100
+      gpuops mig check --file templates/mig-layout.yaml --config balanced --model h100 --output json
+    """
+    from gpuops.advise.gpu_layouts import judge_layout
+    from gpuops.catalog import load
+    from gpuops.config.layout_file import layout_named, load_layouts
+    from gpuops.plan.what_if.gpu_models import board_meant
+    from gpuops.report.hosts.gpu_layouts import layouts_document, layouts_exit_code, layouts_text
+
+    if format is not None:
+        output.choose(format)
+    board = board_meant(model, load(everything=True))
+    layouts = load_layouts(file)
+    if config is not None:
+        layouts = (layout_named(config, layouts, file),)
+    judged = [judge_layout(layout, board) for layout in layouts]
+    output.show(layouts_text(judged, board, file), layouts_document(judged, board, file))
+    if code := layouts_exit_code(judged):
+        raise typer.Exit(code)
 
 
 def _switch_mig(

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.model.devices.mig import MigGeometry
-from gpuops.model.devices.vgpu import Verified, VgpuProfile
+from gpuops.model.devices.vgpu import Series, Verified, VgpuProfile
 
 
 class Generation(StrEnum):
@@ -91,6 +91,15 @@ class Board:
     profiles: tuple[VgpuProfile, ...]
     nameless: tuple[VgpuProfile, ...] = ()
     """Profiles whose name in vCenter is not known: listed, never attached."""
+
+    def most_in_one_vm(self, profile: VgpuProfile) -> int | None:
+        """How many vGPUs of a profile of this board one VM may have; None = unknown. vSphere limits them further."""
+        part = self.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not self.is_whole(profile)
+        return 1 if part or profile.series in (Series.A, Series.B) else profile.max_per_vm
+
+    def is_whole(self, profile: VgpuProfile) -> bool:
+        """Whether a vGPU of the profile has all memory of a GPU, without MIG."""
+        return profile.framebuffer_mib >= self.framebuffer_mib and not profile.mig_backed
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,7 @@ class VgpuPlacement:
     vms="vms",
     vgpus="vgpus",
     health="health",
+    gpu_instances="gpu_instances",
 )
 @dataclass(frozen=True, slots=True)
 class PhysicalGpu:
@@ -145,6 +146,9 @@ class PhysicalGpu:
     """Each vGPU on it now; None = the host was not asked, for vCenter does not tell."""
     health: GpuHealth | None = None
     """As its host's nvidia-smi reports it; None = the host was not asked, or did not answer about this GPU."""
+    gpu_instances: tuple[str, ...] | None = None
+    """The GPU instances that it has and no others, by name; None = the host creates them as vGPUs start, as ESXi does.
+    Only a question about a named layout sets it."""
 
     @property
     def passed_through(self) -> bool:
@@ -180,4 +184,5 @@ class PhysicalGpu:
             self.vgpu_mode,
             self.is_active_in_passthrough,
             self.vgpu_obstacle,
+            self.gpu_instances,
         )

@@ -108,6 +108,29 @@ def arrangements(wanted: Sequence[InstanceProfile], geometry: MigGeometry) -> It
     yield from _arrange(ordered, (), geometry)
 
 
+def fullest_sets(kinds: Sequence[InstanceProfile], geometry: MigGeometry) -> list[tuple[int, ...]]:
+    """Every set of GPU instances of these kinds beside which none of them fits; how many of each kind, in their order.
+
+    Each smaller set fits too. Example: on A30, of 4g, 2g and 1g: (1, 0, 0), (0, 2, 0), (0, 1, 2) and (0, 0, 4).
+    """
+    fullest, to_extend = [], [(0,) * len(kinds)]
+    seen = set(to_extend)
+    while to_extend:
+        counts = to_extend.pop()
+        larger = [(*counts[:at], count + 1, *counts[at + 1 :]) for at, count in enumerate(counts)]
+        fitting = [more for more in larger if more in seen or _can_exist(kinds, more, geometry)]
+        if not fitting:
+            fullest.append(counts)
+        to_extend += [more for more in fitting if more not in seen]
+        seen.update(fitting)
+    return sorted(fullest, reverse=True)
+
+
+def _can_exist(kinds: Sequence[InstanceProfile], counts: Sequence[int], geometry: MigGeometry) -> bool:
+    instances = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
+    return next(arrangements(instances, geometry), None) is not None
+
+
 def _arrange(
     rest: Sequence[InstanceProfile], placed: tuple[InstancePlacement, ...], geometry: MigGeometry
 ) -> Iterator[tuple[InstancePlacement, ...]]:

@@ -130,7 +130,7 @@ def several_vgpus(case: Case) -> Iterator[Finding]:
             continue
         if facts.max_per_vm is not None and count > facts.max_per_vm:
             yield Rejection(case.vm.name, f"vGPUs allowed in one VM with {profile}", count, facts.max_per_vm)
-        whole = facts.framebuffer_mib >= board.framebuffer_mib and not facts.mig_backed
+        whole = board.is_whole(facts)
         if board.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not whole:
             yield Rejection(case.vm.name, f"several vGPUs on {board.name} are whole-GPU profiles; {profile} is not")
         elif case.release is not None and case.release < (8,) and not whole:

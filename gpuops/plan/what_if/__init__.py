@@ -3,6 +3,7 @@
 * `gpu_models.py`   which GPU model is meant, and which vGPU profiles a GPU offers in a mode
 * `new_hosts.py`    hosts that are added, made as one that is there
 * `hardware.py`     hosts and GPUs that are added, lost or in another mode, and the VMs that have to start anew
+* `layouts.py`      GPUs that have the GPU instances of a named layout
 * `vms.py`          VMs with another profile, and more VMs
 * `fleet.py`        `changed_fleet`: all changes of a question on one snapshot
 * `demand.py`       what is asked of both fleets: requests of a file, recorded days, or made-up arrivals

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.fleet_change import AddVms, ChangeProfile, FleetChange
+from gpuops.model.fleet_change import AddVms, ApplyLayout, ChangeProfile, FleetChange
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
@@ -15,6 +15,7 @@ from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.hosts.readiness.loss import Stranded, restarted
 from gpuops.plan.placement.project import project
 from gpuops.plan.what_if.hardware import with_hardware
+from gpuops.plan.what_if.layouts import with_layout
 from gpuops.plan.what_if.vms import with_more_vms, with_profile
 
 
@@ -36,6 +37,16 @@ class ChangedFleet:
     more_placed: int = 0
     """Of the VMs that were added, and those that run."""
 
+    @property
+    def in_words(self) -> tuple[str, ...]:
+        """What was changed and what follows for the VMs that ran there, one line for each."""
+        return (
+            *(f"as if: {change}" for change in self.done),
+            *self.notes,
+            *(f"{vm.name} would start anew on {host.name}" for vm, host in self.restarts),
+            *(f"{each.vm.name} would find no place: {each.reasons[0]}" for each in self.stranded),
+        )
+
 
 def changed_fleet(
     changes: Sequence[FleetChange], inventory: Inventory, catalog: Catalog, policy: Policy | None, seed: int
@@ -50,6 +61,8 @@ def changed_fleet(
             continue
         if isinstance(change, ChangeProfile):
             found = with_profile(change, world, catalog, policy)
+        elif isinstance(change, ApplyLayout):
+            found = with_layout(change, world, catalog)
         else:
             found = with_hardware(change, number, world, catalog)
         world = found.inventory

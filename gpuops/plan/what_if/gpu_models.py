@@ -34,7 +34,7 @@ def board_meant(text: str, catalog: Catalog) -> Board:
     known = {board.key.lower(): board.key for board in catalog.boards}
     near = [known[each] for each in get_close_matches(wanted.removeprefix("nvidia ").replace(" ", "-"), known, n=3)]
     meant = f"; did you mean {', '.join(near)}?" if near else ""
-    hint = "name it as its vGPU profiles do: l40s of nvidia_l40s-8q"
+    hint = "gpuops profiles lists the GPU models"
     raise UsageError(f"no GPU model {text!r} in the catalogue{meant}", hint=hint)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from gpuops.errors import HostNotFound, UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu
-from gpuops.model.fleet_change import AddHosts, ChangeGpuMode, GpuServing, LoseGpu, LoseHost
+from gpuops.model.fleet_change import AddHosts, ApplyLayout, ChangeGpuMode, GpuServing, LoseGpu, LoseHost
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, is_gpu
@@ -71,46 +71,52 @@ def _without_gpu(host: Host, address: PciAddress, inventory: Inventory, catalog:
     if gpu is None:
         there = ", ".join(str(each.address) for each in host.gpus) or "none"
         raise UsageError(f"{host.name} has no GPU {address}", hint=f"its GPUs: {there}")
-    world, displaced = _emptied(host, [gpu], inventory)
+    world, displaced = with_gpus_emptied(host, [gpu], inventory)
     left = world.hosts[host.ref]
     left = replace(left, gpus=tuple(each for each in left.gpus if each.address != address))
     left = with_offers(left, inventory.hosts.values(), catalog)
-    return Changed(world.with_hosts([left]), f"{host.name} loses GPU {address} ({gpu.name})", displaced, _unread([gpu]))
+    return Changed(
+        world.with_hosts([left]), f"{host.name} loses GPU {address} ({gpu.name})", displaced, unread_gpus([gpu])
+    )
 
 
 def _in_mode(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> Changed:
-    meant = _meant(change, inventory, catalog)
+    meant = gpus_meant(change, inventory, catalog)
     able, notes = _able(change, meant, catalog)
     changing = [(host, gpu) for host, gpu in able if gpu.vgpu_mode is not MODES[change.mode]]
     if not changing:
         raise UsageError(
-            f"nothing would change: {_gpus(len(able))} in {change.mode} mode already", hint="leave --mode out"
+            f"nothing would change: {count_gpus(len(able))} in {change.mode} mode already", hint="leave --mode out"
         )
     world = inventory
     displaced: list[str] = []
     for host in {host.ref: host for host, _ in changing}.values():
         gpus = [gpu for other, gpu in changing if other.ref == host.ref]
-        world, off = _emptied(host, gpus, world)
+        world, off = with_gpus_emptied(host, gpus, world)
         displaced += off
         addresses = {gpu.address for gpu in gpus}
         left = world.hosts[host.ref]
         # Empty then, and nobody knows where what starts there will lie: as vCenter shows it.
         changed = tuple(
-            replace(gpu, vgpu_mode=MODES[change.mode], vgpus=None) if gpu.address in addresses else gpu
+            replace(gpu, vgpu_mode=MODES[change.mode], vgpus=None, gpu_instances=None)
+            if gpu.address in addresses
+            else gpu
             for gpu in left.gpus
         )
         left = with_offers(replace(left, gpus=changed), inventory.hosts.values(), catalog)
         world = world.with_hosts([left])
     names = sorted({host.name for host, _ in changing})
-    done = f"{_gpus(len(changing))} of {', '.join(names)} in {change.mode} mode"
+    done = f"{count_gpus(len(changing))} of {', '.join(names)} in {change.mode} mode"
     if change.mode is GpuServing.MIXED_SIZE and version_numbers(inventory.api_version) < version_numbers(
         MIXED_SIZE_SINCE
     ):
         notes.append(f"mixed-size mode needs vSphere {MIXED_SIZE_SINCE}, this is {inventory.api_version}")
-    return Changed(world, done, tuple(displaced), (*notes, *_unread(gpu for _, gpu in changing)))
+    return Changed(world, done, tuple(displaced), (*notes, *unread_gpus(gpu for _, gpu in changing)))
 
 
-def _meant(change: ChangeGpuMode, inventory: Inventory, catalog: Catalog) -> list[tuple[Host, PhysicalGpu]]:
+def gpus_meant(
+    change: ChangeGpuMode | ApplyLayout, inventory: Inventory, catalog: Catalog
+) -> list[tuple[Host, PhysicalGpu]]:
     """The GPUs that are meant, with their hosts. Raises UsageError where there is none, HostNotFound."""
     hosts = gpu_hosts(inventory)
     if change.host is not None:
@@ -156,7 +162,9 @@ def _able(
     return able, [*(f"left as it is: {each}" for each in against), *doubts]
 
 
-def _emptied(host: Host, gpus: Collection[PhysicalGpu], inventory: Inventory) -> tuple[Inventory, tuple[str, ...]]:
+def with_gpus_emptied(
+    host: Host, gpus: Collection[PhysicalGpu], inventory: Inventory
+) -> tuple[Inventory, tuple[str, ...]]:
     """The snapshot with the VMs off that run on these GPUs, and their refs."""
     addresses = {gpu.address for gpu in gpus}
     refs = {ref for gpu in gpus for ref in gpu.vms or ()}
@@ -172,10 +180,10 @@ def _off(refs: Iterable[str], inventory: Inventory) -> Inventory:
     return world
 
 
-def _unread(gpus: Iterable[PhysicalGpu]) -> tuple[str, ...]:
+def unread_gpus(gpus: Iterable[PhysicalGpu]) -> tuple[str, ...]:
     unread = sum(gpu.vms is None and not gpu.passed_through for gpu in gpus)
-    return (f"who runs on {_gpus(unread)} of them cannot be read",) if unread else ()
+    return (f"who runs on {count_gpus(unread)} of them cannot be read",) if unread else ()
 
 
-def _gpus(number: int) -> str:
+def count_gpus(number: int) -> str:
     return f"{number} GPU{'' if number == 1 else 's'}"

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.fleet_change import AddHosts, AddVms, ChangeGpuMode, ChangeProfile, FleetChange
+from gpuops.model.fleet_change import AddHosts, AddVms, ApplyLayout, ChangeGpuMode, ChangeProfile, FleetChange
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, is_gpu
 from gpuops.model.workloads.workload import Workload
@@ -131,7 +131,7 @@ class WhatIf:
     @property
     def named(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The GPU models and the vGPU profiles that the changes name."""
-        models = (each.model for each in self.changes if isinstance(each, AddHosts | ChangeGpuMode))
+        models = (each.model for each in self.changes if isinstance(each, AddHosts | ChangeGpuMode | ApplyLayout))
         profiles = (each.profile for each in self.changes if isinstance(each, ChangeProfile))
         return tuple(model for model in models if model is not None), tuple(profiles)
 

@@ -81,7 +81,7 @@ def _host_text(view: HostView) -> Tree:
         for vm in other.holders:
             branch.add(_vm_label(vm))
     if together := _on_several_gpus(view):
-        tree.add(Text("free on this host: ").append(_free(together), "green"))
+        tree.add(Text("free on this host: ").append(free_figures(together), "green"))
     for vm in view.waiting:
         tree.add(_vm_label(vm))
     return tree
@@ -114,7 +114,7 @@ def _node_text(tree: Tree, node: NodeView) -> None:
     for view in node.gpus:
         branch = tree.add(_gpu_label(view))
         if view.free and not view.whole:
-            branch.add(Text("free: ").append(_free(view.free), "green"))
+            branch.add(Text("free: ").append(free_figures(view.free), "green"))
         for vm in view.holders or ():
             branch.add(_vm_label(vm))
         if view.holders is None:
@@ -161,7 +161,7 @@ def _on_several_gpus(view: HostView) -> Free:
     }
 
 
-def _free(free: Free) -> str:
+def free_figures(free: Free) -> str:
     """`7 grid_a100-1-5c, 4 nvidia_a40-8a|c|q`: profiles that differ in the series alone share a figure.
 
     Profiles without room are left out, unless none has any.

@@ -264,7 +264,7 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
 
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
-    of_all = ["pin", "suspended", "keep_free", "optimize", "file"]
+    of_all = ["pin", "suspended", "keep_free", "optimize", "file", "mig_layout"]
     assert [name for name in shown if name not in RequestSection.model_fields] == of_all
     by_file_alone = {"name", "profiles", "affinity", "anti_affinity", "spread", "priority"}
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone

@@ -73,6 +73,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "job",
         "journal",
         "keep-free",
+        "layouts",
         "licences",
         "login",
         "machines",

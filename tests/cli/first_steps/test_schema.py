@@ -15,6 +15,7 @@ from typer.testing import Result
 
 from gpuops.cli.first_steps.schema import INPUTS, input_schema
 from gpuops.config.jobs_file import parse_jobs
+from gpuops.config.layout_file import parse_layouts
 from gpuops.config.policy import parse_policy
 from gpuops.config.remote_gpu_file import parse_remote_gpu
 from gpuops.config.requests_file import parse_requests
@@ -38,6 +39,7 @@ def _files() -> Iterator[tuple[str, Path]]:
     yield from (("policy", path) for path in sorted(SCENARIOS.glob("*-policy.yaml")))
     yield "requests", ROOT / "templates" / "requests.yaml"
     yield "jobs", ROOT / "templates" / "jobs.yaml"
+    yield "mig-layout", ROOT / "templates" / "mig-layout.yaml"
     yield "pool", ROOT / "templates" / "pool.yaml"
     yield "workloads", ROOT / "templates" / "workloads.yaml"
     yield "config", ROOT / "templates" / "site.toml"
@@ -60,6 +62,7 @@ def _refused_by_reader(name: str, text: str, path: Path) -> bool:
     readers: dict[str, Callable[[], object]] = {
         "config": lambda: read_configuration(path),
         "jobs": lambda: parse_jobs(text, "jobs"),
+        "mig-layout": lambda: parse_layouts(text, "mig-layout"),
         "policy": lambda: parse_policy(text, "policy"),
         "remote-gpu": lambda: parse_remote_gpu(text, "remote-gpu"),
         "requests": lambda: parse_requests(text, "requests"),
@@ -115,6 +118,11 @@ JOBS = """
 version: 1
 jobs: [{name: a, image: quay.io/lab/a, command: [a], profile: a40-8q, vcpu: 4, memory: 8GiB, run_time: 3h, busy: 0.5}]
 """
+LAYOUT = """
+version: v1
+mig-configs:
+  a: [{devices: all, device-filter: "0x233110DE", mig-enabled: true, mig-devices: {"1g.10gb": 7}}]
+"""
 SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
 
 
@@ -148,6 +156,12 @@ SCENARIO = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
         pytest.param("jobs", JOBS, "command: [a]", "command: a", True, id="jobs, a command in one text"),
         pytest.param("jobs", JOBS, "vcpu: 4", "vcpu: 0", True, id="jobs, too small a number"),
         pytest.param("jobs", JOBS, "run_time: 3h", "runtime: 3h", True, id="jobs, another key"),
+        pytest.param("mig-layout", LAYOUT, "all", "[0, 1]", False, id="layout"),
+        pytest.param("mig-layout", LAYOUT, "all", "some", True, id="layout, another word for all"),
+        pytest.param("mig-layout", LAYOUT, "version: v1", "version: 1", True, id="layout, another version"),
+        pytest.param("mig-layout", LAYOUT, "mig-enabled: true, ", "", True, id="layout, a key is missing"),
+        pytest.param("mig-layout", LAYOUT, "devices: all", "device: all", True, id="layout, a misspelt key"),
+        pytest.param("mig-layout", LAYOUT, "7}", "'7'}", True, id="layout, text for a number"),
         pytest.param("config", CONFIG, "443", "443", False, id="config"),
         pytest.param("config", CONFIG, "443", '443\npassword = "x"', True, id="config, a password"),
         pytest.param("config", CONFIG, "443", "70000", True, id="config, no port"),

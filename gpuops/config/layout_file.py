@@ -1,0 +1,169 @@
+"""Layouts of GPUs as YAML, in the form of NVIDIA's mig-parted or vgpu-device-manager, checked and made into values.
+
+Both forms are version `v1` of their specifications (api/spec/v1 of both repositories). `templates/mig-layout.yaml` is
+the commented example. `gpuops mig check` and `--mig-layout` of other commands read it here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from gpuops.config.sections.section import Section, Text
+from gpuops.config.wrong_value import reason
+from gpuops.config.yaml_file import parse_yaml, read_text
+from gpuops.errors import PolicyError, UsageError
+from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
+
+_HINT: Final = "templates/mig-layout.yaml shows every key, with comments"
+_DEVICE_ID: Final = re.compile(r"0x(?P<device>[0-9a-f]{4})(?P<vendor>[0-9a-f]{4})", re.IGNORECASE)
+_ALL: Final = "all"
+MOST_LAYOUTS: Final = 1000
+
+
+def _checked_id(text: str) -> str:
+    if _DEVICE_ID.fullmatch(text) is None:
+        raise ValueError("should be a device id and a vendor id: 0x233110DE is device 2331 of NVIDIA, 10de")
+    return text
+
+
+def _one_or_several(content: Any) -> Any:
+    return [content] if isinstance(content, str) else content
+
+
+def _numbers_or_all(content: Any) -> Any:
+    """Return None for `all`. The type then refuses what is no list of numbers."""
+    if content is None or (isinstance(content, str) and content != _ALL):
+        raise ValueError("should be `all`, or a list of numbers: [0, 1]")
+    return None if content == _ALL else content
+
+
+DeviceId = Annotated[Text, AfterValidator(_checked_id)]
+Numbers = list[Annotated[int, Field(ge=0, le=63)]]
+Counts = Annotated[dict[Text, Annotated[int, Field(ge=0, le=128)]], Field(max_length=100)]
+
+
+class _PartSection(Section):
+    """Which GPUs a part is of."""
+
+    device_filter: Annotated[
+        list[DeviceId],
+        Field(max_length=100),
+        BeforeValidator(_one_or_several, json_schema_input_type=list[DeviceId] | DeviceId),
+    ] = Field(default_factory=list, alias="device-filter")
+    devices: Annotated[
+        Annotated[Numbers, Field(min_length=1, max_length=64)] | None,
+        BeforeValidator(_numbers_or_all, json_schema_input_type=Numbers | Literal["all"]),
+    ]
+
+    def part(self, counts: dict[str, int], *, is_mig_on: bool = True) -> LayoutPart:
+        ids = (match for text in self.device_filter if (match := _DEVICE_ID.fullmatch(text)))
+        return LayoutPart(
+            gpus=None if self.devices is None else tuple(dict.fromkeys(self.devices)),
+            models=tuple((int(match["vendor"], 16), int(match["device"], 16)) for match in ids),
+            counts=tuple((name, number) for name, number in counts.items() if number),
+            is_mig_on=is_mig_on,
+        )
+
+
+class MigPartSection(_PartSection):
+    """GPU instances of some GPUs."""
+
+    mig_enabled: bool = Field(alias="mig-enabled")
+    mig_devices: Counts | None = Field(default=None, alias="mig-devices")
+
+    @model_validator(mode="after")
+    def _instances_in_mig_mode(self) -> MigPartSection:
+        if self.mig_enabled and self.mig_devices is None:
+            raise ValueError("`mig-devices` is missing, which `mig-enabled: true` needs; {} = none yet")
+        if not self.mig_enabled and self.mig_devices:
+            raise ValueError("`mig-devices` has GPU instances although `mig-enabled` is false")
+        return self
+
+    def layout_part(self) -> LayoutPart:
+        return self.part(self.mig_devices or {}, is_mig_on=self.mig_enabled)
+
+
+class VgpuPartSection(_PartSection):
+    """vGPUs of some GPUs."""
+
+    vgpu_devices: Counts = Field(alias="vgpu-devices")
+
+    def layout_part(self) -> LayoutPart:
+        return self.part(self.vgpu_devices)
+
+
+MigParts = Annotated[list[MigPartSection], Field(min_length=1, max_length=64)]
+VgpuParts = Annotated[list[VgpuPartSection], Field(min_length=1, max_length=64)]
+
+
+class LayoutFile(Section):
+    """The whole YAML file."""
+
+    version: Literal["v1"]
+    mig_configs: dict[Text, MigParts] | None = Field(
+        default=None, alias="mig-configs", min_length=1, max_length=MOST_LAYOUTS
+    )
+    vgpu_configs: dict[Text, VgpuParts] | None = Field(
+        default=None, alias="vgpu-configs", min_length=1, max_length=MOST_LAYOUTS
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> LayoutFile:
+        if (self.mig_configs is None) is (self.vgpu_configs is None):
+            raise ValueError("say either `mig-configs` (GPU instances) or `vgpu-configs` (vGPUs)")
+        return self
+
+    def layouts(self) -> tuple[GpuLayout, ...]:
+        form = LayoutForm.VGPUS if self.mig_configs is None else LayoutForm.GPU_INSTANCES
+        configs = self.mig_configs or self.vgpu_configs or {}
+        return tuple(
+            GpuLayout(name, form, tuple(section.layout_part() for section in sections))
+            for name, sections in configs.items()
+        )
+
+
+def load_layouts(path: Path) -> tuple[GpuLayout, ...]:
+    """The layouts of this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    return parse_layouts(read_text(path), str(path))
+
+
+def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
+    """The layouts of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    try:
+        layout_file = LayoutFile.model_validate(parse_yaml(text, name))
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(part) for part in details["loc"])
+        further = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{further}", hint=_HINT) from error
+    return layout_file.layouts()
+
+
+def layout_of_option(text: str) -> GpuLayout:
+    """What --mig-layout says: `FILE:NAME`. Raises UsageError, and PolicyError for the file."""
+    file, colon, name = text.rpartition(":")
+    if not colon or not file or not name:
+        raise UsageError(f"--mig-layout {text!r} cannot be read", hint="FILE:NAME, a layout of a file")
+    return layout_named(name, load_layouts(Path(file)), Path(file))
+
+
+def layout_named(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayout:
+    """The layout of that name. Raises UsageError with near names."""
+    by_name = {layout.name: layout for layout in layouts}
+    if name in by_name:
+        return by_name[name]
+    near = get_close_matches(name, by_name, n=3)
+    suggestion = f"; did you mean {', '.join(near)}?" if near else f"; it has: {', '.join(list(by_name)[:10])}"
+    raise UsageError(f"{file} has no layout {name!r}{suggestion}", hint="name one of them")

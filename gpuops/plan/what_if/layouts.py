@@ -1,0 +1,124 @@
+"""GPUs that have the GPU instances of a named layout, and no others.
+
+ESXi creates GPU instances as vGPUs start, so no host has a layout. The question is what would find a place if the GPUs
+were divided like this. As with a change of mode, VMs that run on these GPUs have to start anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpuops.advise.gpu_layouts import LayoutVerdict, instances_of, judge_part
+from gpuops.errors import UsageError
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
+from gpuops.model.devices.gpu_layout import GpuLayout, LayoutPart
+from gpuops.model.fleet_change import ApplyLayout
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.what_if.gpu_models import board_of, with_offers
+from gpuops.plan.what_if.hardware import Changed, count_gpus, gpus_meant, unread_gpus, with_gpus_emptied
+
+
+def with_layout(change: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Changed:
+    """The snapshot with the layout on the GPUs that it is for; those that cannot have it are left as they are.
+
+    Raises UsageError where none can have it, or one that is named by its address cannot; HostNotFound.
+    """
+    divided: list[tuple[Host, PhysicalGpu]] = []
+    unable: list[str] = []
+    without_part: list[str] = []
+    for host, gpu in gpus_meant(change, inventory, catalog):
+        part = _part_for(change.layout, gpu, host)
+        after = _divide_gpu(change.layout, part, gpu, catalog) if part is not None else None
+        if after is None:
+            without_part.append(f"{host.name} {gpu.address}: it has no part for this {gpu.name}")
+        elif isinstance(after, str):
+            unable.append(f"{host.name} {gpu.address}: {after}")
+        else:
+            divided.append((host, after))
+    if not divided or (change.gpu and (unable or without_part)):
+        hint = "choose other GPUs by --host, --model or --gpu, or another layout"
+        raise UsageError(f"the layout {change.layout.name!r} cannot be: {(*unable, *without_part)[0]}", hint=hint)
+    world, displaced = _divide_gpus(divided, inventory, catalog)
+    names = ", ".join(sorted({host.name for host, _ in divided}))
+    gpus = [gpu for _, gpu in divided]
+    change_text = f"{count_gpus(len(gpus))} of {names} with the layout {change.layout.name}: {_contents(gpus)}"
+    return Changed(world, change_text, displaced, (*(f"left as it is: {text}" for text in unable), *unread_gpus(gpus)))
+
+
+def _divide_gpus(
+    divided: Sequence[tuple[Host, PhysicalGpu]], inventory: Inventory, catalog: Catalog
+) -> tuple[Inventory, tuple[str, ...]]:
+    """The snapshot with these GPUs as they are here, and the refs of the VMs that ran on them."""
+    world = inventory
+    displaced: list[str] = []
+    for ref in dict.fromkeys(host.ref for host, _ in divided):
+        of_host = [gpu for host, gpu in divided if host.ref == ref]
+        world, off = _on_host(world.hosts[ref], of_host, world, catalog)
+        displaced += off
+    return world, tuple(displaced)
+
+
+def _divide_gpu(layout: GpuLayout, part: LayoutPart, gpu: PhysicalGpu, catalog: Catalog) -> PhysicalGpu | str:
+    """The GPU as the part has it, or why it cannot be."""
+    board = board_of(gpu, catalog)
+    if gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
+        return "it serves no vGPUs: its graphics type is another one"
+    if board is None:
+        return f"{gpu.name} is not in the catalogue"
+    judged = judge_part(part, layout.form, board)
+    if judged.verdict is not LayoutVerdict.FITS:
+        return judged.because
+    if judged.mode is None:
+        mode = VgpuMode.SAME_SIZE if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE else gpu.vgpu_mode
+        return replace(gpu, vgpu_mode=mode, gpu_instances=None)
+    if judged.mode is not VgpuMode.MULTI_INSTANCE:
+        return "its vGPUs are time-sliced, and no GPU is divided for these"
+    return replace(gpu, vgpu_mode=judged.mode, gpu_instances=instances_of(part, layout.form, board))
+
+
+def _part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | None:
+    """The part that holds for the GPU: the last one that names it.
+
+    GPUs are numbered as nvidia-smi on the host does: by PCI address, without those that are given away whole.
+    """
+    if gpu.passed_through:
+        return None
+    number = sorted(other.address for other in host.gpus if not other.passed_through).index(gpu.address)
+    model = frozenset({(gpu.vendor_id, gpu.device_id)})
+    fitting = [part for part in layout.parts if part.is_for(model) and (part.gpus is None or number in part.gpus)]
+    return fitting[-1] if fitting else None
+
+
+def _on_host(
+    host: Host, gpus: list[PhysicalGpu], inventory: Inventory, catalog: Catalog
+) -> tuple[Inventory, tuple[str, ...]]:
+    """The snapshot with these GPUs of the host as they are here, empty, and the refs of the VMs that ran on them."""
+    divided = {gpu.address: gpu for gpu in gpus}
+    changing = [gpu for gpu in host.gpus if gpu.address in divided and _differs(gpu, divided[gpu.address])]
+    world, off = with_gpus_emptied(host, changing, inventory)
+    emptied_host = world.hosts[host.ref]
+    after = tuple(
+        replace(gpu, vgpu_mode=new.vgpu_mode, gpu_instances=new.gpu_instances, vgpus=None)
+        if (new := divided.get(gpu.address)) is not None and _differs(gpu, new)
+        else gpu
+        for gpu in emptied_host.gpus
+    )
+    changed_host = with_offers(replace(emptied_host, gpus=after), inventory.hosts.values(), catalog)
+    return world.with_hosts([changed_host]), off
+
+
+def _differs(gpu: PhysicalGpu, other: PhysicalGpu) -> bool:
+    return (gpu.vgpu_mode, gpu.gpu_instances) != (other.vgpu_mode, other.gpu_instances)
+
+
+def _contents(gpus: Iterable[PhysicalGpu]) -> str:
+    """What the GPUs have, each combination once: `2 x 3g.40gb; MIG mode off`."""
+    texts = []
+    for instances in dict.fromkeys(gpu.gpu_instances for gpu in gpus):
+        counts = {name: instances.count(name) for name in dict.fromkeys(instances)} if instances is not None else {}
+        listed = ", ".join(f"{number} x {name}" for name, number in counts.items()) or "no GPU instance"
+        texts.append("MIG mode off" if instances is None else listed)
+    return "; ".join(texts)

@@ -1,0 +1,233 @@
+"""What `gpuops profiles` prints: the GPU models, or the vGPU profiles of one and which may run together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuops.advise.capacity import Slots
+from gpuops.advise.gpu_profiles import GpuProfiles, MigSets, MixedSize
+from gpuops.model.devices.catalog import Board
+from gpuops.model.devices.vgpu import Verified, VgpuProfile
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.monitoring.inventory import figure, without_series
+from gpuops.report.text import size
+
+_MOST_STARTS = 8
+"""So many starts of a size are printed, or the first ones and the last."""
+
+
+def models_text(boards: Sequence[Board]) -> Shown:
+    """One line for each GPU model."""
+    table = TextTable("model", "name", "memory", "profiles", "modes", right=(2, 3))
+    for board in boards:
+        profiles = str(len(board.profiles) + len(board.nameless))
+        table.add_row(board.key, board.name, size(board.framebuffer_mib), profiles, _modes(board))
+    return (table, Text("gpuops profiles MODEL shows the profiles of one, and which may run together", "dim"))
+
+
+def models_document(boards: Iterable[Board]) -> Document:
+    """The GPU models."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "profiles-models",
+        "models": [
+            {**_model(board), "profiles": len(board.profiles) + len(board.nameless), "sources": dict(board.sources)}
+            for board in boards
+        ],
+    }
+
+
+def _modes(board: Board) -> str:
+    mixed = {True: "mixed size", None: "mixed size (not known)", False: ""}[board.mixed_size_mode]
+    return ", ".join(filter(None, ("same size", mixed, "MIG" if board.mig is not None else "")))
+
+
+def profiles_text(answer: GpuProfiles) -> Iterator[Shown]:
+    """The profiles of a GPU model, and for each of its modes which of them run together."""
+    board = answer.board
+    heading = f"{board.name}  {board.generation}, {size(board.framebuffer_mib)}, model {board.key}"
+    yield Text(heading, "bold")
+    yield _time_sliced(answer)
+    yield "same-size mode: profiles of one memory size run together, of any series"
+    yield from _mixed_sizes(answer)
+    yield from _mig(answer)
+    yield Text("in one VM: the limit of NVIDIA's driver; the vSphere release may allow fewer", "dim")
+
+
+def _time_sliced(answer: GpuProfiles) -> TextTable:
+    table = TextTable("profile", "memory", "same size", "mixed size", "in one VM", right=(1, 2, 3))
+    rows = (
+        (
+            profile,
+            size(profile.framebuffer_mib),
+            str(profile.max_per_gpu),
+            _or_dash(profile.max_per_gpu_mixed),
+            _in_one_vm(answer.board, profile),
+        )
+        for profile in answer.time_sliced
+    )
+    for row in _fold_series(rows):
+        table.add_row(*row)
+    return table
+
+
+def _fold_series(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterator[tuple[str, ...]]:
+    """Profiles that differ in the letter of their series alone share a row: `nvidia_a40-8c|q`."""
+    series: dict[tuple[str, ...], list[str]] = {}
+    for profile, *figures in rows:
+        name = profile.name or profile.short_name
+        stem = without_series(name)
+        series.setdefault((stem, *figures), []).append(name[len(stem) :])
+    for (stem, *figures), letters in series.items():
+        yield (f"{stem}{'|'.join(sorted(letters))}", *figures)
+
+
+def _in_one_vm(board: Board, profile: VgpuProfile) -> str:
+    most = board.most_in_one_vm(profile)
+    return "?" if most is None else str(most)
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _mixed_sizes(answer: GpuProfiles) -> Iterator[Shown]:
+    sizes = answer.mixed_sizes
+    if not sizes:
+        is_unknown = answer.board.mixed_size_mode is None
+        yield "mixed-size mode: not known, NVIDIA's documents disagree" if is_unknown else "mixed-size mode: none"
+        return
+    yield "mixed-size mode: next to one vGPU of the size in the row fit so many of the size in the column"
+    headers = [size(column.memory_mib) for column in sizes]
+    table = TextTable("", *headers, "may start at (GiB)", right=range(len(sizes) + 1))
+    for row in sizes:
+        table.add_row(size(row.memory_mib), *map(figure, row.next_to_one), _starts(row.starts_gib))
+    yield table
+
+
+def _starts(starts: Sequence[int]) -> str:
+    if not starts:
+        return "?"
+    if len(starts) <= _MOST_STARTS:
+        return ", ".join(map(str, starts))
+    return f"{', '.join(map(str, starts[: _MOST_STARTS - 1]))}, ... {starts[-1]}"
+
+
+def _mig(answer: GpuProfiles) -> Iterator[Shown]:
+    sets = answer.mig
+    if sets is None:
+        return
+    yield "MIG mode: each profile runs in GPU instances of one kind"
+    table = TextTable("profile", "memory", "GPU instance", "in an instance", "on a GPU", "in one VM", right=(1, 3, 4))
+    rows = (
+        (
+            profile,
+            size(profile.framebuffer_mib),
+            profile.mig_profile or "?",
+            str(profile.max_per_gpu_instance or 1),
+            str(profile.max_per_gpu),
+            _in_one_vm(answer.board, profile),
+        )
+        for profile in answer.mig_backed
+    )
+    for row in _fold_series(rows):
+        table.add_row(*row)
+    yield table
+    yield "GPU instances that fit together: all of a row, or some of them"
+    yield _sets_table(sets)
+    if sets.media_twins:
+        twins = ", ".join(f"{media.name} for {plain.name}" for plain, media in sets.media_twins)
+        yield f"one instance of a row may own the media engines: {twins}"
+    yield "some of a row may lie so that the rest finds no place: hosts choose where instances start (gpuops help mig)"
+    if sets.verified is not Verified.DOC:
+        yield "where they start is copied from a similar GPU model: NVIDIA has not published it for this one"
+
+
+def _sets_table(sets: MigSets) -> TextTable:
+    table = TextTable(*(kind.name for kind in sets.kinds), right=range(len(sets.kinds) - 1))
+    for counts in sets.fullest:
+        table.add_row(*(str(number) if number else "" for number in counts))
+    return table
+
+
+def profiles_document(answer: GpuProfiles) -> Document:
+    """The same, with every start and every profile by itself."""
+    board = answer.board
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "profiles",
+        "model": _model(board),
+        "profiles": [_profile(board, profile) for profile in (*answer.time_sliced, *answer.mig_backed)],
+        "mixed_sizes": [_mixed_size_document(row, answer.mixed_sizes) for row in answer.mixed_sizes],
+        "mig": _mig_document(answer.mig, answer.mig_backed) if answer.mig is not None else None,
+    }
+
+
+def _model(board: Board) -> Document:
+    return {
+        "model": board.key,
+        "name": board.name,
+        "generation": board.generation.value,
+        "memory_mib": board.framebuffer_mib,
+        "mixed_size_mode": board.mixed_size_mode,
+        "mig_mode": board.mig is not None,
+    }
+
+
+def _profile(board: Board, profile: VgpuProfile) -> Document:
+    return {
+        "name": profile.name or None,
+        "short_name": profile.short_name,
+        "series": profile.series.value,
+        "sharing": profile.kind.value,
+        "memory_mib": profile.framebuffer_mib,
+        "most_on_gpu": profile.max_per_gpu,
+        "most_mixed_size": profile.max_per_gpu_mixed,
+        "starts_gib": list(profile.placement_ids_mixed),
+        "gpu_instance": profile.mig_profile,
+        "most_in_gpu_instance": profile.max_per_gpu_instance,
+        "most_in_one_vm": board.most_in_one_vm(profile),
+        "verified": profile.verified.value,
+        "verified_mixed_size": profile.verified_mixed.value if profile.verified_mixed is not None else None,
+        "verified_starts": profile.verified_placement.value if profile.verified_placement is not None else None,
+    }
+
+
+def _mixed_size_document(row: MixedSize, sizes: Sequence[MixedSize]) -> Document:
+    return {
+        "memory_mib": row.memory_mib,
+        "most": row.most,
+        "starts_gib": list(row.starts_gib),
+        "next_to_one": [_room(column.memory_mib, room) for column, room in zip(sizes, row.next_to_one, strict=True)],
+    }
+
+
+def _room(memory_mib: int, room: Slots) -> Document:
+    return {"memory_mib": memory_mib, "at_least": room.at_least, "at_most": room.at_most, "because": room.because}
+
+
+def _mig_document(sets: MigSets, profiles: Iterable[VgpuProfile]) -> Document:
+    names: dict[str | None, list[str]] = {}
+    for profile in profiles:
+        names.setdefault(profile.mig_profile, []).append(profile.name or profile.short_name)
+    media = [kind for _, kind in sets.media_twins]
+    return {
+        "verified": sets.verified.value,
+        "gpu_instances": [
+            {
+                "name": kind.name,
+                "compute_slices": kind.compute_slices,
+                "memory_slices": kind.memory_slices,
+                "starts": list(kind.starts),
+                "most": kind.max_count,
+                "profiles": names.get(kind.name, []),
+            }
+            for kind in (*sets.kinds, *media)
+        ],
+        "sets": [
+            {kind.name: number for kind, number in zip(sets.kinds, counts, strict=True) if number}
+            for counts in sets.fullest
+        ],
+        "one_may_be": {plain.name: kind.name for plain, kind in sets.media_twins},
+    }
