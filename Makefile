@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak fleet clusters job-nights mutants results sbom release man lock clean
+.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ long: setup  ## the long suites, with drawn surroundings, cases and examples (AL
 soak: setup  ## a million simulated nights, 20,000 behind a gate, and what they come to (NIGHTS=N, GATED=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)
 	$(BIN)/python -m tests.nights gates --nights $(or $(GATED),20000) --jobs $$(nproc)
+
+soak-services: setup  ## the memory of all services for half an hour, while VMs come and go (MINUTES=N, needs PostgreSQL)
+	$(BIN)/python -m tests.soak_services --minutes $(or $(MINUTES),30)
 
 job-nights: setup  ## 2,000 simulated nights with jobs in containers, whose runs are killed (NIGHTS=N: fewer)
 	$(BIN)/python -m tests.nights jobs --nights $(or $(NIGHTS),2000) --jobs $$(nproc)

@@ -87,7 +87,7 @@ def connect(
             if file is None:
                 return Connection(target, shell)
             kept_in = state_dir or default_state_dir(environ)
-            with guarded_login(kept_in, target.username, file, target.address, returns=vcenter_wait is not None):
+            with guarded_login(kept_in, target.username, file, target.address, is_return=vcenter_wait is not None):
                 return Connection(target, shell)
 
         found = vcenter_wait.reached(logged_in) if vcenter_wait else logged_in()

@@ -122,7 +122,7 @@ class LayoutFile(Section):
     @model_validator(mode="after")
     def _one_form(self) -> LayoutFile:
         if (self.mig_configs is None) is (self.vgpu_configs is None):
-            raise ValueError("say either `mig-configs` (GPU instances) or `vgpu-configs` (vGPUs)")
+            raise ValueError("use either `mig-configs` (GPU instances) or `vgpu-configs` (vGPUs)")
         return self
 
     def layouts(self) -> tuple[GpuLayout, ...]:
@@ -153,9 +153,12 @@ def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
 
 def layout_of_option(text: str) -> GpuLayout:
     """What --mig-layout says: `FILE:NAME`. Raises UsageError, and PolicyError for the file."""
-    file, colon, name = text.rpartition(":")
+    file, colon, name = text.partition(":")
     if not colon or not file or not name:
-        raise UsageError(f"--mig-layout {text!r} cannot be read", hint="FILE:NAME, a layout of a file")
+        raise UsageError(
+            f"--mig-layout {text!r} cannot be read",
+            hint="write FILE:NAME: the path of a layout file and the name of a layout in it",
+        )
     return layout_named(name, load_layouts(Path(file)), Path(file))
 
 

@@ -29,7 +29,7 @@ _INCOMPLETE: Final = "an answer that cannot be read"
 _ADDRESS: Final = r"(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-7])"
 _CORRUPT_INFOROM: Final = re.compile(rf"\s*WARNING: infoROM is corrupted at gpu\s+{_ADDRESS}", re.IGNORECASE)
 _NO_HANDLE: Final = re.compile(
-    rf"\s*Unable to determine the device handle for gpu\s*\d*:?\s*{_ADDRESS}:\s*(?P<reason>.+)", re.IGNORECASE
+    rf"\s*Unable to determine the device handle for gpu\s*(?:\d+:\s*)?{_ADDRESS}:\s*(?P<reason>.+)", re.IGNORECASE
 )
 _BY_WORD: Final = {
     "gpu is lost": GpuHealth(is_lost=True),

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from threading import Thread, Timer
+from threading import Event, Thread, Timer
 from typing import Any, Final
 
 from gpuops.config.file import parse_json
@@ -104,7 +104,13 @@ def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: floa
         encoding="utf-8",
     ) as process:
         assert process.stdin is not None and process.stdout is not None, "both are pipes"
-        timer = Timer(limit_s, process.kill)
+        is_late = Event()
+
+        def end() -> None:
+            is_late.set()
+            process.kill()
+
+        timer = Timer(limit_s, end)
         timer.daemon = True
         timer.start()
         try:
@@ -112,7 +118,7 @@ def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: floa
                 json.dump({"url": url.reveal(), "notices": notices}, process.stdin)
             for line in process.stdout:
                 yield parse_json(line)
-            if process.wait() > 0:
+            if process.wait() != 0 and not is_late.is_set():
                 yield {"key": "", "trouble": f"the process that sends to it ended with exit code {process.returncode}"}
         finally:
             timer.cancel()

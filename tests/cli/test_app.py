@@ -181,7 +181,8 @@ def _loaded_by(arguments: str, **environ: str) -> set[str]:
     """The modules that a command has loaded at its end, in a process of its own."""
     code = (
         "import sys\nfrom gpuops.cli.app import app\n"
-        f"try:\n    app({arguments})\nexcept SystemExit as end:\n    assert not end.code\n    print(*sys.modules)"
+        f"try:\n    app({arguments})\nexcept SystemExit as end:\n    assert not end.code\n"
+        "    print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -191,7 +192,7 @@ def _loaded_by(arguments: str, **environ: str) -> set[str]:
         check=True,
         env={**os.environ, **environ},
     )
-    return set(done.stdout.splitlines()[-1].split())
+    return set(done.stderr.splitlines()[-1].split())
 
 
 @pytest.mark.long

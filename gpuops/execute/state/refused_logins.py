@@ -21,46 +21,48 @@ from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.model.vcenter.login import WrongPassword
 
 ACCEPTED_FOR: Final = timedelta(minutes=3)
-"""So long after a login logins of the account are not made one after another; as long as refused ones are counted."""
+"""So long after an accepted login, logins run in parallel: the period in which SSO counts refused logins."""
 
 
 @contextmanager
 def guarded_login(
-    state_dir: Path, username: str, password_file: Path, address: str, *, returns: bool
+    state_dir: Path, username: str, password_file: Path, address: str, *, is_return: bool
 ) -> Iterator[None]:
-    """Wrap one login to the vCenter at this address. Raises WrongPassword if another vCenter refused the account.
+    """Wrap one login to the vCenter at `address`, and record whether it accepted the password.
 
-    Logins of an account that was not accepted lately are made one after another: the first refusal stops the rest.
-    `returns`: a return logs in all the same, for the other vCenter may belong to another domain, and its desktops must
-    come back. Raises StateDamaged for a state directory that cannot be used.
+    Raises WrongPassword without sending it if another vCenter refused this account and the password file has not
+    changed since. With `is_return` the login is tried anyway: the vCenter may belong to another SSO domain, and the
+    suspended desktops must come back. Logins of an account that was not accepted within ACCEPTED_FOR run one at a
+    time, so that the first refusal stops the others. Raises StateDamaged if the state directory cannot be used.
     """
     try:
-        found = password_file.stat()
+        file_status = password_file.stat()
     except OSError:
-        yield  # reading it has said what is wrong, or it was removed since
+        yield  # reading the password has reported the error already, or the file was removed since
         return
-    version = f"{found.st_ino} {found.st_mtime_ns}"
+    version = f"{file_status.st_ino} {file_status.st_mtime_ns}"
     folder = state_dir / "logins"
     prepare_state_dir(folder)
-    path = folder / sha256(f"{username}\n{password_file.absolute()}".encode()).hexdigest()[:32]
+    path = folder / sha256(f"{username.casefold()}\n{password_file.absolute()}".encode()).hexdigest()[:32]
     private_file(path)
     if _was_accepted(path, version):
-        yield from _attempt(path, version, address)
+        yield from _record_outcome(path, version, address)
         return
     with path.open("r+", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        record = _read(path)
-        if record.get("version") == version and record.get("refused_by") not in (None, address) and not returns:
+        record = _read_record(path)
+        if record.get("version") == version and record.get("refused_by") not in (None, address) and not is_return:
             raise WrongPassword(
                 f"{address} was not asked: {record['refused_by']} refused {username} with the password in "
                 f"{password_file} (accounts lock after a few refused logins)",
                 hint=f"correct {password_file}; the login is tried again as soon as the file has changed",
             )
-        yield from _attempt(path, version, address)
+        yield from _record_outcome(path, version, address)
 
 
-def _attempt(path: Path, version: str, address: str) -> Iterator[None]:
-    now = clock.wall_clock().isoformat()
+def _record_outcome(path: Path, version: str, address: str) -> Iterator[None]:
+    """Yield once for the login, then write whether the vCenter accepted the password; an unclear end writes nothing."""
+    now = clock.wall_clock().isoformat()  # before the login: SSO has counted from then on
     try:
         yield
     except WrongPassword:
@@ -71,14 +73,17 @@ def _attempt(path: Path, version: str, address: str) -> Iterator[None]:
 
 
 def _was_accepted(path: Path, version: str) -> bool:
-    record = _read(path)
+    record = _read_record(path)
     if record.get("version") != version or "accepted_at" not in record:
         return False
-    return abs(clock.wall_clock() - datetime.fromisoformat(record["accepted_at"])) < ACCEPTED_FOR
+    try:
+        return abs(clock.wall_clock() - datetime.fromisoformat(record["accepted_at"])) < ACCEPTED_FOR
+    except (TypeError, ValueError):  # no time that gpuops wrote
+        return False
 
 
-def _read(path: Path) -> dict[str, str]:
-    """What is recorded; empty if nothing is, or if the file was cut off while it was written."""
+def _read_record(path: Path) -> dict[str, str]:
+    """Return the record of the account; {} if there is none, or the file is damaged."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

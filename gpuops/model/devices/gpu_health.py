@@ -97,16 +97,17 @@ class GpuHealth:
             yield "row remap pending"
 
     def merged(self, other: GpuHealth) -> GpuHealth:
-        """Return what both answers of one nvidia-smi reported about the same GPU."""
-        remap = other.is_row_remap_pending if self.is_row_remap_pending is None else self.is_row_remap_pending
+        """Return what both answers of one nvidia-smi reported about the same GPU; the worse report counts."""
+        remaps = [each for each in (self.is_row_remap_pending, other.is_row_remap_pending) if each is not None]
+        actions = [each for each in (self.recovery_action, other.recovery_action) if each is not None]
         return replace(
             self,
             is_lost=self.is_lost or other.is_lost,
             requires_reset=self.requires_reset or other.requires_reset,
             has_corrupt_inforom=self.has_corrupt_inforom or other.has_corrupt_inforom,
             error=self.error or other.error,
-            recovery_action=self.recovery_action or other.recovery_action,
-            is_row_remap_pending=remap,
+            recovery_action=min(actions, key=lambda action: action is RecoveryAction.NONE, default=None),
+            is_row_remap_pending=any(remaps) if remaps else None,
         )
 
 

@@ -13,7 +13,7 @@ from gpuops.advise.gpu_layouts import LayoutVerdict, instances_of, judge_part
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
-from gpuops.model.devices.gpu_layout import GpuLayout, LayoutPart
+from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
 from gpuops.model.fleet_change import ApplyLayout
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
@@ -22,25 +22,30 @@ from gpuops.plan.what_if.hardware import Changed, count_gpus, gpus_meant, unread
 
 
 def with_layout(change: ApplyLayout, inventory: Inventory, catalog: Catalog) -> Changed:
-    """The snapshot with the layout on the GPUs that it is for; those that cannot have it are left as they are.
+    """Return the snapshot with the layout on the GPUs that it is for; GPUs that cannot have it stay unchanged.
 
-    Raises UsageError where none can have it, or one that is named by its address cannot; HostNotFound.
+    Raises UsageError if no GPU can have it, or if a GPU that was named by its address cannot; HostNotFound.
     """
     divided: list[tuple[Host, PhysicalGpu]] = []
     unable: list[str] = []
-    without_part: list[str] = []
+    not_meant: list[str] = []
     for host, gpu in gpus_meant(change, inventory, catalog):
+        if gpu.passed_through:
+            not_meant.append(f"{host.name} {gpu.address}: it is in passthrough")
+            continue
         part = _part_for(change.layout, gpu, host)
-        after = _divide_gpu(change.layout, part, gpu, catalog) if part is not None else None
-        if after is None:
-            without_part.append(f"{host.name} {gpu.address}: it has no part for this {gpu.name}")
-        elif isinstance(after, str):
-            unable.append(f"{host.name} {gpu.address}: {after}")
+        if part is None:
+            not_meant.append(f"{host.name} {gpu.address}: the layout has no part for this {gpu.name}")
+            continue
+        divided_gpu = _divide_gpu(change.layout, part, gpu, catalog)
+        if isinstance(divided_gpu, str):
+            unable.append(f"{host.name} {gpu.address}: {divided_gpu}")
         else:
-            divided.append((host, after))
-    if not divided or (change.gpu and (unable or without_part)):
+            divided.append((host, divided_gpu))
+    if not divided or (change.gpu and (unable or not_meant)):
         hint = "choose other GPUs by --host, --model or --gpu, or another layout"
-        raise UsageError(f"the layout {change.layout.name!r} cannot be: {(*unable, *without_part)[0]}", hint=hint)
+        reason = (*unable, *not_meant)[0]
+        raise UsageError(f"the layout {change.layout.name!r} cannot be applied: {reason}", hint=hint)
     world, displaced = _divide_gpus(divided, inventory, catalog)
     names = ", ".join(sorted({host.name for host, _ in divided}))
     gpus = [gpu for _, gpu in divided]
@@ -62,8 +67,10 @@ def _divide_gpus(
 
 
 def _divide_gpu(layout: GpuLayout, part: LayoutPart, gpu: PhysicalGpu, catalog: Catalog) -> PhysicalGpu | str:
-    """The GPU as the part has it, or why it cannot be."""
+    """Return the GPU divided as the part requests, or the reason why it cannot be."""
     board = board_of(gpu, catalog)
+    if layout.form is LayoutForm.VGPUS and not part.counts:
+        return "the part names no vGPUs, so it does not say how to divide the GPU"
     if gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
         return "it serves no vGPUs: its graphics type is another one"
     if board is None:
@@ -75,17 +82,15 @@ def _divide_gpu(layout: GpuLayout, part: LayoutPart, gpu: PhysicalGpu, catalog: 
         mode = VgpuMode.SAME_SIZE if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE else gpu.vgpu_mode
         return replace(gpu, vgpu_mode=mode, gpu_instances=None)
     if judged.mode is not VgpuMode.MULTI_INSTANCE:
-        return "its vGPUs are time-sliced, and no GPU is divided for these"
+        return "its vGPUs are time-sliced: a layout divides GPUs for MIG-backed vGPUs only"
     return replace(gpu, vgpu_mode=judged.mode, gpu_instances=instances_of(part, layout.form, board))
 
 
 def _part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | None:
-    """The part that holds for the GPU: the last one that names it.
+    """Return the part that holds for the GPU: the last one that names it.
 
-    GPUs are numbered as nvidia-smi on the host does: by PCI address, without those that are given away whole.
+    GPUs are numbered as by nvidia-smi on the host: by PCI address, without those in passthrough.
     """
-    if gpu.passed_through:
-        return None
     number = sorted(other.address for other in host.gpus if not other.passed_through).index(gpu.address)
     model = frozenset({(gpu.vendor_id, gpu.device_id)})
     fitting = [part for part in layout.parts if part.is_for(model) and (part.gpus is None or number in part.gpus)]

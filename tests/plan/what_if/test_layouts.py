@@ -74,9 +74,13 @@ def test_gpus_that_cannot_have_it_are_left_alone_and_named() -> None:
     ("parts", "of", "said"),
     [
         ((part(("4g.20gb", 2), model=A100),), {}, "esx-01 0000:3b:00.0: no place for a 4g.20gb next to 1 x 4g.20gb"),
-        ((part(*THREE, model=A40),), {"host": "esx-01"}, "it has no part for this NVIDIA A100"),
+        ((part(*THREE, model=A40),), {"host": "esx-01"}, "the layout has no part for this NVIDIA A100"),
         ((part(*THREE),), {"host": "esx-02"}, "NVIDIA A40 has no MIG mode"),
-        ((part(*THREE, gpus=(0,)),), {"host": "esx-01", "gpu": (PciAddress.parse(SECOND),)}, "it has no part for this"),
+        (
+            (part(*THREE, gpus=(0,)),),
+            {"host": "esx-01", "gpu": (PciAddress.parse(SECOND),)},
+            "the layout has no part for this",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(parts: tuple[LayoutPart, ...], of: dict[str, Any], said: str) -> None:
