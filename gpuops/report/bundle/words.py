@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpuops.catalog.assumptions import assumptions
+from gpuops.model.assumption import Standing
 from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.model.nights.history import PastOutcome
@@ -13,6 +15,7 @@ from gpuops.model.prediction import Predicted
 from gpuops.model.vcenter.host import RuleKind
 from gpuops.model.vcenter.login import BulkReader
 from gpuops.model.vcenter.vm import Firmware, VmDrs
+from gpuops.plan.doctor.assumptions import SENTENCES as EVIDENCE
 
 SETTINGS: Final = (
     "pciPassthru.use64bitMMIO",
@@ -62,6 +65,7 @@ SENTENCES: Final = frozenset(
         "VM Network",
         "Other (64-bit)",
         "not set",
+        *EVIDENCE,
     )
 )
 """What a bundle says in whole sentences."""
@@ -72,7 +76,10 @@ WORDS: Final = frozenset(
         "VirtualMachine", "desktop", "ml", "connected", "disconnected", "failed", "outcome unknown", "cut off",
         "given up", "admitted", "refused", "gpuops-bundle", "scenario.json", "versions.json",
         "configuration.json", "runs.json", "mispredictions.json", "replies.json",
-        *STEPS, *COMMANDS, *SETTINGS,
+        # facts of a first contact
+        "first-contact.json", "key", "found", "predicted", "seconds", "mib", "used", "running", "event", "source",
+        "kept", "all", "instance", "configured", "mode", "vm", "host", "cluster", "gpu", "fault",
+        *STEPS, *COMMANDS, *SETTINGS, *assumptions(), *Standing,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
                                   Firmware, VmDrs, Predicted, DeviceKind) for each in kind),
     )
@@ -123,6 +130,9 @@ KEYS: Final = frozenset(
         "mispredictions", "right", "cannot_say", "run_kind", "what", "predicted", "found", "facts", "fact",
         # replies.json
         "properties",
+        # first-contact.json
+        "assumptions", "standing", "evidence", "tasks", "ran_s", "fault", "names_vgpu", "made", "by_user", "events",
+        "counters", "instances", "machines", "state", "managed", "unread",
         # manifest.json
         "schema_version", "site", "written", "files", "bytes", "approximated",
     )
