@@ -35,6 +35,12 @@ def contact_session() -> tuple[SessionStep, ...]:
     """Return the steps that settle what no look at a vCenter shows, in their order."""
     steps = yaml.safe_load(files("gpuops.catalog").joinpath("contact_session.yaml").read_text(encoding="utf-8"))
     return tuple(
-        SessionStep(step["minutes"], tuple(step["settles"]), tuple(step["commands"]), step.get("contradicted", ""))
+        SessionStep(
+            step["minutes"],
+            tuple(step["settles"]),
+            tuple(step["commands"]),
+            step.get("contradicted", ""),
+            step.get("restarts", ""),
+        )
         for step in steps
     )

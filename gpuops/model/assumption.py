@@ -44,6 +44,8 @@ class SessionStep:
     commands: tuple[str, ...]
     contradicted: str = ""
     """What of the output contradicts the rules; empty = the look among the commands judges them."""
+    restarts: str = ""
+    """What is restarted, `the host`; empty = nothing."""
 
 
 class Standing(StrEnum):

@@ -19,9 +19,11 @@ NAMED: Final = ("vm", "source", "host", "cluster")
 """Facts of evidence that are managed object ids."""
 SETUP: Final = (
     "# HOST: a spare host with two GPUs of a model, on which DRS starts no VM; VM1, VM2: test VMs on it, without",
-    "# snapshots; PROFILE: a small vGPU profile, WHOLE: the largest one; GPU1: the GPU of VM1, GPU2: another one",
+    "# snapshots; PROFILE: a small vGPU profile, WHOLE: the largest one; GPU1: the GPU of VM1, GPU2: another one;",
+    "# DESKTOP: a test machine of the connection broker, if there is one",
     "export VCENTER=vc.example.org HOST=esx-09.example.org VM1=contact-1 VM2=contact-2",
     "export PROFILE=nvidia_a40-8q WHOLE=nvidia_a40-48q GPU1=0000:3b:00.0 GPU2=0000:af:00.0",
+    "export DESKTOP=contact-desktop",
 )
 
 
@@ -72,12 +74,12 @@ def _session(judged: JudgedContact) -> Iterator[Text]:
     steps = list(judged.needed_steps)
     if not steps:
         return
-    minutes = sum(step.minutes for step, _ in steps if not step.contradicted)
+    minutes = sum(step.minutes for step, _ in steps if not step.restarts)
     yield Text(f"To settle the rest in {minutes} min, on one spare host and with two test VMs; gpuops by the options")
     yield Text("of this call, govc by its own environment:")
     yield from map(Text, SETUP)
     for step, settled in steps:
-        restarts = " with a restart," if step.contradicted else ""
+        restarts = f" with a restart of {step.restarts}," if step.restarts else ""
         yield Text(f"# {', '.join(settled)}:{restarts} {count(step.minutes, 'minute')}")
         yield from map(Text, step.commands)
         if step.contradicted:
@@ -104,6 +106,7 @@ def contact_document(judged: JudgedContact) -> Document:
                 "settles": list(settled),
                 "commands": list(step.commands),
                 "contradicted": step.contradicted or None,
+                "restarts": step.restarts or None,
             }
             for step, settled in judged.needed_steps
         ],

@@ -14,9 +14,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from gpuops.advise.machine_match import match_machines
 from gpuops.model.assumption import Assumption, JudgedAssumption, Observation
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.devices.gpu_health import NOT_NAMED
 from gpuops.model.prediction import Misprediction, PastPredictions, Predicted
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
 from gpuops.model.vcenter.device_keys import passthru_number
@@ -47,9 +49,12 @@ MOVED: Final = "{vm} is on {host} now, and no login moved it; it was on {source}
 CLONE_HAS: Final = "{vm}, a clone of {source}, has {kept} of {all} of them"
 INSTANCE: Final = "{host} has GPU counters with the instance {instance}"
 MODE: Final = "GPU {gpu} of {host} is configured as {configured}, and is {mode}"
+GATED: Final = "the broker shows the machine of {vm} in maintenance, which is {power}"
+LOST: Final = "vCenter lists GPU {gpu} of {host}, which nvidia-smi reports as lost"
+UNNAMED: Final = "vCenter lists GPU {gpu} of {host}, and nvidia-smi does not name it"
 SENTENCES: Final = (
     STEPS, KEY, PLACED, STILL_LISTED, NOT_LISTED, START_REFUSED, SUSPEND_REFUSED, SUSPEND_TOOK, POOL,
-    STAYED, MOVED, CLONE_HAS, INSTANCE, MODE,
+    STAYED, MOVED, CLONE_HAS, INSTANCE, MODE, GATED, LOST, UNNAMED,
 )  # fmt: skip
 """All sentences of evidence."""
 
@@ -292,6 +297,27 @@ def _modes_in_force(contact: Contact) -> Iterator[Observation]:
                 yield Observation(False, MODE, {"gpu": str(gpu.address), "host": host.ref} | modes)
 
 
+def _machines_in_maintenance(contact: Contact) -> Iterator[Observation]:
+    """Machines that the broker shows in maintenance while their VM does not run; one that it does not show is not
+    known to be in maintenance."""
+    inventory = contact.inventory
+    match = match_machines(inventory.vms.values(), inventory.vcenter, contact.machines, ())
+    for ref, machine in match.machine_of.items():
+        power = inventory.vms[ref].power
+        if machine.in_maintenance and power in (PowerState.OFF, PowerState.SUSPENDED):
+            yield Observation(True, GATED, {"vm": ref, "power": power.value})
+
+
+def _lost_gpus(contact: Contact, *, named: bool) -> Iterator[Observation]:
+    """GPUs that are lost and that vCenter lists; `named`: whether nvidia-smi names them."""
+    for host in contact.inventory.hosts.values():
+        for gpu in host.gpus:
+            if gpu.health is not None and gpu.health.is_lost and gpu.graphics_type is not None:
+                facts: Facts = {"host": host.ref, "gpu": str(gpu.address)}
+                is_named = gpu.health != NOT_NAMED
+                yield Observation(is_named or not named, LOST if is_named else UNNAMED, facts)
+
+
 READERS: Final[Mapping[str, Callable[[Contact], Iterator[Observation]]]] = {
     "passthrough-device-keys": lambda contact: _passthrough_keys(contact, vgpus=False),
     "vgpu-device-keys": lambda contact: _passthrough_keys(contact, vgpus=True),
@@ -306,6 +332,9 @@ READERS: Final[Mapping[str, Callable[[Contact], Iterator[Observation]]]] = {
     "clone-options": lambda contact: _clones(contact, _passthrough_options, copied=True),
     "gpu-counter-instances": _counter_instances,
     "vgpu-mode-change": _modes_in_force,
+    "lost-gpu-listed": lambda contact: _lost_gpus(contact, named=False),
+    "smi-lost-gpu": lambda contact: _lost_gpus(contact, named=True),
+    "broker-maintenance": _machines_in_maintenance,
 }
 """By row, what reading shows of it; the rows of GPUs, pins and starts come from the last start on each host."""
 REPLAYED: Final = ("gpu-choice", "vgpu-pin", _STARTS)

@@ -41,6 +41,11 @@ COMMANDS: Final = frozenset(
     )
 )  # fmt: skip
 """Kinds of runs, and what begins a change."""
+MACHINE_STATES: Final = (
+    "AVAILABLE", "CONNECTED", "DISCONNECTED", "MAINTENANCE", "PROVISIONED", "PROVISIONING", "CUSTOMIZING", "DELETING",
+    "AGENT_UNREACHABLE", "WAIT_FOR_AGENT", "ERROR", "UNKNOWN",
+)  # fmt: skip
+"""Of a machine of Horizon; any other one is hidden."""
 SENTENCES: Final = frozenset(
     (
         "read from a vCenter, by gpuops bundle",
@@ -78,7 +83,8 @@ WORDS: Final = frozenset(
         "configuration.json", "runs.json", "mispredictions.json", "replies.json",
         # facts of a first contact
         "first-contact.json", "key", "found", "predicted", "seconds", "mib", "used", "running", "event", "source",
-        "kept", "all", "instance", "configured", "mode", "vm", "host", "cluster", "gpu", "fault",
+        "kept", "all", "power", "poweredOff", "poweredOn", "instance", "configured", "mode", "vm", "host", "cluster",
+        "gpu", "fault", *MACHINE_STATES,
         *STEPS, *COMMANDS, *SETTINGS, *assumptions(), *Standing,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
                                   Firmware, VmDrs, Predicted, DeviceKind) for each in kind),

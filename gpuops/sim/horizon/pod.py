@@ -57,6 +57,8 @@ class Pod:
     sessions: dict[str, PodSession] = field(default_factory=dict)
     maintenance: set[str] = field(default_factory=set)
     """Instance uuids of the VMs that are in maintenance."""
+    without_agent: set[str] = field(default_factory=set)
+    """Moids of the VMs whose agent does not answer, although they run."""
     refused_logins: list[str] = field(default_factory=list)
     """Names of the machines that a user did not get."""
     down: bool = False
@@ -132,6 +134,12 @@ class Pod:
 
     def session_of(self, vm: VmEntity) -> PodSession | None:
         return next((each for each in self.sessions.values() if each.vm is vm), None)
+
+    def shown_session(self, vm: VmEntity) -> PodSession | None:
+        """The session that the lists of machines and sessions have: also while the agent does not answer."""
+        # assumption: broker-no-agent
+        hidden = "broker-no-agent" in self.world.deviations and vm.moid in self.without_agent
+        return None if hidden else self.session_of(vm)
 
     def in_maintenance(self, vm: VmEntity) -> bool:
         return vm.state.instance_uuid in self.maintenance
