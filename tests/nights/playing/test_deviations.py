@@ -17,7 +17,8 @@ PROMISES: Final = {"suspend-frees-slot": ("I3:", "I4:")}
 DEVIATIONS: Final = [
     row.id for row in assumptions().values() if row.deviation and not row.id.startswith(("broker-", "smi-"))
 ]
-"""Those of the broker and of nvidia-smi: `tests/wire/nights/gated/test_deviations.py`, `tests/wire/reading/test_gpu_health.py`."""
+"""Those of the broker are in `tests/wire/nights/gated/test_deviations.py`, those of nvidia-smi in
+`tests/wire/reading/test_gpu_health.py`."""
 
 
 def losses(seed: int, deviation: str, *, calm: bool = False) -> list[str]:

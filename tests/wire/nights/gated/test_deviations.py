@@ -9,6 +9,8 @@ from gpuops.api.first_contact import first_contact
 from gpuops.model.assumption import Standing
 from gpuops.model.prediction import PastPredictions
 from gpuops.plan.doctor.assumptions import judge_assumptions
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events.vms import recreate
 from gpuops.sim.scenario.deviations import deviate
 from tests.wire.nights.gated.gates import Gated
 
@@ -52,6 +54,19 @@ def test_a_desktop_whose_agent_does_not_answer_is_not_taken(vdi: Gated) -> None:
     assert name not in vdi.suspended
     reasons = {choice.subject: choice.reason for choice in night.plan.choices}
     assert "agent" in reasons[name]
+
+
+def test_a_machine_that_is_provisioned_anew_in_maintenance_is_named(vdi: Gated) -> None:
+    """Its VM is another one than the night took, so nothing is changed at it."""
+    deviate(vdi.server.world, ["broker-new-machine"])
+    vdi.night()
+    name = min(vdi.suspended)
+    with vdi.server.world.lock:
+        recreate(vdi.vm(name), Rule(Effect.HAPPEN))
+    day = vdi.day()
+    assert (vdi.suspended, vdi.gated) == (set(), {name})
+    reasons = {choice.subject: choice.reason for choice in day.plan.choices}
+    assert "a machine of its name at the broker may be in maintenance" in reasons[name]
 
 
 def test_a_first_contact_reads_the_broker(vdi: Gated) -> None:
