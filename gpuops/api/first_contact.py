@@ -30,6 +30,7 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
     from gpuops.plan.core.scope import gpu_hosts
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.reading import past_events as read
+    from gpuops.vsphere.reading.counters import counter_keys
 
     session = site.vcenter
     assert isinstance(session, Connection), "a first contact is one with a vCenter"
@@ -48,6 +49,7 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
         tasks=part("tasks", lambda: read.past_tasks(session, since), ()),
         events=part("events", lambda: read.past_events(session, since), ()),
         counter_instances=part("GPU counters", lambda: read.gpu_counter_instances(session, hosts), {}),
+        counter_names=part("counters", lambda: frozenset(counter_keys(session)), frozenset()),
         reserved_mib=part("resource pools", lambda: read.reserved_mib(session, inventory.clusters), {}),
         machines=part("broker", lambda: _machines(site), (), GpuopsError),
         unread=tuple(unread),

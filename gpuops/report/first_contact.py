@@ -38,8 +38,11 @@ class JudgedContact:
 
     @property
     def needed_steps(self) -> Iterator[tuple[SessionStep, Sequence[str]]]:
-        """The steps that settle a row which was not seen, with the ids of these rows."""
+        """The steps that settle a row which was not seen, with the ids of these rows; of a connection broker if there
+        is one."""
         unseen = {judged.row.id for judged in self.rows if judged.standing is Standing.NOT_SEEN}
+        if not self.contact.machines:
+            unseen = {id for id in unseen if not id.startswith("broker-")}
         for step in self.session:
             settled = [id for id in step.settles if id in unseen]
             if settled:

@@ -57,6 +57,8 @@ class Contact:
     """In the order in which vCenter wrote them."""
     counter_instances: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     """By host (ref), the instances of its GPU counters."""
+    counter_names: frozenset[str] = frozenset()
+    """The counters that vCenter has: `gpu.utilization.average`; empty = none could be read."""
     reserved_mib: Mapping[str, int] = field(default_factory=dict, hash=False)
     """By cluster (ref), the memory that its VMs reserve, as its root resource pool counts it."""
     machines: tuple[DesktopMachine, ...] = ()

@@ -19,6 +19,7 @@ from gpuops.model.assumption import Assumption, JudgedAssumption, Observation
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.devices.gpu_health import NOT_NAMED
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
 from gpuops.model.prediction import Misprediction, PastPredictions, Predicted
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
 from gpuops.model.vcenter.device_keys import passthru_number
@@ -52,9 +53,11 @@ MODE: Final = "GPU {gpu} of {host} is configured as {configured}, and is {mode}"
 GATED: Final = "the broker shows the machine of {vm} in maintenance, which is {power}"
 LOST: Final = "vCenter lists GPU {gpu} of {host}, which nvidia-smi reports as lost"
 UNNAMED: Final = "vCenter lists GPU {gpu} of {host}, and nvidia-smi does not name it"
+HAS_COUNTER: Final = "vCenter has the counter {counter}"
+NO_COUNTER: Final = "vCenter has no counter {counter}"
 SENTENCES: Final = (
     STEPS, KEY, PLACED, STILL_LISTED, NOT_LISTED, START_REFUSED, SUSPEND_REFUSED, SUSPEND_TOOK, POOL,
-    STAYED, MOVED, CLONE_HAS, INSTANCE, MODE, GATED, LOST, UNNAMED,
+    STAYED, MOVED, CLONE_HAS, INSTANCE, MODE, GATED, LOST, UNNAMED, HAS_COUNTER, NO_COUNTER,
 )  # fmt: skip
 """All sentences of evidence."""
 
@@ -285,6 +288,12 @@ def _counter_instances(contact: Contact) -> Iterator[Observation]:
         yield Observation(holds, INSTANCE, {"host": ref, "instance": instances[0]})
 
 
+def _counter_names(contact: Contact) -> Iterator[Observation]:
+    for name in (GPU_USE, GPU_MEMORY) if contact.counter_names else ():
+        has = name in contact.counter_names
+        yield Observation(has, HAS_COUNTER if has else NO_COUNTER, {"counter": name})
+
+
 def _modes_in_force(contact: Contact) -> Iterator[Observation]:
     for host in contact.inventory.hosts.values():
         graphics = host.settings.graphics if host.settings is not None else None
@@ -331,6 +340,7 @@ READERS: Final[Mapping[str, Callable[[Contact], Iterator[Observation]]]] = {
     "clone-attributes": lambda contact: _clones(contact, lambda vm: vm.attributes, copied=False),
     "clone-options": lambda contact: _clones(contact, _passthrough_options, copied=True),
     "gpu-counter-instances": _counter_instances,
+    "gpu-counter-names": _counter_names,
     "vgpu-mode-change": _modes_in_force,
     "lost-gpu-listed": lambda contact: _lost_gpus(contact, named=False),
     "smi-lost-gpu": lambda contact: _lost_gpus(contact, named=True),

@@ -84,7 +84,7 @@ WORDS: Final = frozenset(
         # facts of a first contact
         "first-contact.json", "key", "found", "predicted", "seconds", "mib", "used", "running", "event", "source",
         "kept", "all", "power", "poweredOff", "poweredOn", "instance", "configured", "mode", "vm", "host", "cluster",
-        "gpu", "fault", *MACHINE_STATES,
+        "gpu", "fault", "counter", "gpu.utilization.average", "gpu.mem.used.average", *MACHINE_STATES,
         *STEPS, *COMMANDS, *SETTINGS, *assumptions(), *Standing,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
                                   Firmware, VmDrs, Predicted, DeviceKind) for each in kind),

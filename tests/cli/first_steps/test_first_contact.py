@@ -135,6 +135,7 @@ STATES: Final[dict[str, Callable[[Lab], None]]] = {
     "clone-attributes": clone,
     "clone-options": clone,
     "gpu-counter-instances": nothing,
+    "gpu-counter-names": nothing,
     "vgpu-mode-change": change_mode,
     "smi-lost-gpu": lose,
 }
