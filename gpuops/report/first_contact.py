@@ -18,10 +18,10 @@ from gpuops.report.text import count, visible
 NAMED: Final = ("vm", "source", "host", "cluster")
 """Facts of evidence that are managed object ids."""
 SETUP: Final = (
-    "# HOST: a spare host with two GPUs of a model, on which DRS starts no VM; VM1, VM2: test VMs on it, without",
-    "# snapshots; PROFILE: a small vGPU profile, WHOLE: the largest one; GPU1: the GPU of VM1, GPU2: another one;",
-    "# DESKTOP: a test machine of the connection broker, if there is one",
-    "export VCENTER=vc.example.org HOST=esx-09.example.org VM1=contact-1 VM2=contact-2",
+    "# HOST: a spare host with two GPUs of a model, on which DRS starts no VM; OTHER_HOST: another one of its cluster;",
+    "# VM1, VM2: test VMs on HOST, without snapshots; PROFILE: a small vGPU profile, WHOLE: the largest one;",
+    "# GPU1: the GPU of VM1, GPU2: another one; DESKTOP: a test machine of the connection broker, if there is one",
+    "export VCENTER=vc.example.org HOST=esx-09.example.org OTHER_HOST=esx-08.example.org VM1=contact-1 VM2=contact-2",
     "export PROFILE=nvidia_a40-8q WHOLE=nvidia_a40-48q GPU1=0000:3b:00.0 GPU2=0000:af:00.0",
     "export DESKTOP=contact-desktop",
 )
@@ -38,15 +38,15 @@ class JudgedContact:
 
     @property
     def needed_steps(self) -> Iterator[tuple[SessionStep, Sequence[str]]]:
-        """The steps that settle a row which was not seen, with the ids of these rows; of a connection broker if there
-        is one."""
+        """The steps that settle a row which was not seen, with the ids of these rows; those of a connection broker
+        if there is one. The first step is always one of them, because it prepares the VMs."""
         unseen = {judged.row.id for judged in self.rows if judged.standing is Standing.NOT_SEEN}
         if not self.contact.machines:
             unseen = {id for id in unseen if not id.startswith("broker-")}
-        for step in self.session:
-            settled = [id for id in step.settles if id in unseen]
-            if settled:
-                yield step, settled
+        needed = [(step, [id for id in step.settles if id in unseen]) for step in self.session]
+        if any(settled for _, settled in needed):
+            first, *others = needed
+            yield from (first, *((step, settled) for step, settled in others if settled))
 
 
 def contact_text(judged: JudgedContact) -> Shown:
@@ -83,7 +83,7 @@ def _session(judged: JudgedContact) -> Iterator[Text]:
     yield from map(Text, SETUP)
     for step, settled in steps:
         restarts = f" with a restart of {step.restarts}," if step.restarts else ""
-        yield Text(f"# {', '.join(settled)}:{restarts} {count(step.minutes, 'minute')}")
+        yield Text(f"# {', '.join(settled) or 'the VMs of the session'}:{restarts} {count(step.minutes, 'minute')}")
         yield from map(Text, step.commands)
         if step.contradicted:
             yield Text(f"# contradicted if {step.contradicted}")
