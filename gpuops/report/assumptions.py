@@ -13,9 +13,8 @@ from gpuops.report.text import count, visible
 
 def evidence_text(evidence: Observation, names: Mapping[str, str] | None = None) -> str:
     """The evidence in words. `names`: of VMs, hosts and clusters by their managed object ids."""
-    known = names or {}
     return visible(
-        evidence.sentence.format_map({key: known.get(str(fact), fact) for key, fact in evidence.facts.items()})
+        evidence.sentence.format_map({key: (names or {}).get(str(fact), fact) for key, fact in evidence.facts.items()})
     )
 
 

@@ -68,9 +68,8 @@ def _evidence(judged: JudgedAssumption, inventory: Inventory) -> str:
 
 def names_of(inventory: Inventory) -> dict[str, str]:
     """The names of VMs, hosts and clusters by their managed object ids."""
-    return {
-        ref: each.name for kind in (inventory.vms, inventory.hosts, inventory.clusters) for ref, each in kind.items()
-    }
+    kinds = (inventory.vms, inventory.hosts, inventory.clusters)
+    return {ref: entity.name for kind in kinds for ref, entity in kind.items()}
 
 
 def _session(judged: JudgedContact) -> Iterator[Text]:

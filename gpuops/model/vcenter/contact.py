@@ -25,8 +25,8 @@ class PastTask:
     """Type of the fault that it ended in; empty = it succeeded."""
     names_vgpu: bool = False
     """Whether the message of the fault speaks of a vGPU or its plugin."""
-    made: str | None = None
-    """Managed object id of the VM that it made."""
+    created_vm: str | None = None
+    """Managed object id of the clone that it created."""
     by_user: bool = True
     """Whether a login asked for it; vCenter itself or a schedule otherwise."""
 

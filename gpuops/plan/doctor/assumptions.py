@@ -44,10 +44,10 @@ NOT_LISTED: Final = "{vm} is suspended, and {host} lists it on no GPU"
 START_REFUSED: Final = "a start of {vm} was refused with {fault}"
 SUSPEND_REFUSED: Final = "a suspend of {vm} ended with {fault} after {seconds} s"
 SUSPEND_TOOK: Final = "a suspend of {vm}, with {mib} MiB of memory, took {seconds} s"
-POOL: Final = "the VMs of {cluster} reserve {used} MiB: {running} MiB those that run, {suspended} MiB suspended ones"
+POOL: Final = "VMs of {cluster} reserve {reserved} MiB: {running} MiB those that run, {suspended} MiB suspended ones"
 STAYED: Final = "{vm} is on {host}, {seconds} s after {event}"
 MOVED: Final = "{vm} is on {host} now, and no login moved it; it was on {source} at {event}"
-CLONE_HAS: Final = "{vm}, a clone of {source}, has {kept} of {all} of them"
+CLONE_HAS: Final = "{vm}, a clone of {source}, has {copies} of {all} of them"
 INSTANCE: Final = "{host} has GPU counters with the instance {instance}"
 MODE: Final = "GPU {gpu} of {host} is configured as {configured}, and is {mode}"
 GATED: Final = "the broker shows the machine of {vm} in maintenance, which is {power}"
@@ -81,16 +81,18 @@ def judge_assumptions(
         observed[id].append(evidence)
     wrong = [row_of(misprediction.found, misprediction.step) for misprediction in past.wrong]
     return tuple(
-        JudgedAssumption(row, min(observed[row.id], key=lambda each: each.holds, default=None), wrong.count(row.id))
+        JudgedAssumption(
+            row, min(observed[row.id], key=lambda observation: observation.holds, default=None), wrong.count(row.id)
+        )
         for row in rows
     )
 
 
 def _by_journal(past: PastPredictions) -> Observations:
     for misprediction in past.wrong:
-        id, found = row_of(misprediction.found, misprediction.step), misprediction.found
+        id, wrong = row_of(misprediction.found, misprediction.step), misprediction.found
         if id is not None:
-            yield id, Observation(False, STEPS, {"predicted": found.predicted, "found": found.found})
+            yield id, Observation(False, STEPS, {"predicted": wrong.predicted, "found": wrong.found})
 
 
 def row_of(wrong: Misprediction, step: str) -> str | None:
@@ -139,7 +141,7 @@ def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Observa
     compared = compare(PredictedStep(step, prediction, before), outcome, after, (), catalog)
     if compared is None or compared.cannot_say:
         return
-    wrong = {each.what: each for each in compared.wrong}
+    wrong = {misprediction.what: misprediction for misprediction in compared.wrong}
     for what, id in ((Predicted.GPU, "vgpu-pin" if pins_of(vm) else "gpu-choice"), (Predicted.MIG_START, _STARTS)):
         facts: Facts = {"host": host.ref, "vm": vm.ref}
         if what in wrong:
@@ -225,14 +227,14 @@ def _memory_of_suspended(contact: Contact) -> Iterator[Observation]:
     what the running ones do shows nothing.
     """
     inventory = contact.inventory
-    for ref, used in contact.reserved_mib.items():
+    for ref, reserved in contact.reserved_mib.items():
         vms = [vm for host in inventory.hosts.values() if host.cluster == ref for vm in inventory.vms_on(host)]
         running, suspended = (_reserved(vms, power) for power in (PowerState.ON, PowerState.SUSPENDED))
         if running is None or not suspended or suspended <= running * _MOST_OVERHEAD:
             continue
-        excess = used - running
+        excess = reserved - running
         if excess <= suspended + running * _MOST_OVERHEAD:
-            facts: Facts = {"cluster": ref, "used": used, "running": running, "suspended": suspended}
+            facts: Facts = {"cluster": ref, "reserved": reserved, "running": running, "suspended": suspended}
             yield Observation(excess < suspended, POOL, facts)
 
 
@@ -266,14 +268,14 @@ def _is_move(task: PastTask) -> bool:
 def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Iterator[Observation]:
     """What clones have of their sources; `copied`: whether the rule says that they have all of it, or none."""
     for task, source in _tasks(contact, "clone"):
-        clone = contact.inventory.vms.get(task.made or "")
+        clone = contact.inventory.vms.get(task.created_vm or "")
         expected = of(source)
         if clone is None or not expected:
             continue
-        kept = sum(of(clone).get(key) == value for key, value in expected.items())
-        if kept in (0, len(expected)):
-            facts: Facts = {"vm": clone.ref, "source": source.ref, "kept": kept, "all": len(expected)}
-            yield Observation((kept > 0) is copied, CLONE_HAS, facts)
+        copies = sum(of(clone).get(key) == value for key, value in expected.items())
+        if copies in (0, len(expected)):
+            facts: Facts = {"vm": clone.ref, "source": source.ref, "copies": copies, "all": len(expected)}
+            yield Observation((copies > 0) is copied, CLONE_HAS, facts)
 
 
 def _passthrough_options(vm: Vm) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ class ContactWriter:
     def document(self, judged: JudgedContact) -> dict[str, Any]:
         """The rows of the table, and the answers that they are judged by."""
         contact = judged.contact
-        states = Counter((each.state, each.in_maintenance, each.managed) for each in contact.machines)
+        states = Counter((machine.state, machine.in_maintenance, machine.managed) for machine in contact.machines)
         return {
             "assumptions": [self._row(row) for row in judged.rows],
             "tasks": [
@@ -34,7 +34,7 @@ class ContactWriter:
                     "ran_s": task.ran_s,
                     "fault": task.fault,
                     "names_vgpu": task.names_vgpu,
-                    "made": None if task.made is None else self._names.ref(task.made),
+                    "created_vm": None if task.created_vm is None else self._names.ref(task.created_vm),
                     "by_user": task.by_user,
                 }
                 for task in contact.tasks
@@ -50,7 +50,7 @@ class ContactWriter:
                 for event in contact.events
             ],
             "counters": [
-                {"host": self._names.ref(host), "instances": [self._text(each) for each in instances]}
+                {"host": self._names.ref(host), "instances": [self._text(instance) for instance in instances]}
                 for host, instances in contact.counter_instances.items()
             ],
             "reservations": [
@@ -94,4 +94,6 @@ class ContactWriter:
 def api_words(judged: JudgedContact) -> frozenset[str]:
     """The words of the vSphere API in it: kinds of tasks and events, types of faults."""
     tasks, events = judged.contact.tasks, judged.contact.events
-    return frozenset({*(task.kind for task in tasks), *(task.fault for task in tasks), *(each.kind for each in events)})
+    return frozenset(
+        {*(task.kind for task in tasks), *(task.fault for task in tasks), *(event.kind for event in events)}
+    )

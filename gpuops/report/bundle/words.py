@@ -82,8 +82,8 @@ WORDS: Final = frozenset(
         "given up", "admitted", "refused", "gpuops-bundle", "scenario.json", "versions.json",
         "configuration.json", "runs.json", "mispredictions.json", "replies.json",
         # facts of a first contact
-        "first-contact.json", "key", "found", "predicted", "seconds", "mib", "used", "running", "event", "source",
-        "kept", "all", "power", "poweredOff", "poweredOn", "instance", "configured", "mode", "vm", "host", "cluster",
+        "first-contact.json", "key", "found", "predicted", "seconds", "mib", "reserved", "running", "event", "source",
+        "copies", "all", "power", "poweredOff", "poweredOn", "instance", "configured", "mode", "vm", "host", "cluster",
         "gpu", "fault", "counter", "gpu.utilization.average", "gpu.mem.used.average", *MACHINE_STATES,
         *STEPS, *COMMANDS, *SETTINGS, *assumptions(), *Standing,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
@@ -137,8 +137,8 @@ KEYS: Final = frozenset(
         # replies.json
         "properties",
         # first-contact.json
-        "assumptions", "standing", "evidence", "tasks", "ran_s", "fault", "names_vgpu", "made", "by_user", "events",
-        "counters", "instances", "machines", "state", "managed", "unread",
+        "assumptions", "standing", "evidence", "tasks", "ran_s", "fault", "names_vgpu", "created_vm", "by_user",
+        "events", "counters", "instances", "machines", "state", "managed", "unread",
         # manifest.json
         "schema_version", "site", "written", "files", "bytes", "approximated",
     )

@@ -55,7 +55,11 @@ def _task(info: Any) -> PastTask:
     from pyVmomi import VmomiSupport, vim
 
     ran = info.completeTime - info.startTime if info.completeTime and info.startTime else None
-    text = "" if info.error is None else f"{info.error.msg} {[each.message for each in info.error.faultMessage or ()]}"
+    text = (
+        ""
+        if info.error is None
+        else f"{info.error.msg} {[message.message for message in info.error.faultMessage or ()]}"
+    )
     return PastTask(
         str(info.entity._moId),
         str(info.descriptionId),
@@ -101,7 +105,7 @@ def _event(event: Any) -> PastEvent:
 def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str, tuple[str, ...]]:
     """By host (ref), the instances of its GPU counters; a host that has none is left out."""
     gpu_keys = {key for name, key in counter_keys(session).items() if name.startswith("gpu.")}
-    found: dict[str, tuple[str, ...]] = {}
+    instances_by_host: dict[str, tuple[str, ...]] = {}
     for ref in hosts if gpu_keys else ():
         metrics = session.read(
             lambda ref=ref: session.content.perfManager.QueryAvailablePerfMetric(
@@ -110,21 +114,23 @@ def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str,
             subject=ref,
         )
         with session.decoding("QueryAvailablePerfMetric"):
-            instances = {str(each.instance) for each in metrics or () if each.counterId in gpu_keys and each.instance}
+            instances = {
+                str(metric.instance) for metric in metrics or () if metric.counterId in gpu_keys and metric.instance
+            }
         if instances:
-            found[ref] = tuple(sorted(instances))
-    return found
+            instances_by_host[ref] = tuple(sorted(instances))
+    return instances_by_host
 
 
 def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
     """By cluster (ref), the memory in MiB that its VMs reserve, as its root resource pool counts it."""
-    used: dict[str, int] = {}
+    reserved_by_cluster: dict[str, int] = {}
     for ref in clusters:
         cluster = session.managed("ClusterComputeResource", ref)
         runtime = session.read(lambda cluster=cluster: cluster.resourcePool.runtime, subject=ref)
         with session.decoding("a read of its resource pool"):
-            used[ref] = int(runtime.memory.reservationUsedForVm) >> 20
-    return used
+            reserved_by_cluster[ref] = int(runtime.memory.reservationUsedForVm) >> 20
+    return reserved_by_cluster
 
 
 def _pages(session: Session, create: Callable[[], Any], read_next: Callable[[Any], Any]) -> list[Any]:
