@@ -14,10 +14,12 @@ from gpuops.execute.site import Site, catalog_of
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.origins import Setting
+    from gpuops.model.prediction import PastPredictions
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.wire_reply import WireReply
     from gpuops.report.bundle.archive import Bundle
     from gpuops.report.bundle.setup import Versions
+    from gpuops.report.first_contact import JudgedContact
 
 PAST: Final = timedelta(days=30)
 MOST_EVENTS: Final = 200
@@ -31,8 +33,12 @@ def bundle(
     now: datetime,
     journal: tuple[Path, str],
     asked: Sequence[str] = (),
-) -> Bundle:
+    *,
+    contact: bool = False,
+) -> tuple[Bundle, JudgedContact | None]:
     """A bundle of this vCenter, its names hidden by the key. Nothing is written.
+
+    `contact`: also all that the table of assumptions is judged by; it is returned as it was read, with names.
 
     `journal`: the state directory, and the URL of the journal where it is not kept there. `asked`: names of VMs and
     hosts of which vCenter's replies are wanted. Raises Refused where a text of the site would get into it, VmNotFound
@@ -40,8 +46,9 @@ def bundle(
     """
     from gpuops.execute.past.history import history, past_predictions
     from gpuops.plan.core.scope import gpu_hosts
-    from gpuops.report.bundle.archive import REPLIES
+    from gpuops.report.bundle.archive import CONTACT, REPLIES
     from gpuops.report.bundle.archive import bundle as packed
+    from gpuops.report.bundle.contact import ContactWriter, api_words
     from gpuops.report.bundle.mispredictions import mispredictions_document
     from gpuops.report.bundle.pseudonyms import Pseudonyms
     from gpuops.report.bundle.replies import ReplyWriter, schema_words
@@ -52,17 +59,34 @@ def bundle(
     inventory = site.with_vgpus(site.vcenter.inventory())
     inventory = site.hosts.with_settings(inventory, [host.ref for host in gpu_hosts(inventory) if host.connected])
     told = _replies(site, inventory, asked)
+    predictions = past_predictions(*journal)
+    judged = _judged(site, inventory, predictions) if contact else None
     catalog, names = catalog_of(inventory), Pseudonyms(key)
     past = history(*journal).of_vcenter(inventory.vcenter).only(since=now - PAST, kind=None, limit=MOST_EVENTS)
     parts: dict[str, Any] = {
         "versions.json": versions_document(_versions(site), inventory),
         "configuration.json": configuration_document(settings),
         "runs.json": PastWriter(inventory, catalog, names).document(past),
-        "mispredictions.json": mispredictions_document(past_predictions(*journal), inventory.vcenter, names),
+        "mispredictions.json": mispredictions_document(predictions, inventory.vcenter, names),
     }
     if asked:
         parts[REPLIES] = ReplyWriter(inventory, names).document(told)
-    return packed(world(inventory, catalog, names), parts, names, now, schema_words(told))
+    words = schema_words(told)
+    if judged is not None:
+        words |= api_words(judged)
+        parts[CONTACT] = ContactWriter(names, api_words(judged)).document(judged)
+    return packed(world(inventory, catalog, names), parts, names, now, words), judged
+
+
+def _judged(site: Site, inventory: Inventory, past: PastPredictions) -> JudgedContact:
+    from gpuops.api.first_contact import first_contact
+    from gpuops.catalog.assumptions import assumptions, contact_session
+    from gpuops.plan.doctor.assumptions import judge_assumptions
+    from gpuops.report.first_contact import JudgedContact
+
+    look = first_contact(site, inventory)
+    rows = judge_assumptions(assumptions().values(), past, look, catalog_of(inventory))
+    return JudgedContact(look, rows, contact_session())
 
 
 def _replies(site: Site, inventory: Inventory, asked: Sequence[str]) -> tuple[WireReply, ...]:

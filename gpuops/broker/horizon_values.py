@@ -126,7 +126,7 @@ def vcenter(values: Mapping[str, Any]) -> BrokerVcenter:
 
 
 def machine(values: Mapping[str, Any]) -> DesktopMachine:
-    """A machine. Raises ValueError."""
+    """A machine. Raises ValueError. (assumption: broker-maintenance)"""
     recorded = values.get("managed_machine_data")
     managed = _object(recorded or {})
     state = _optional(values, "state", str)

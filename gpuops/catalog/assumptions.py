@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import yaml
 
-from gpuops.model.assumption import Assumption, Confidence
+from gpuops.model.assumption import Assumption, Confidence, SessionStep
 from gpuops.model.prediction import Predicted
 
 
@@ -24,6 +24,23 @@ def assumptions() -> Mapping[str, Assumption]:
             Confidence(row["confidence"]),
             row.get("deviation", ""),
             Predicted(row["prediction"]) if "prediction" in row else None,
+            row.get("read", ""),
         )
         for id, row in rows.items()
     }
+
+
+@cache
+def contact_session() -> tuple[SessionStep, ...]:
+    """Return the steps that settle what no look at a vCenter shows, in their order."""
+    steps = yaml.safe_load(files("gpuops.catalog").joinpath("contact_session.yaml").read_text(encoding="utf-8"))
+    return tuple(
+        SessionStep(
+            step["minutes"],
+            tuple(step["settles"]),
+            tuple(step["commands"]),
+            step.get("contradicted", ""),
+            step.get("restarts", ""),
+        )
+        for step in steps
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuops.model.prediction import Predicted
@@ -29,3 +30,55 @@ class Assumption:
     deviation: str = ""
     """Empty = the simulated vCenter knows no other behaviour."""
     prediction: Predicted | None = None
+    read: str = ""
+    """The state of a vCenter in which reading shows whether the rule holds; empty = only a change shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStep:
+    """Commands after which it is known whether some rules hold."""
+
+    minutes: int
+    settles: tuple[str, ...]
+    """Ids of the rules."""
+    commands: tuple[str, ...]
+    contradicted: str = ""
+    """What of the output contradicts the rules; empty = the look among the commands judges them."""
+    restarts: str = ""
+    """What is restarted, `the host`; empty = nothing."""
+
+
+class Standing(StrEnum):
+    """What is known of a rule in one vCenter."""
+
+    CONFIRMED = "confirmed"
+    CONTRADICTED = "contradicted"
+    NOT_SEEN = "not seen"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One observation that a rule holds, or does not."""
+
+    holds: bool
+    sentence: str
+    """With the names of its facts in braces: `a vGPU of {vm} has the device key {key}`."""
+    facts: Mapping[str, str | int] = field(default_factory=dict, hash=False)
+    """`vm`, `source` and `host` are managed object ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAssumption:
+    """A rule with what was observed of it in one vCenter."""
+
+    row: Assumption
+    evidence: Observation | None = None
+    """The first observation that contradicts the rule, or else the first that confirms it; None = there is none."""
+    contradictions: int = 0
+    """How many steps of the journal contradict it."""
+
+    @property
+    def standing(self) -> Standing:
+        if self.evidence is None:
+            return Standing.NOT_SEEN
+        return Standing.CONFIRMED if self.evidence.holds else Standing.CONTRADICTED

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from gpuops.model.assumption import Assumption
+from gpuops.model.assumption import JudgedAssumption, Observation
 from gpuops.model.prediction import PastPredictions
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count
+from gpuops.report.text import count, visible
 
 
-def assumptions_text(rows: Iterable[Assumption], past: PastPredictions) -> Shown:
+def evidence_text(evidence: Observation, names: Mapping[str, str] | None = None) -> str:
+    """The evidence in words. `names`: of VMs, hosts and clusters by their managed object ids."""
+    return visible(
+        evidence.sentence.format_map({key: (names or {}).get(str(fact), fact) for key, fact in evidence.facts.items()})
+    )
+
+
+def assumptions_text(rows: Iterable[JudgedAssumption], past: PastPredictions) -> Shown:
     """A table of all rows, and how many predicted steps it rests on."""
     table = TextTable("assumption", "confidence", "here", "rule")
-    for row in rows:
-        table.add_row(row.id, row.confidence, _standing(row, past), row.statement)
+    for judged in rows:
+        table.add_row(judged.row.id, judged.row.confidence, _here(judged, past), judged.row.statement)
     steps = f"{count(past.right, 'step')} of this journal went as predicted, {len(past.wrong)} did not"
     return (table, Text(steps, "bold"), Text("next: gpuops help assumptions says how to test a rule", "dim"))
 
 
-def assumptions_document(rows: Iterable[Assumption], past: PastPredictions) -> Document:
+def assumptions_document(rows: Iterable[JudgedAssumption], past: PastPredictions) -> Document:
     """The same for programs."""
-    contradictions = Counter(wrong.found.what for wrong in past.wrong)
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "assumptions",
@@ -31,23 +36,24 @@ def assumptions_document(rows: Iterable[Assumption], past: PastPredictions) -> D
         "predicted_steps": past.right + len(past.wrong),
         "assumptions": [
             {
-                "id": row.id,
-                "statement": row.statement,
-                "source": row.source,
-                "confidence": row.confidence.value,
-                "deviation": row.deviation or None,
-                "prediction": row.prediction.value if row.prediction is not None else None,
-                "contradicted": contradictions[row.prediction] if row.prediction is not None else None,
+                "id": judged.row.id,
+                "statement": judged.row.statement,
+                "source": judged.row.source,
+                "confidence": judged.row.confidence.value,
+                "deviation": judged.row.deviation or None,
+                "prediction": judged.row.prediction.value if judged.row.prediction is not None else None,
+                "contradicted": judged.contradictions if judged.row.prediction is not None else None,
+                "standing": judged.standing.value,
+                "evidence": None if judged.evidence is None else evidence_text(judged.evidence),
             }
-            for row in rows
+            for judged in rows
         ],
     }
 
 
-def _standing(row: Assumption, past: PastPredictions) -> str:
-    if row.prediction is None:
+def _here(judged: JudgedAssumption, past: PastPredictions) -> str:
+    if judged.contradictions:
+        return f"contradicted {judged.contradictions} x"
+    if judged.row.prediction is None:
         return "not seen by gpuops"
-    wrong = sum(misprediction.found.what is row.prediction for misprediction in past.wrong)
-    if wrong:
-        return f"contradicted {wrong} x"
     return "never contradicted" if past.right else "not tried"

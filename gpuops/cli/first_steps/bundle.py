@@ -15,6 +15,7 @@ from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuops.report.bundle.archive import Bundle
+    from gpuops.report.first_contact import JudgedContact
 
 FILE: Final = Path("gpuops-bundle.zip")
 
@@ -32,6 +33,12 @@ def bundle(
             metavar="NAME", help="Also what vCenter tells of this VM and its host, or of this host, as it tells it."
         ),
     ] = None,
+    first_contact: Annotated[
+        bool,
+        typer.Option(
+            "--first-contact", help="Also judge by a read-only look which rules of gpuops hold in this vCenter."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be in it, and write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it without asking.")] = False,
     name: Annotated[
@@ -48,6 +55,7 @@ def bundle(
     Examples:
       gpuops bundle --dry-run --vcenter sim:vdi
       gpuops bundle --replies vdi-001 --yes --vcenter sim:vdi
+      gpuops bundle --first-contact --dry-run --vcenter sim:lab
       gpuops capacity --vcenter sim:./gpuops-bundle.zip
     """
     from gpuops.cli.opening import journal_of
@@ -58,8 +66,9 @@ def bundle(
     if not dry_run and os.path.lexists(file):
         raise UsageError(f"{file} is there already", hint="name another one with --file")
     state_dir, url = journal_of(common)
-    found, key = _gathered(common, host_shell, (state_dir, url), replies or [])
+    found, judged, key = _gathered(common, host_shell, (state_dir, url), replies or [], contact=first_contact)
     from gpuops.report.bundle.archive import bundle_document, bundle_text
+    from gpuops.report.first_contact import contact_document, contact_text
 
     if not dry_run:
         if not yes:
@@ -68,13 +77,18 @@ def bundle(
             confirm(bundle_text(found, str(file), written=False), "a bundle is to be given to others")
         _write(found, key, state_dir, file)
     done = not dry_run
-    output.show(bundle_text(found, str(file), written=done), bundle_document(found, str(file), written=done))
+    text, document = bundle_text(found, str(file), written=done), bundle_document(found, str(file), written=done)
+    if judged is None:
+        output.show(text, document)
+    else:
+        output.show((contact_text(judged), text), {**document, "first_contact": contact_document(judged)})
 
 
 def _gathered(
-    common: CommonOptions, host_shell: HostShellOptions, journal: tuple[Path, str], replies: list[str]
-) -> tuple[Bundle, bytes]:
-    """What is to be written, and the key that its names are hidden by: this machine's, or a new one."""
+    common: CommonOptions, host_shell: HostShellOptions, journal: tuple[Path, str], replies: list[str], *, contact: bool
+) -> tuple[Bundle, JudgedContact | None, bytes]:
+    """What is to be written, what a first contact says, and the key that names are hidden by: this machine's, or a new
+    one."""
     from gpuops import clock
     from gpuops.api.bundling import bundle as gather
     from gpuops.cli.opening import open_site, settings_of
@@ -84,7 +98,7 @@ def _gathered(
     settings = settings_of(common)
     with open_site(common) as site:
         host_shell.give_to(site)
-        return gather(site, key, settings, clock.wall_clock(), journal, replies), key
+        return *gather(site, key, settings, clock.wall_clock(), journal, replies, contact=contact), key
 
 
 def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:

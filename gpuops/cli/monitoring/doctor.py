@@ -77,6 +77,7 @@ def _list_past(common: CommonOptions, option: str, *, alone: bool, strict: bool)
     """Show what the journal says of past predictions; with `strict` a misprediction is exit code 3."""
     from gpuops.api import assumptions, past_predictions
     from gpuops.cli.opening import journal_of
+    from gpuops.plan.doctor.assumptions import judge_assumptions
     from gpuops.report.assumptions import assumptions_document, assumptions_text
     from gpuops.report.prediction import predictions_document, predictions_text
 
@@ -88,7 +89,7 @@ def _list_past(common: CommonOptions, option: str, *, alone: bool, strict: bool)
     state_dir, url = journal_of(common)
     past = past_predictions(state_dir, url)
     if option == "--assumptions":
-        rows = assumptions().values()
+        rows = judge_assumptions(assumptions().values(), past)
         output.show(assumptions_text(rows, past), assumptions_document(rows, past))
     else:
         output.show(predictions_text(past), predictions_document(past))

@@ -13,10 +13,12 @@ from gpuops.errors import GpuopsError, LoginRefused, NotConnected
 from gpuops.model.desktops.broker import BrokerVcenter, DesktopBroker, DesktopMachine
 from gpuops.model.desktops.evidence import SessionCount
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Vm
+from gpuops.model.vcenter.vm import PowerState, Vm
 
 ASK_AGAIN: Final = timedelta(seconds=60)
 """A broker that did not answer is left alone for so long: each look would wait for it anew. Our own figure."""
+
+NO_AGENT: Final = "the agent of its machine does not answer the broker"
 
 
 class BrokerRest:
@@ -98,7 +100,14 @@ class BrokerSessions:
         self.match = self.matched(broker, broker.machines(), inventory)
         read = read_sessions(self.match, broker.sessions(), inventory.taken_at)
         self.rest.answered()
-        return {vm.ref: count for vm in vms if (count := read.of(vm.ref)) is not None}
+        counts = {vm.ref: count for vm in vms if (count := read.of(vm.ref)) is not None}
+        without_agent = [vm.ref for vm in vms if vm.power is PowerState.ON and self._lacks_agent(vm.ref)]
+        unknown = SessionCount(None, None, inventory.taken_at, because=NO_AGENT)
+        return counts | {ref: unknown for ref in without_agent if counts[ref].used is not True}
+
+    def _lacks_agent(self, ref: str) -> bool:
+        machine = self.match.machine_of.get(ref) if self.match is not None else None
+        return machine is not None and machine.lacks_agent
 
     def _tell(self, why: str) -> None:
         if why not in self._said:

@@ -18,6 +18,7 @@ from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.site.ports import Hosts
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode, VgpuPlacement
+from gpuops.model.devices.gpu_health import NOT_NAMED
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiReadings, SmiState, SmiVgpu
 from gpuops.model.vcenter.inventory import Inventory
@@ -202,9 +203,17 @@ def _is_shared(gpu: PhysicalGpu) -> bool:
 
 
 def _with_states(host: Host, states: States) -> Host:
-    """The host with the health of its GPUs; unknown for one that nvidia-smi did not name, or if it did not answer."""
+    """The host with the health of its GPUs; unknown if nvidia-smi did not answer.
+
+    A GPU that serves vGPUs, so that the driver must have it, and that an answer about other GPUs lacks counts as lost:
+    not every nvidia-smi may name a lost one.
+    """
     health = {} if isinstance(states, GpuopsError) else {state.address: state.health for state in states}
-    return replace(host, gpus=tuple(replace(gpu, health=health.get(gpu.address)) for gpu in host.gpus))
+    gpus = []
+    for gpu in host.gpus:
+        absent = NOT_NAMED if health and _is_shared(gpu) else None
+        gpus.append(replace(gpu, health=health.get(gpu.address, absent)))
+    return replace(host, gpus=tuple(gpus))
 
 
 def lies_somewhere(gpu: PhysicalGpu) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class PoolKind(StrEnum):
@@ -99,6 +99,18 @@ class DesktopMachine:
     """The broker's id of the vCenter that its VM is in."""
     managed: bool = True
     """Whether the broker reaches it through a vCenter; otherwise only an agent in its guest makes it known."""
+
+    @property
+    def lacks_agent(self) -> bool:
+        """Whether the agent in its guest does not answer, or not yet: a session on it may be in no list
+        (assumption: broker-no-agent)."""
+        state = self.state or ""
+        return state in _NO_AGENT or state.startswith("AGENT_ERR")
+
+
+_NO_AGENT: Final = ("AGENT_UNREACHABLE", "AGENT_CONFIG_ERROR", "WAIT_FOR_AGENT", "WAITING_FOR_AGENT", "UNKNOWN")
+"""Next to AGENT_ERR_... and AGENT_ERROR_...: Horizon Server API 2312, HeldVMInfo; View API 2306, MachineData and
+ProblemMachineCount; WAITING_FOR_AGENT is from memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class GpuHealth:
 
     is_lost: bool = False
     """The GPU has fallen off the bus or is otherwise inaccessible (`GPU is lost`, exit status 15; NVIDIA nvidia-smi
-    manual, RETURN VALUE)."""
+    manual, RETURN VALUE). vCenter does not show it (assumption: lost-gpu-listed)."""
     requires_reset: bool = False
     """nvidia-smi prints `GPU requires reset` in place of values (NVML_ERROR_RESET_REQUIRED: "The GPU requires a reset
     before it can be used again"), or `Yes` as reset_required of gpu_reset_status."""
@@ -111,5 +111,7 @@ class GpuHealth:
         )
 
 
+NOT_NAMED: Final = GpuHealth(is_lost=True, error="not in the answer of nvidia-smi")
+"""The health of a GPU that the answer of nvidia-smi lacks, although the driver must have it."""
 HEALTHY: Final = GpuHealth()
 """The health of a GPU about which nvidia-smi reported nothing bad."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CPU_MHZ: Final = "cpu.usagemhz.average"
 """The CPU that a VM uses, in MHz."""
+# assumption: gpu-counter-names
 GPU_USE: Final = "gpu.utilization.average"
 GPU_MEMORY: Final = "gpu.mem.used.average"
 MEMORY_BALLOONED: Final = "mem.vmmemctl.average"

@@ -6,7 +6,7 @@ per profile and bandwidth of the vMotion network; of several vGPUs they add up.
 Sources: vSphere API 8.0.2.0, VirtualMachineVgpuProfileInfo.stunTimeEstimates (of QueryConfigTarget); VMware vSphere 8.0
 docs, vMotion stun time limit of vGPU VMs; VMware KB 313479 (`VmDevicesStunTimeTolerated`). That vCenter holds moves
 that gpuops asks for to the same number is from memory. A VM may have a limit of its own; which setting holds it no
-reference tells, so settings that are named so are shown and not judged.
+reference tells, so settings that are named so are shown and not judged. (assumption: vmotion-stun)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 vCenter reserves nothing for it: its slots are free for whoever starts first (vSphere API, VirtualMachine.SuspendVM_Task
 and PowerOnVM_Task; a suspended VM holds no device). Whoever gives them away finds out in the morning.
-(assumption: suspended-vm-host, assumption: suspend-frees-slot)
+(assumption: suspended-vm-host, assumption: ha-suspended-vms, assumption: suspend-frees-slot)
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
 
 _NO_POLICY: Final = Policy(name="", pools=())
+_MADE_ANEW: Final = "a machine of its name at the broker may be in maintenance, look there"
+"""The broker may have provisioned it anew, with the maintenance of the earlier one (assumption: broker-new-machine)."""
 _GATED: Final = "the broker may still keep users from it"
 _OTHER_VCENTER: Final = "return that night in its own vCenter"
 _REGISTER_AGAIN: Final = "register it anew if it still exists (else the next night lets it go)"
@@ -149,6 +151,8 @@ def taken_vms(
             taken_vm = _given_up(taken_vm)
         elif original.gated_as is not None and taken_vm.whereabouts in (Whereabouts.BACK, Whereabouts.UNTOUCHED):
             taken_vm = replace(taken_vm, reason=f"{taken_vm.reason}; {_GATED}", command=RETURN_COMMAND)
+        elif original.gated_as is not None and taken_vm.whereabouts is Whereabouts.GONE:
+            taken_vm = replace(taken_vm, reason=f"{taken_vm.reason}; {_MADE_ANEW}")
         located.append(
             replace(taken_vm, foreign=foreign.get(ref), doubt=doubt.reason, markers=tuple(sorted(markers[ref])))
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpuops.catalog.assumptions import assumptions
+from gpuops.model.assumption import Standing
 from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.model.nights.history import PastOutcome
@@ -13,6 +15,7 @@ from gpuops.model.prediction import Predicted
 from gpuops.model.vcenter.host import RuleKind
 from gpuops.model.vcenter.login import BulkReader
 from gpuops.model.vcenter.vm import Firmware, VmDrs
+from gpuops.plan.doctor.assumptions import SENTENCES as EVIDENCE
 
 SETTINGS: Final = (
     "pciPassthru.use64bitMMIO",
@@ -38,6 +41,11 @@ COMMANDS: Final = frozenset(
     )
 )  # fmt: skip
 """Kinds of runs, and what begins a change."""
+MACHINE_STATES: Final = (
+    "AVAILABLE", "CONNECTED", "DISCONNECTED", "MAINTENANCE", "PROVISIONED", "PROVISIONING", "CUSTOMIZING", "DELETING",
+    "AGENT_UNREACHABLE", "WAIT_FOR_AGENT", "ERROR", "UNKNOWN",
+)  # fmt: skip
+"""Of a machine of Horizon; any other one is hidden."""
 SENTENCES: Final = frozenset(
     (
         "read from a vCenter, by gpuops bundle",
@@ -62,6 +70,7 @@ SENTENCES: Final = frozenset(
         "VM Network",
         "Other (64-bit)",
         "not set",
+        *EVIDENCE,
     )
 )
 """What a bundle says in whole sentences."""
@@ -72,7 +81,11 @@ WORDS: Final = frozenset(
         "VirtualMachine", "desktop", "ml", "connected", "disconnected", "failed", "outcome unknown", "cut off",
         "given up", "admitted", "refused", "gpuops-bundle", "scenario.json", "versions.json",
         "configuration.json", "runs.json", "mispredictions.json", "replies.json",
-        *STEPS, *COMMANDS, *SETTINGS,
+        # facts of a first contact
+        "first-contact.json", "key", "found", "predicted", "seconds", "mib", "reserved", "running", "event", "source",
+        "copies", "all", "power", "poweredOff", "poweredOn", "instance", "configured", "mode", "vm", "host", "cluster",
+        "gpu", "fault", "counter", "gpu.utilization.average", "gpu.mem.used.average", *MACHINE_STATES,
+        *STEPS, *COMMANDS, *SETTINGS, *assumptions(), *Standing,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
                                   Firmware, VmDrs, Predicted, DeviceKind) for each in kind),
     )
@@ -123,6 +136,9 @@ KEYS: Final = frozenset(
         "mispredictions", "right", "cannot_say", "run_kind", "what", "predicted", "found", "facts", "fact",
         # replies.json
         "properties",
+        # first-contact.json
+        "assumptions", "standing", "evidence", "tasks", "ran_s", "fault", "names_vgpu", "created_vm", "by_user",
+        "events", "counters", "instances", "machines", "state", "managed", "unread",
         # manifest.json
         "schema_version", "site", "written", "files", "bytes", "approximated",
     )

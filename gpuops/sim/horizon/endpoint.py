@@ -162,7 +162,7 @@ class HorizonEndpoint:
 
     def _machines(self) -> Iterator[dict[str, Any]]:
         for record in self.pod.records():
-            session = self.pod.session_of(record.vm) if record.vm is not None else None
+            session = self.pod.shown_session(record.vm) if record.vm is not None else None
             yield {
                 "id": record.id,
                 "name": record.name,
@@ -179,16 +179,22 @@ class HorizonEndpoint:
         told = {"path": record.path, "virtual_center_id": record.vcenter}
         return {
             **{name: value for name, value in told.items() if value is not None},
-            "in_maintenance_mode": record.vm is not None and self.pod.in_maintenance(record.vm),
+            "in_maintenance_mode": record.vm is not None and self._shows_maintenance(record.vm),
             "virtual_machine_power_state": "POWERED_ON" if record.vm is None else _POWER[record.vm.state.power],
         }
+
+    def _shows_maintenance(self, vm: VmEntity) -> bool:
+        hides = "broker-maintenance" in self.world.deviations  # assumption: broker-maintenance
+        return self.pod.in_maintenance(vm) and not (hides and vm.state.power is not Power.ON)
 
     def _state(self, vm: VmEntity | None) -> str:
         if vm is None:
             return "AVAILABLE"
         session = self.pod.session_of(vm)
-        if self.pod.in_maintenance(vm):
+        if self._shows_maintenance(vm):
             return "MAINTENANCE"
+        if vm.moid in self.pod.without_agent:
+            return "AGENT_UNREACHABLE"
         if session is None:
             return "AVAILABLE" if vm.state.power is Power.ON else "AGENT_UNREACHABLE"
         return "DISCONNECTED" if session.disconnected_at else "CONNECTED"
@@ -196,7 +202,7 @@ class HorizonEndpoint:
     def _sessions(self) -> Iterator[dict[str, Any]]:
         pools: dict[str, DesktopPoolState] = {vm.moid: pool for pool, vm in self.pod.machines()}
         for each in self.pod.sessions.values():
-            if not each.vm.is_registered:
+            if not each.vm.is_registered or self.pod.shown_session(each.vm) is None:
                 continue
             yield {
                 "id": each.id,

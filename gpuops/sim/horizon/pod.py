@@ -56,7 +56,9 @@ class Pod:
     seed: int = 0
     sessions: dict[str, PodSession] = field(default_factory=dict)
     maintenance: set[str] = field(default_factory=set)
-    """Instance uuids of the VMs that are in maintenance."""
+    """Instance uuids of the VMs whose machines are in maintenance."""
+    without_agent: set[str] = field(default_factory=set)
+    """Moids of the VMs whose agent does not answer, although they run."""
     refused_logins: list[str] = field(default_factory=list)
     """Names of the machines that a user did not get."""
     down: bool = False
@@ -124,7 +126,12 @@ class Pod:
         return self._id("pool", pool.name)
 
     def machine_id(self, vm: VmEntity) -> str:
-        return self._id("machine", vm.state.instance_uuid)
+        return self._id("machine", self._identity(vm))
+
+    def _identity(self, vm: VmEntity) -> str:
+        """What a machine is known by: its VM, so that one that is provisioned anew is another machine."""
+        by_name = "broker-new-machine" in self.world.deviations  # assumption: broker-new-machine
+        return vm.name if by_name else vm.state.instance_uuid
 
     def machine(self, identity: str) -> VmEntity | None:
         """The VM of a machine's id."""
@@ -133,8 +140,14 @@ class Pod:
     def session_of(self, vm: VmEntity) -> PodSession | None:
         return next((each for each in self.sessions.values() if each.vm is vm), None)
 
+    def shown_session(self, vm: VmEntity) -> PodSession | None:
+        """The session that the lists of machines and sessions have: also while the agent does not answer."""
+        # assumption: broker-no-agent
+        hidden = "broker-no-agent" in self.world.deviations and vm.moid in self.without_agent
+        return None if hidden else self.session_of(vm)
+
     def in_maintenance(self, vm: VmEntity) -> bool:
-        return vm.state.instance_uuid in self.maintenance
+        return self._identity(vm) in self.maintenance
 
     # --- users ----------------------------------------------------------------------------------------------------
 
@@ -195,7 +208,7 @@ class Pod:
 
     def change_maintenance(self, vm: VmEntity, *, enter: bool) -> None:
         """Puts the machine into maintenance, or takes it out; the ledger has it."""
-        before, identity = self.in_maintenance(vm), vm.state.instance_uuid
+        before, identity = self.in_maintenance(vm), self._identity(vm)
         (self.maintenance.add if enter else self.maintenance.discard)(identity)
         if before is not enter:
             call = somebody(self.world, "enter-maintenance" if enter else "exit-maintenance")

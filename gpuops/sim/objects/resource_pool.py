@@ -53,7 +53,10 @@ class ResourcePool(PoolEntity):
 
         totals = self.owner().totals()
         running = [vm.state for vm in self.all_members() if vm.state.power == "poweredOn"]
-        memory = sum(vm.reserved_mib for vm in running) * MIB
+        reserving = running
+        if "suspended-vm-memory" in self.world.deviations:  # assumption: suspended-vm-memory
+            reserving = running + [vm.state for vm in self.all_members() if vm.state.power == "suspended"]
+        memory = sum(vm.reserved_mib for vm in reserving) * MIB
         used = sum(vm.reserved_mib or vm.guest_memory_mib for vm in running) * MIB
         mhz = sum(vm.cpu_reservation_mhz for vm in running)
         return vim.ResourcePool.RuntimeInfo(

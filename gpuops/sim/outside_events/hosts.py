@@ -44,6 +44,9 @@ def lose_gpu(host: HostEntity, rule: Rule) -> None:
     """Its first GPU falls off the bus: the VMs on it stop. vCenter still lists it; nvidia-smi reports it as lost."""
     if not host.state.gpus:
         return
+    if "lost-gpu-listed" in host.world.deviations:  # assumption: lost-gpu-listed
+        fail_gpu(host, rule)
+        return
     gpu, call = host.state.gpus[0], _own(host, "XidError")
     for vm in host.running_vms():
         if any(seat.pci_id == gpu.pci_id for seat in vm.state.seats):

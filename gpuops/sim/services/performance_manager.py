@@ -27,6 +27,7 @@ _INTERVALS: Final = (
     (3, 7200, "Past month", 2_592_000),
     (4, 86_400, "Past year", 31_536_000),
 )
+_AVERAGES: Final = ("gpu.utilization.average", "gpu.mem.used.average")
 _SPANS: Final = {REALTIME_S: timedelta(hours=1)} | {
     period: timedelta(seconds=length) for _, period, _, length in _INTERVALS
 }
@@ -41,7 +42,8 @@ class PerformanceManager(ManagedObject):
 
     @prop("perfCounter")
     def _perf_counter(self) -> list[Any]:
-        return [_counter_info(counter) for counter in COUNTERS]
+        lacks = _AVERAGES if "gpu-counter-names" in self.world.deviations else ()  # assumption: gpu-counter-names
+        return [_counter_info(counter) for counter in COUNTERS if counter.full_name not in lacks]
 
     @prop("historicalInterval")
     def _historical_interval(self) -> list[Any]:

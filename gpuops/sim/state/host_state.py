@@ -92,6 +92,7 @@ class GpuFault(StrEnum):
     """
 
     LOST = "lost"
+    """nvidia-smi names it in a sentence, and answers for the others (assumption: smi-lost-gpu)."""
     REQUIRES_RESET = "requires-reset"
     RECOVERY_RESET = "recovery-reset"
     """The driver's recovery action is `Reset`."""

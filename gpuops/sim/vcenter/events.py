@@ -36,6 +36,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "VmGuestRebootEvent": "Guest OS reboot for {vm} on {host} in {datacenter}",
     "VmRelocatedEvent": "Relocated {vm} to {host} in {datacenter}",
     "VmMigratedEvent": "Migration of virtual machine {vm} to {host} in {datacenter} completed",
+    "DrsVmMigratedEvent": "DRS migrated {vm} to {host} in cluster {computeResource} in {datacenter}",
     "VmClonedEvent": "Cloned {vm} on {host} in {datacenter}",
     "VmCreatedEvent": "Created virtual machine {vm} on {host} in {datacenter}",
     "VmRemovedEvent": "Removed {vm} on {host} from {datacenter}",

@@ -80,7 +80,7 @@ def test_the_table_of_assumptions_names_what_the_journal_contradicts(gpuops: Gpu
     shown = gpuops("doctor", "--assumptions")
     assert shown.exit_code == 0
     assert re.search(r"^gpu-choice +inferred +contradicted 1 x +In same-size mode", shown.stdout, re.MULTILINE)
-    assert re.search(r"^no-gpu-fault +inferred +never contradicted", shown.stdout, re.MULTILINE)
+    assert re.search(r"^suspended-vm-memory +memory +never contradicted", shown.stdout, re.MULTILINE)
     assert "1 step of this journal went as predicted, 1 did not" in shown.stdout
     assert gpuops("doctor", "--assumptions", "--strict").exit_code == 3
     document = json.loads(gpuops("doctor", "--assumptions", "--output", "json").stdout)

@@ -150,6 +150,20 @@ def test_a_bundle_holds_nothing_of_a_hostile_site(site: Lab, tmp_path: Path) -> 
     assert getpass.getuser() not in json.loads(dict(bytes_of(path))["runs.json"]).values()
 
 
+def test_a_first_contact_puts_nothing_of_a_hostile_site_into_the_bundle(site: Lab, tmp_path: Path) -> None:
+    """The terminal shows names; the archive has none."""
+    path = tmp_path / "bundle.zip"
+    result = site.run("bundle", "--first-contact", "--yes", "--file", str(path))
+    assert result.exit_code == 0, result.output
+    require_hidden("stdout", result.stdout)
+    own = sorted(texts_of(site))
+    for name, content in bytes_of(path):
+        text = content.decode("utf-8", "replace")
+        require_hidden(name, text)
+        for trace in (*TRACES, *own):
+            assert trace.lower() not in text.lower(), f"{name} holds {trace!r}"
+
+
 @pytest.mark.long
 def test_a_hostile_site_is_played(site: Lab, tmp_path: Path) -> None:
     path = tmp_path / "bundle.zip"

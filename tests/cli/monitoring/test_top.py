@@ -34,6 +34,7 @@ from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.monitoring.fleet import fleet
 from gpuops.report.monitoring.top import Top
 from gpuops.report.monitoring.top_view import TopView
+from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file
@@ -257,3 +258,11 @@ def test_an_error_of_a_look_ends_it_where_the_user_is_told(monkeypatch: pytest.M
     monkeypatch.setattr(top_screen, "_keys", lambda wait_s: iter(()))
     with pytest.raises(KeyError, match="a bug"):
         TopScreen(look, 0, TopView(), shown).run()
+
+
+def test_use_is_unknown_where_vcenter_has_other_counters(lab: Lab) -> None:
+    """No number is made up under another name of a counter."""
+    deviate(lab.server.world, ["gpu-counter-names"])
+    shown = lab.run("top", "--once")
+    assert shown.exit_code == 0
+    assert "use not known" in shown.stdout

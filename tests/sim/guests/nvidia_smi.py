@@ -33,6 +33,8 @@ def answer(host: HostEntity, command: str) -> tuple[str, int]:
         return text, status
     # as published outputs have these sentences; exit statuses: nvidia-smi manual, RETURN VALUE
     faulty = [(number, gpu) for number, gpu in enumerate(host.state.gpus) if gpu.listed and gpu.faults]
+    if "smi-lost-gpu" in host.world.deviations:
+        faulty = [(number, gpu) for number, gpu in faulty if GpuFault.LOST not in gpu.faults]
     lost = "".join(LOST.format(number, gpu.pci_id.upper()) for number, gpu in faulty if GpuFault.LOST in gpu.faults)
     corrupt = "".join(CORRUPT.format(gpu.pci_id.upper()) for _, gpu in faulty if GpuFault.CORRUPT_INFOROM in gpu.faults)
     return f"{lost}{text}{corrupt}", 15 if lost else 14 if corrupt else 0

@@ -15,6 +15,7 @@ from gpuops.execute.site import Site, agreed
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.moving.plan import Defrag
 from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.cli.aside import Aside
@@ -215,3 +216,16 @@ def test_whoever_thinks_over_whether_vms_may_move_keeps_no_return_away(bench: Be
 
     report: Report = bench._with(ask)
     assert (report.exit_code, len(asked), len(bench.effects)) == (0, 1, 1)
+
+
+def test_a_longer_stun_than_estimated_stops_the_moves_and_loses_nothing(bench: Bench) -> None:
+    """vCenter counts ten times its own estimates: it refuses the first move, which is named; all VMs run where they
+    ran."""
+    world = bench.server.world
+    places = {vm.name: (vm.host().name, vm.state.power) for vm in world.by_type("VirtualMachine")}
+    deviate(world, ["vmotion-stun"])
+    report = bench.execute()
+    assert report.exit_code == 4
+    assert "stun" in report.outcomes[0].reason
+    assert bench.effects == []
+    assert {vm.name: (vm.host().name, vm.state.power) for vm in world.by_type("VirtualMachine")} == places

@@ -28,7 +28,10 @@ from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.power import PowerPolicy
 from gpuops.plan.what_if.question import WhatIf
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events.hosts import lose_gpu
 from gpuops.sim.scenario.build import build
+from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.host_state import GpuFault, HostGpu
 from gpuops.vsphere.connection import Connection
@@ -192,3 +195,13 @@ def test_a_sick_gpu_is_no_misprediction(lab: Lab) -> None:
     assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE]
     assert [seat.pci_id for seat in host_of(lab.server, TWO).seats()].count(SECOND) == 1
     assert [outcome.mispredicted for outcome in report.outcomes] == [()]
+
+
+@pytest.mark.parametrize("deviation", ["smi-lost-gpu", "lost-gpu-listed"])
+def test_a_lost_gpu_takes_nothing_new_however_it_is_reported(lab: Lab, deviation: str) -> None:
+    """nvidia-smi may leave it out of its answer, and vCenter out of its list: no slot on it is promised."""
+    deviate(lab.server.world, [deviation])
+    assert lab.slots() == (14, 14)
+    with lab.server.world.lock:
+        lose_gpu(host_of(lab.server, ONE), Rule(Effect.HAPPEN))
+    assert lab.slots() == (7, 7)

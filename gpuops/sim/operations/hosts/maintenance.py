@@ -8,6 +8,7 @@ puts pending passthrough, graphics and kernel module settings in force.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim, vmodl
@@ -18,6 +19,7 @@ from gpuops.sim.inventory.entities import ENTER_MAINTENANCE_S
 from gpuops.sim.operations.admission.host_admission import admission
 from gpuops.sim.operations.hosts.mode_change import enter_maintenance
 from gpuops.sim.operations.recording import recorded
+from gpuops.sim.operations.vms.drift import drift
 from gpuops.sim.operations.vms.movement import may_migrate
 from gpuops.sim.operations.vms.power import power_on, stop
 from gpuops.sim.state.board import GpuMode
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
     from gpuops.sim.state.host_state import HostGpu
 
+HA_AFTER_S: Final = 60.0
+"""How long after a host failed its suspended VMs are resumed elsewhere in a vCenter that deviates so."""
 LEAVE_S: Final = 2.0
 GOES_DOWN_S: Final = 30.0
 WAITED_S: Final = 3600.0
@@ -111,11 +115,22 @@ def go_down(host: HostEntity, call: Call, back_after_s: float | None) -> None:
     """The host stops, and its VMs with it; it boots again after that time (None = never)."""
     for vm in host.running_vms():
         stop(vm, call, clean=False)
+    if "ha-suspended-vms" in host.world.deviations:  # assumption: ha-suspended-vms
+        for vm in [vm for vm in host.vms() if vm.state.power is Power.SUSPENDED]:
+            host.world.clock.schedule(HA_AFTER_S, partial(_resume_elsewhere, vm, host, call), background=True)
     host.state.connection = "notResponding"
     host.world.ledger.record(call, host, before={"connection": "connected"}, after={"connection": "notResponding"})
     host.runtime_changed()
     if back_after_s is not None:
         host.world.clock.schedule(back_after_s, lambda: boot(host, call))
+
+
+def _resume_elsewhere(vm: VmEntity, failed: HostEntity, call: Call) -> None:
+    """vSphere HA puts a suspended VM of a host that failed on another one, and powers it on there."""
+    if vm.is_registered and vm.state.power is Power.SUSPENDED and vm.host() is failed:
+        drift(vm)
+        if vm.host() is not failed:
+            power_on(vm, call, None)
 
 
 def boot(host: HostEntity, call: Call) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyVmomi import vmodl
+from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.operations.admission.host_admission import Admission, admission
@@ -20,7 +20,7 @@ AFTER_S: Final = 60.0
 
 def drift(vm: VmEntity) -> None:
     """Put it on the first other host of its cluster that can take it, if there is one."""
-    call = Call(method="MigrateVM_Task", version=vm.world.api_version)
+    call, source = Call(method="MigrateVM_Task", version=vm.world.api_version), vm.host()
     for target in vm.host().compute_resource().hosts():
         admitted = _admission_on(vm, target)
         if admitted is not None:
@@ -28,6 +28,9 @@ def drift(vm: VmEntity) -> None:
                 vm.state.seats, vm.state.held = admitted.seats, admitted.held
                 vm.register_on(target.moid)
                 vm.power_changed()
+            if vm.state.power is Power.ON:
+                came_from = vim.event.HostEventArgument(name=source.name, host=source.ref)
+                vm.post(call, "DrsVmMigratedEvent", sourceHost=came_from)
             return
 
 

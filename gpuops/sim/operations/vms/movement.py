@@ -166,6 +166,8 @@ def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     if refused:
         raise blocked(f"vGPU profile {refused[0]} does not support vMotion.")
     stun_s = sum(host_graphics.stun_s(seat.type) or 0 for seat in state.seats)
+    if "vmotion-stun" in vm.world.deviations:  # assumption: vmotion-stun
+        stun_s *= 10
     tolerated_s = vm.host().compute_resource().stun_tolerated_s
     if stun_s > tolerated_s:
         raise blocked(f"The estimated stun time of {stun_s} s exceeds the limit of {tolerated_s} s.")

@@ -1,0 +1,65 @@
+"""Asks a vCenter, its hosts and its broker for all that the table of assumptions is judged by. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from gpuops.errors import GpuopsError, NoPermission
+
+if TYPE_CHECKING:
+    from gpuops.execute.site import Site
+    from gpuops.model.desktops.broker import DesktopMachine
+    from gpuops.model.vcenter.contact import Contact
+    from gpuops.model.vcenter.inventory import Inventory
+
+PAST: Final = timedelta(days=7)
+"""So far back tasks and events are read."""
+
+Part = TypeVar("Part")
+
+
+def first_contact(site: Site, inventory: Inventory) -> Contact:
+    """Look once at a vCenter whose inventory, with settings and nvidia-smi of its hosts, was just read.
+
+    What this login may not read, and a broker that does not answer, is named in the look. Raises NotConnected in its
+    kinds where vCenter does not answer.
+    """
+    from gpuops.model.vcenter.contact import Contact
+    from gpuops.plan.core.scope import gpu_hosts
+    from gpuops.vsphere.connection import Connection
+    from gpuops.vsphere.reading import past_events as read
+    from gpuops.vsphere.reading.counters import counter_keys
+
+    session = site.vcenter
+    assert isinstance(session, Connection), "a first contact is one with a vCenter"
+    since, unread = inventory.taken_at - PAST, list[str]()
+    hosts = [host.ref for host in gpu_hosts(inventory) if host.connected]
+
+    def part(name: str, ask: Callable[[], Part], nothing: Part, refusal: type[GpuopsError] = NoPermission) -> Part:
+        try:
+            return ask()
+        except refusal as error:
+            unread.append(f"{name}: {error.message}")
+            return nothing
+
+    return Contact(
+        inventory,
+        tasks=part("tasks", lambda: read.past_tasks(session, since), ()),
+        events=part("events", lambda: read.past_events(session, since), ()),
+        counter_instances=part("GPU counters", lambda: read.gpu_counter_instances(session, hosts), {}),
+        counter_names=part("counters", lambda: frozenset(counter_keys(session)), frozenset()),
+        reserved_mib=part("resource pools", lambda: read.reserved_mib(session, inventory.clusters), {}),
+        machines=part("broker", lambda: _machines(site), (), GpuopsError),
+        unread=tuple(unread),
+    )
+
+
+def _machines(site: Site) -> tuple[DesktopMachine, ...]:
+    from gpuops.api.broker import opened
+
+    if site.broker is None:
+        return ()
+    with opened(site) as broker:
+        return broker.machines()

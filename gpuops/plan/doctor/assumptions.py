@@ -1,0 +1,352 @@
+"""Judges the table of assumptions: which rules of vSphere and NVIDIA a vCenter confirms, contradicts, or does not show.
+
+Two sources are judged in one way: the predictions of the journal, and what `gpuops bundle --first-contact` reads. The
+last start on a host is predicted once more, as if it were to come, and compared with where the VM is: the same rule of
+placement, `plan/placement/predicted.py`, serves a plan and its judge. Example: the last event on a host is the start of
+ml-07, and ml-07 is on GPU af. Without ml-07 the host has two empty GPUs, 3b and af, and the rule says 3b: contradicted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from gpuops.advise.machine_match import match_machines
+from gpuops.model.assumption import Assumption, JudgedAssumption, Observation
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.devices.gpu_health import NOT_NAMED
+from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
+from gpuops.model.prediction import Misprediction, PastPredictions, Predicted
+from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
+from gpuops.model.vcenter.device_keys import passthru_number
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, VgpuDevice, Vm, pins_of
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.steps import PowerOnVm, Step
+from gpuops.plan.placement.predicted import PredictedStep, compare, predict
+from gpuops.plan.placement.project import release
+from gpuops.plan.rotation.nights.bounds import UNMEASURED_SUSPEND_S
+
+Facts = Mapping[str, str | int]
+Observations = Iterator[tuple[str, Observation]]
+"""Ids of rows, each with what was observed of it."""
+
+STEPS: Final = "predicted {predicted}, found {found}"
+KEY: Final = "a device of {vm} has the key {key}"
+PLACED: Final = "the last start on {host}, of {vm}, was predicted on {predicted}, and is on {found}"
+STILL_LISTED: Final = "{host} lists {vm} on GPU {gpu} {seconds} s after its suspend"
+NOT_LISTED: Final = "{vm} is suspended, and {host} lists it on no GPU"
+START_REFUSED: Final = "a start of {vm} was refused with {fault}"
+SUSPEND_REFUSED: Final = "a suspend of {vm} ended with {fault} after {seconds} s"
+SUSPEND_TOOK: Final = "a suspend of {vm}, with {mib} MiB of memory, took {seconds} s"
+POOL: Final = "VMs of {cluster} reserve {reserved} MiB: {running} MiB those that run, {suspended} MiB suspended ones"
+STAYED: Final = "{vm} is on {host}, {seconds} s after {event}"
+MOVED: Final = "{vm} is on {host} now, and no login moved it; it was on {source} at {event}"
+CLONE_HAS: Final = "{vm}, a clone of {source}, has {copies} of {all} of them"
+INSTANCE: Final = "{host} has GPU counters with the instance {instance}"
+MODE: Final = "GPU {gpu} of {host} is configured as {configured}, and is {mode}"
+GATED: Final = "the broker shows the machine of {vm} in maintenance, which is {power}"
+LOST: Final = "vCenter lists GPU {gpu} of {host}, which nvidia-smi reports as lost"
+UNNAMED: Final = "vCenter lists GPU {gpu} of {host}, and nvidia-smi does not name it"
+HAS_COUNTER: Final = "vCenter has the counter {counter}"
+NO_COUNTER: Final = "vCenter has no counter {counter}"
+SENTENCES: Final = (
+    STEPS, KEY, PLACED, STILL_LISTED, NOT_LISTED, START_REFUSED, SUSPEND_REFUSED, SUSPEND_TOOK, POOL,
+    STAYED, MOVED, CLONE_HAS, INSTANCE, MODE, GATED, LOST, UNNAMED, HAS_COUNTER, NO_COUNTER,
+)  # fmt: skip
+"""All sentences of evidence."""
+
+_MOST_PASSTHROUGH: Final = 32
+"""pciPassthru0 to 31: DirectPath devices count upwards from 0, SR-IOV network cards downwards from 31."""
+_AT_ONCE_S: Final = 60.0
+"""So long a host may go on listing a VM that gave its slot up: what vCenter shows lags behind."""
+_REFUSED_WITHIN_S: Final = 10.0
+_MOST_OVERHEAD: Final = 0.1
+_SETTLED_S: Final = 300.0
+"""A VM that stays so long where it was started or suspended is not moved."""
+_VGPU_MODES: Final = (VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE)
+
+
+def judge_assumptions(
+    rows: Iterable[Assumption], past: PastPredictions, contact: Contact | None = None, catalog: Catalog | None = None
+) -> tuple[JudgedAssumption, ...]:
+    """Judge each row by the journal and, with `contact` and its catalogue, by one read-only look at a vCenter."""
+    observed: defaultdict[str, list[Observation]] = defaultdict(list)
+    for id, evidence in (*_by_journal(past), *(_by_contact(contact, catalog) if contact and catalog else ())):
+        observed[id].append(evidence)
+    wrong = [row_of(misprediction.found, misprediction.step) for misprediction in past.wrong]
+    return tuple(
+        JudgedAssumption(
+            row, min(observed[row.id], key=lambda observation: observation.holds, default=None), wrong.count(row.id)
+        )
+        for row in rows
+    )
+
+
+def _by_journal(past: PastPredictions) -> Observations:
+    for misprediction in past.wrong:
+        id, wrong = row_of(misprediction.found, misprediction.step), misprediction.found
+        if id is not None:
+            yield id, Observation(False, STEPS, {"predicted": wrong.predicted, "found": wrong.found})
+
+
+def row_of(wrong: Misprediction, step: str) -> str | None:
+    """The id of the rule that a misprediction of such a step contradicts; None = of no single one."""
+    match wrong.what:
+        case Predicted.GPU:
+            return "vgpu-pin" if any(fact.startswith("pin of") for fact in wrong.facts) else "gpu-choice"
+        case Predicted.MIG_START:
+            return "gpu-instance-start"
+        case Predicted.DURATION:
+            return "suspend-duration"
+        case Predicted.FREE_AFTER:
+            return "suspend-frees-slot" if step in ("suspend", "power-off", "shutdown") else None
+        case Predicted.ADMISSION if step == "suspend":
+            return "suspend-refusal"
+        case Predicted.ADMISSION:
+            return "suspended-vm-memory" if "memory" in wrong.found else None
+        case Predicted.EFFECT:
+            return "vgpu-mode-change"
+
+
+def _by_contact(contact: Contact, catalog: Catalog) -> Observations:
+    yield from _last_starts(contact, catalog)
+    for id, read in READERS.items():
+        yield from ((id, evidence) for evidence in read(contact))
+
+
+def _last_starts(contact: Contact, catalog: Catalog) -> Observations:
+    """What the last start on each host says, if nothing left or came to the host since."""
+    last: dict[str, PastEvent] = {}
+    for event in contact.events:
+        last.update({ref: event for ref in (event.host, event.source) if ref is not None})
+    for ref, event in last.items():
+        vm, host = contact.inventory.vms.get(event.ref), contact.inventory.hosts.get(ref)
+        if event.kind == "VmPoweredOnEvent" and vm and host and vm.host == ref and vm.power is PowerState.ON:
+            yield from _replayed(vm, host, contact.inventory, catalog)
+
+
+def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Observations:
+    """The start of a VM, predicted as if it were to come, beside where the VM is."""
+    before, step = release(replace(vm, power=PowerState.OFF), after), PowerOnVm(vm.ref, host.ref)
+    prediction = predict(step, before, catalog)
+    if prediction is None or not prediction.gpus or not vm.vgpus:
+        return
+    outcome: Outcome[Step] = Outcome(step, Verdict.DONE)
+    compared = compare(PredictedStep(step, prediction, before), outcome, after, (), catalog)
+    if compared is None or compared.cannot_say:
+        return
+    wrong = {misprediction.what: misprediction for misprediction in compared.wrong}
+    for what, id in ((Predicted.GPU, "vgpu-pin" if pins_of(vm) else "gpu-choice"), (Predicted.MIG_START, _STARTS)):
+        facts: Facts = {"host": host.ref, "vm": vm.ref}
+        if what in wrong:
+            places = {"predicted": wrong[what].predicted, "found": wrong[what].found}
+            yield id, Observation(False, PLACED, {**facts, **places})
+        elif Predicted.GPU not in wrong and _tells(what, vm, host, prediction.gpus[0].address):
+            place = ", ".join(str(gpu.address) for gpu in prediction.gpus)
+            yield id, Observation(True, PLACED, {**facts, "predicted": place, "found": place})
+
+
+_STARTS: Final = "gpu-instance-start"
+
+
+def _tells(what: Predicted, vm: Vm, host: Host, chosen: PciAddress) -> bool:
+    """Whether a right prediction says something: there was another GPU or start to take."""
+    gpu = host.gpu(chosen)
+    if gpu is None:
+        return False
+    if what is Predicted.MIG_START:
+        return any(vgpu.vm == vm.ref and vgpu.start is not None for vgpu in gpu.vgpus or ())
+    alike = [other for other in host.gpus if other.device_id == gpu.device_id and other.graphics_type is not None]
+    return len(alike) > 1 and (bool(pins_of(vm)) or gpu.vgpu_mode is VgpuMode.SAME_SIZE)
+
+
+def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Iterator[Observation]:
+    for vm in contact.inventory.vms.values():
+        for device in vm.devices or ():
+            if isinstance(device, VgpuDevice) is vgpus and not isinstance(device, OtherPassthrough):
+                number = passthru_number(device.key)
+                yield Observation(0 <= number < _MOST_PASSTHROUGH, KEY, {"vm": vm.ref, "key": device.key})
+
+
+def _slots_of_suspended(contact: Contact) -> Iterator[Observation]:
+    for host in contact.inventory.hosts.values():
+        driven = [gpu for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active]
+        listing = driven and all(gpu.vms is not None for gpu in driven)
+        listed = {ref: str(gpu.address) for gpu in driven for ref in gpu.vms or ()}
+        for vm in contact.inventory.vms_on(host):
+            if vm.power is not PowerState.SUSPENDED or not vm.vgpus or not listing:
+                continue
+            facts: Facts = {"host": host.ref, "vm": vm.ref}
+            ago = contact.inventory.taken_at - vm.suspended_at if vm.suspended_at else timedelta()
+            if vm.ref not in listed:
+                yield Observation(True, NOT_LISTED, facts)
+            elif ago.total_seconds() >= _AT_ONCE_S:
+                seconds = round(ago.total_seconds())
+                yield Observation(False, STILL_LISTED, {**facts, "gpu": listed[vm.ref], "seconds": seconds})
+
+
+def _refused_starts(contact: Contact) -> Iterator[Observation]:
+    for task, vm in _tasks(contact, "powerOn"):
+        if vm.vgpus and (task.fault == "InsufficientGraphicsResourcesFault" or (task.fault and task.names_vgpu)):
+            holds = task.fault == "InsufficientGraphicsResourcesFault"
+            yield Observation(holds, START_REFUSED, {"vm": vm.ref, "fault": task.fault})
+
+
+def _refused_suspends(contact: Contact) -> Iterator[Observation]:
+    for task, vm in _tasks(contact, "suspend"):
+        seconds = task.ran_s or 0.0
+        if task.fault in ("NotSupported", "GenericVmConfigFault"):
+            holds = task.fault == "NotSupported" and seconds <= _REFUSED_WITHIN_S
+            yield Observation(holds, SUSPEND_REFUSED, {"vm": vm.ref, "fault": task.fault, "seconds": round(seconds)})
+
+
+def _suspend_durations(contact: Contact) -> Iterator[Observation]:
+    for task, vm in _tasks(contact, "suspend"):
+        if not task.fault and task.ran_s is not None and vm.vgpus:
+            facts: Facts = {"vm": vm.ref, "mib": vm.memory_mib or 0, "seconds": round(task.ran_s)}
+            yield Observation(task.ran_s <= UNMEASURED_SUSPEND_S, SUSPEND_TOOK, facts)
+
+
+def _tasks(contact: Contact, kind: str) -> Iterator[tuple[PastTask, Vm]]:
+    for task in contact.tasks:
+        vm = contact.inventory.vms.get(task.ref)
+        if vm is not None and task.kind == f"VirtualMachine.{kind}":
+            yield task, vm
+
+
+def _memory_of_suspended(contact: Contact) -> Iterator[Observation]:
+    """Whether suspended VMs are counted in the root pool of their cluster, next to the running ones.
+
+    Running VMs have an overhead of their own, of a few per cent. So a suspended VM that reserves less than a tenth of
+    what the running ones do shows nothing.
+    """
+    inventory = contact.inventory
+    for ref, reserved in contact.reserved_mib.items():
+        vms = [vm for host in inventory.hosts.values() if host.cluster == ref for vm in inventory.vms_on(host)]
+        running, suspended = (_reserved(vms, power) for power in (PowerState.ON, PowerState.SUSPENDED))
+        if running is None or not suspended or suspended <= running * _MOST_OVERHEAD:
+            continue
+        excess = reserved - running
+        if excess <= suspended + running * _MOST_OVERHEAD:
+            facts: Facts = {"cluster": ref, "reserved": reserved, "running": running, "suspended": suspended}
+            yield Observation(excess < suspended, POOL, facts)
+
+
+def _reserved(vms: Iterable[Vm], power: PowerState) -> int | None:
+    """Memory in MiB that the VMs in this state reserve; None = one of them does not tell."""
+    numbers = [vm.memory_reservation_mib for vm in vms if vm.power is power]
+    return None if None in numbers else sum(number or 0 for number in numbers)
+
+
+def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Iterator[Observation]:
+    """Whether VMs with vGPUs are still on the host where their last such event was, and nobody moved them."""
+    last = {event.ref: event for event in contact.events if event.kind == event_kind}
+    for ref, event in last.items():
+        vm = contact.inventory.vms.get(ref)
+        if vm is None or vm.power is not power or not vm.vgpus or not vm.host or not event.host:
+            continue
+        if any(_is_move(task) and task.ref == ref and task.queued >= event.at for task in contact.tasks):
+            continue
+        seconds = (contact.inventory.taken_at - event.at).total_seconds()
+        facts: Facts = {"vm": ref, "host": vm.host, "event": event_kind}
+        if vm.host != event.host:
+            yield Observation(False, MOVED, {**facts, "source": event.host})
+        elif seconds >= _SETTLED_S:
+            yield Observation(True, STAYED, {**facts, "seconds": round(seconds)})
+
+
+def _is_move(task: PastTask) -> bool:
+    return task.by_user and task.kind in ("VirtualMachine.relocate", "VirtualMachine.migrate")
+
+
+def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Iterator[Observation]:
+    """What clones have of their sources; `copied`: whether the rule says that they have all of it, or none."""
+    for task, source in _tasks(contact, "clone"):
+        clone = contact.inventory.vms.get(task.created_vm or "")
+        expected = of(source)
+        if clone is None or not expected:
+            continue
+        copies = sum(of(clone).get(key) == value for key, value in expected.items())
+        if copies in (0, len(expected)):
+            facts: Facts = {"vm": clone.ref, "source": source.ref, "copies": copies, "all": len(expected)}
+            yield Observation((copies > 0) is copied, CLONE_HAS, facts)
+
+
+def _passthrough_options(vm: Vm) -> Mapping[str, str]:
+    return {key: value for key, value in (vm.extra_config or {}).items() if key.lower().startswith("pcipassthru")}
+
+
+def _counter_instances(contact: Contact) -> Iterator[Observation]:
+    for ref, instances in contact.counter_instances.items():
+        host = contact.inventory.hosts[ref]
+        addresses = [PciAddress.parse_or_none(instance) for instance in instances]
+        holds = any(address is not None and host.gpu(address) is not None for address in addresses)
+        yield Observation(holds, INSTANCE, {"host": ref, "instance": instances[0]})
+
+
+def _counter_names(contact: Contact) -> Iterator[Observation]:
+    for name in (GPU_USE, GPU_MEMORY) if contact.counter_names else ():
+        has = name in contact.counter_names
+        yield Observation(has, HAS_COUNTER if has else NO_COUNTER, {"counter": name})
+
+
+def _modes_in_force(contact: Contact) -> Iterator[Observation]:
+    for host in contact.inventory.hosts.values():
+        graphics = host.settings.graphics if host.settings is not None else None
+        for device in graphics.devices if graphics is not None else ():
+            gpu = host.gpu(device.address)
+            if gpu is None or gpu.vgpu_mode not in _VGPU_MODES or device.vgpu_mode not in [*map(str, _VGPU_MODES)]:
+                continue
+            if gpu.vgpu_mode != device.vgpu_mode:
+                modes = {"configured": device.vgpu_mode, "mode": gpu.vgpu_mode.value}
+                yield Observation(False, MODE, {"gpu": str(gpu.address), "host": host.ref} | modes)
+
+
+def _machines_in_maintenance(contact: Contact) -> Iterator[Observation]:
+    """Machines that the broker shows in maintenance while their VM does not run; one that it does not show is not
+    known to be in maintenance."""
+    inventory = contact.inventory
+    match = match_machines(inventory.vms.values(), inventory.vcenter, contact.machines, ())
+    for ref, machine in match.machine_of.items():
+        power = inventory.vms[ref].power
+        if machine.in_maintenance and power in (PowerState.OFF, PowerState.SUSPENDED):
+            yield Observation(True, GATED, {"vm": ref, "power": power.value})
+
+
+def _lost_gpus(contact: Contact, *, named: bool) -> Iterator[Observation]:
+    """GPUs that are lost and that vCenter lists; `named`: whether nvidia-smi names them."""
+    for host in contact.inventory.hosts.values():
+        for gpu in host.gpus:
+            if gpu.health is not None and gpu.health.is_lost and gpu.graphics_type is not None:
+                facts: Facts = {"host": host.ref, "gpu": str(gpu.address)}
+                is_named = gpu.health != NOT_NAMED
+                yield Observation(is_named or not named, LOST if is_named else UNNAMED, facts)
+
+
+READERS: Final[Mapping[str, Callable[[Contact], Iterator[Observation]]]] = {
+    "passthrough-device-keys": lambda contact: _passthrough_keys(contact, vgpus=False),
+    "vgpu-device-keys": lambda contact: _passthrough_keys(contact, vgpus=True),
+    "no-gpu-fault": _refused_starts,
+    "suspend-frees-slot": _slots_of_suspended,
+    "suspend-refusal": _refused_suspends,
+    "suspend-duration": _suspend_durations,
+    "suspended-vm-memory": _memory_of_suspended,
+    "suspended-vm-host": lambda contact: _places_of(contact, "VmSuspendedEvent", PowerState.SUSPENDED),
+    "drs-vgpu-vms": lambda contact: _places_of(contact, "VmPoweredOnEvent", PowerState.ON),
+    "clone-attributes": lambda contact: _clones(contact, lambda vm: vm.attributes, copied=False),
+    "clone-options": lambda contact: _clones(contact, _passthrough_options, copied=True),
+    "gpu-counter-instances": _counter_instances,
+    "gpu-counter-names": _counter_names,
+    "vgpu-mode-change": _modes_in_force,
+    "lost-gpu-listed": lambda contact: _lost_gpus(contact, named=False),
+    "smi-lost-gpu": lambda contact: _lost_gpus(contact, named=True),
+    "broker-maintenance": _machines_in_maintenance,
+}
+"""By row, what reading shows of it; the rows of GPUs, pins and starts come from the last start on each host."""
+REPLAYED: Final = ("gpu-choice", "vgpu-pin", _STARTS)

@@ -1,0 +1,115 @@
+"""What `gpuops bundle --first-contact` prints: which rules hold in a vCenter, and the commands that settle the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.model.assumption import JudgedAssumption, SessionStep, Standing
+from gpuops.model.vcenter.contact import Contact
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.report.assumptions import evidence_text
+from gpuops.report.document import Document
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.text import count, visible
+
+NAMED: Final = ("vm", "source", "host", "cluster")
+"""Facts of evidence that are managed object ids."""
+SETUP: Final = (
+    "# HOST: a spare host with two GPUs of a model, on which DRS starts no VM; OTHER_HOST: another one of its cluster;",
+    "# VM1, VM2: test VMs on HOST, without snapshots; PROFILE: a small vGPU profile, WHOLE: the largest one;",
+    "# GPU1: the GPU of VM1, GPU2: another one; DESKTOP: a test machine of the connection broker, if there is one",
+    "export VCENTER=vc.example.org HOST=esx-09.example.org OTHER_HOST=esx-08.example.org VM1=contact-1 VM2=contact-2",
+    "export PROFILE=nvidia_a40-8q WHOLE=nvidia_a40-48q GPU1=0000:3b:00.0 GPU2=0000:af:00.0",
+    "export DESKTOP=contact-desktop",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedContact:
+    """One look at a vCenter, what it says of each row, and how the rest is settled."""
+
+    contact: Contact
+    rows: tuple[JudgedAssumption, ...]
+    session: tuple[SessionStep, ...]
+    """All steps."""
+
+    @property
+    def needed_steps(self) -> Iterator[tuple[SessionStep, Sequence[str]]]:
+        """The steps that settle a row which was not seen, with the ids of these rows; those of a connection broker
+        if there is one. The first step is always one of them, because it prepares the VMs."""
+        unseen = {judged.row.id for judged in self.rows if judged.standing is Standing.NOT_SEEN}
+        if not self.contact.machines:
+            unseen = {id for id in unseen if not id.startswith("broker-")}
+        needed = [(step, [id for id in step.settles if id in unseen]) for step in self.session]
+        if any(settled for _, settled in needed):
+            first, *others = needed
+            yield from (first, *((step, settled) for step, settled in others if settled))
+
+
+def contact_text(judged: JudgedContact) -> Shown:
+    """A table of all rows with their evidence, and the commands of the session."""
+    table = TextTable("assumption", "here", "evidence, or what it needs")
+    for row in judged.rows:
+        table.add_row(row.row.id, row.standing, _evidence(row, judged.contact.inventory))
+    numbers = Counter(row.standing for row in judged.rows)
+    total = ", ".join(f"{numbers[standing]} {standing}" for standing in Standing)
+    unread = [Text(visible(f"not read: {reason}"), "yellow") for reason in judged.contact.unread]
+    return (table, Text(f"{count(len(judged.rows), 'rule')}: {total}", "bold"), *unread, *_session(judged))
+
+
+def _evidence(judged: JudgedAssumption, inventory: Inventory) -> str:
+    if judged.evidence is not None:
+        return evidence_text(judged.evidence, names_of(inventory))
+    return f"needs {judged.row.read}" if judged.row.read else "needs a change"
+
+
+def names_of(inventory: Inventory) -> dict[str, str]:
+    """The names of VMs, hosts and clusters by their managed object ids."""
+    kinds = (inventory.vms, inventory.hosts, inventory.clusters)
+    return {ref: entity.name for kind in kinds for ref, entity in kind.items()}
+
+
+def _session(judged: JudgedContact) -> Iterator[Text]:
+    steps = list(judged.needed_steps)
+    if not steps:
+        return
+    minutes = sum(step.minutes for step, _ in steps if not step.restarts)
+    yield Text(f"To settle the rest in {minutes} min, on one spare host and with two test VMs; gpuops by the options")
+    yield Text("of this call, govc by its own environment:")
+    yield from map(Text, SETUP)
+    for step, settled in steps:
+        restarts = f" with a restart of {step.restarts}," if step.restarts else ""
+        yield Text(f"# {', '.join(settled) or 'the VMs of the session'}:{restarts} {count(step.minutes, 'minute')}")
+        yield from map(Text, step.commands)
+        if step.contradicted:
+            yield Text(f"# contradicted if {step.contradicted}")
+
+
+def contact_document(judged: JudgedContact) -> Document:
+    """The same for programs."""
+    names = names_of(judged.contact.inventory)
+    return {
+        "assumptions": [
+            {
+                "id": row.row.id,
+                "standing": row.standing.value,
+                "evidence": None if row.evidence is None else evidence_text(row.evidence, names),
+                "read": row.row.read or None,
+            }
+            for row in judged.rows
+        ],
+        "unread": list(judged.contact.unread),
+        "session": [
+            {
+                "minutes": step.minutes,
+                "settles": list(settled),
+                "commands": list(step.commands),
+                "contradicted": step.contradicted or None,
+                "restarts": step.restarts or None,
+            }
+            for step, settled in judged.needed_steps
+        ],
+    }

@@ -1,0 +1,155 @@
+"""Reads what the table of assumptions is judged by: past tasks and events of VMs, and the GPU counters of hosts.
+
+Nothing is changed: the collectors are objects of this session, and are destroyed after the read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.model.vcenter.contact import PastEvent, PastTask
+from gpuops.vsphere.reading.counters import SAMPLE_S, counter_keys
+
+if TYPE_CHECKING:
+    from gpuops.vsphere.session import Session
+
+MOST_PAGES: Final = 20
+"""So many pages of tasks and of events are read."""
+_PAGE: Final = 1000
+TASKS: Final = frozenset(
+    f"VirtualMachine.{name}" for name in ("powerOn", "powerOff", "suspend", "clone", "relocate", "migrate")
+)
+"""TaskInfo.descriptionId of the tasks that are of interest."""
+EVENTS: Final = (
+    "VmPoweredOnEvent",
+    "VmPoweredOffEvent",
+    "VmSuspendedEvent",
+    "VmMigratedEvent",
+    "DrsVmMigratedEvent",
+    "VmRelocatedEvent",
+)
+"""After these other VMs may be on the GPUs of a host."""
+
+
+def past_tasks(session: Session, since: datetime) -> tuple[PastTask, ...]:
+    """The tasks of VMs that were queued at `since` (by vCenter) or later and have ended, oldest first."""
+    from pyVmomi import vim
+
+    spec = vim.TaskFilterSpec(time=vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since))
+    infos = _pages(
+        session,
+        lambda: session.content.taskManager.CreateCollectorForTasks(spec),
+        lambda collector: collector.ReadNextTasks(_PAGE),
+    )
+    with session.decoding("ReadNextTasks"):
+        return tuple(
+            _task(info)
+            for info in infos
+            if info.descriptionId in TASKS and info.entity is not None and info.state in ("success", "error")
+        )
+
+
+def _task(info: Any) -> PastTask:
+    from pyVmomi import VmomiSupport, vim
+
+    ran = info.completeTime - info.startTime if info.completeTime and info.startTime else None
+    text = (
+        ""
+        if info.error is None
+        else f"{info.error.msg} {[message.message for message in info.error.faultMessage or ()]}"
+    )
+    return PastTask(
+        str(info.entity._moId),
+        str(info.descriptionId),
+        info.queueTime,
+        None if ran is None else ran.total_seconds(),
+        "" if info.error is None else VmomiSupport.GetWsdlName(type(info.error)),
+        any(word in text.lower() for word in ("vgpu", "libnvidia", "graphics")),
+        str(info.result._moId) if isinstance(info.result, vim.VirtualMachine) else None,
+        isinstance(info.reason, vim.TaskReasonUser),
+    )
+
+
+def past_events(session: Session, since: datetime) -> tuple[PastEvent, ...]:
+    """The events about power and place of VMs since then (by vCenter), in their order."""
+    from pyVmomi import vim
+
+    spec = vim.event.EventFilterSpec(
+        time=vim.event.EventFilterSpec.ByTime(beginTime=since), eventTypeId=[f"vim.event.{kind}" for kind in EVENTS]
+    )
+    events = _pages(
+        session,
+        lambda: session.content.eventManager.CreateCollectorForEvents(spec),
+        lambda collector: collector.ReadNextEvents(_PAGE),
+    )
+    with session.decoding("ReadNextEvents"):
+        return tuple(_event(event) for event in sorted(events, key=lambda event: int(event.key)) if event.vm)
+
+
+def _event(event: Any) -> PastEvent:
+    from pyVmomi import VmomiSupport
+
+    kind = VmomiSupport.GetWsdlName(type(event))
+    source = getattr(event, "sourceHost", None)
+    return PastEvent(
+        str(event.vm.vm._moId),
+        kind,
+        event.createdTime,
+        str(event.host.host._moId) if event.host else None,
+        str(source.host._moId) if source else None,
+    )
+
+
+def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """By host (ref), the instances of its GPU counters; a host that has none is left out."""
+    gpu_keys = {key for name, key in counter_keys(session).items() if name.startswith("gpu.")}
+    instances_by_host: dict[str, tuple[str, ...]] = {}
+    for ref in hosts if gpu_keys else ():
+        metrics = session.read(
+            lambda ref=ref: session.content.perfManager.QueryAvailablePerfMetric(
+                session.host(ref), intervalId=SAMPLE_S
+            ),
+            subject=ref,
+        )
+        with session.decoding("QueryAvailablePerfMetric"):
+            instances = {
+                str(metric.instance) for metric in metrics or () if metric.counterId in gpu_keys and metric.instance
+            }
+        if instances:
+            instances_by_host[ref] = tuple(sorted(instances))
+    return instances_by_host
+
+
+def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
+    """By cluster (ref), the memory in MiB that its VMs reserve, as its root resource pool counts it."""
+    reserved_by_cluster: dict[str, int] = {}
+    for ref in clusters:
+        cluster = session.managed("ClusterComputeResource", ref)
+        runtime = session.read(lambda cluster=cluster: cluster.resourcePool.runtime, subject=ref)
+        with session.decoding("a read of its resource pool"):
+            reserved_by_cluster[ref] = int(runtime.memory.reservationUsedForVm) >> 20
+    return reserved_by_cluster
+
+
+def _pages(session: Session, create: Callable[[], Any], read_next: Callable[[Any], Any]) -> list[Any]:
+    """All that a collector has, page by page; it lives as long as the session that made it."""
+
+    def collected() -> list[Any]:
+        collector = create()
+        try:
+            return list(_every(lambda: read_next(collector)))
+        finally:
+            collector.DestroyCollector()
+
+    records: list[Any] = session.read(collected)
+    return records
+
+
+def _every(next_page: Callable[[], Any]) -> Iterator[Any]:
+    for _ in range(MOST_PAGES):
+        page = list(next_page() or ())
+        yield from page
+        if len(page) < _PAGE:
+            return
