@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 RESTART_S: Final = 300.0
 """How long vCenter is away unless the rule says otherwise: five minutes."""
+CHANGED: Final = " changed"
+"""How a password that was changed ends."""
 STALE_S: Final = 90.0
 """How long old values are shown unless the rule has another time."""
 
@@ -87,7 +89,7 @@ def revoke_permissions(world: World, rule: Rule) -> None:
 def change_passwords(world: World, rule: Rule) -> None:
     """Every login gets another password, and the earlier one again after `for_s`; sessions that are open go on."""
     before = dict(world.sessions.passwords)
-    world.sessions.passwords.update({user: f"{password} changed" for user, password in before.items()})
+    world.sessions.passwords.update({user: f"{password}{CHANGED}" for user, password in before.items()})
     if rule.for_s:
         world.clock.schedule(rule.for_s, lambda: world.sessions.passwords.update(before), background=True)
 
