@@ -265,7 +265,14 @@ def _as_seen(step: Recorded, before: Inventory) -> Mapping[str, Any]:
     vm = before.vms.get(step.vm)
     if vm is None:
         return {}
-    return {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name, "uuid": vm.instance_uuid}
+    return {
+        "host": vm.host,
+        "power": vm.power,
+        "profiles": vm.profiles,
+        "name": vm.name,
+        "uuid": vm.instance_uuid,
+        "login": before.user,
+    }
 
 
 def _given_up(each: GivenUp, *, given_up: bool) -> Mapping[str, Any]:

@@ -145,10 +145,9 @@ def add_again(host: HostEntity, call: Call, folder_of: Callable[[VmEntity], Fold
     compute.host_moids.append(added.moid)
     for store in added.datastores():
         store.host_moids.append(added.moid)
-    world.ledger.record(call, added, before={}, after={"name": added.name, "parent": compute.moid})
+    world.ledger.record(call, added, before={"moid": host.moid}, after={"moid": added.moid})
     for vm, folder in vms:
         registering.enter_with_host(vm, call, added, folder)
-    world.ledger.record(call, host, before={"name": host.name}, after={})
     forget(host)
     compute.forget(host.moid)
     compute.touch("host", "summary", "datastore", "network")

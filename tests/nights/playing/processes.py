@@ -102,13 +102,17 @@ class NightProcesses(NightWorld):
             vcenter = DirectVcenter(
                 self.world,
                 boundary,
-                lambda: self._certificate == 1,
+                self._trusts(),
                 self._showing,
                 self._asked,
                 self._refused,
                 self._login_name(),
             )
         return cast(Vcenter, Staged(vcenter, self._reach.stages))
+
+    def _trusts(self) -> Callable[[], bool]:
+        """What tells a new process whether it is still the vCenter that it trusts."""
+        return lambda: self._certificate == 1
 
     def _login_name(self) -> str:
         """K13: from this process on it is another one."""
