@@ -45,7 +45,7 @@ class Rebuilt(Situated):
         return [Event("N10"), *([killed] if self.rng.random() < 0.4 else [])]
 
     def arrange(self) -> None:
-        self._files: list[Store] = []
+        self._journals: list[Store] = []
         self._stores: dict[str, NightStore] = {}
         self._before = ""
         """The instance uuid of the vCenter that was there before; empty = it is there."""
@@ -62,7 +62,7 @@ class Rebuilt(Situated):
             try:
                 return super()._played()
             finally:
-                for file in self._files:
+                for file in self._journals:
                     file.close()
 
     @property
@@ -73,7 +73,7 @@ class Rebuilt(Situated):
     def _keep_by(self, store: NightStore) -> None:
         """Keep the records of this vCenter in the store, and in a file in which gpuops finds other vCenters."""
         file = open_store(self._folder, "", self._uuid)
-        self._files.append(file)
+        self._journals.append(file)
         store.copy = file.append
         self._stores[self._uuid] = self._store = store
 

@@ -53,6 +53,7 @@ def killed_as_it_starts_a_vm(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Non
         wire.night()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("minutes", [0, 30])
 def test_what_the_first_login_started_is_stopped_by_the_return_of_the_other(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, minutes: int
