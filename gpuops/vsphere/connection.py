@@ -136,15 +136,15 @@ class Connection(Session):
             raise Refused(f"{inventory.vm(step.vm).name}: a gate is the connection broker's, not vCenter's")
         return steps.submit(self, step, inventory, op_id)
 
-    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
         from gpuops.vsphere.writing import lost_replies
 
-        return lost_replies.find_task(self, step, since)
+        return lost_replies.find_task(self, step, since, login)
 
-    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+    def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
         from gpuops.vsphere.writing import lost_replies
 
-        return lost_replies.started_by_this_login(self, vm, since)
+        return lost_replies.started_by_this_login(self, vm, since, login)
 
     def started_by_others(self, vm: str, since: datetime) -> bool:
         from gpuops.vsphere.writing import lost_replies

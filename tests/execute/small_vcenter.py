@@ -421,12 +421,12 @@ class SmallVcenter:
     def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
         raise StepFailed("there is no making of VMs here")
 
-    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
         listed = {} if self.world.forgotten else self.world.tasks
         found = [ref for ref, task in listed.items() if task.step == step and task.queued > since]
         return replace(found[-1], foreign=not self.world.tasks[found[-1]].op_id) if found else None
 
-    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+    def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
         told = self._starts(vm, since)
         return (True, True) in told or ((True, False) in told and (False, True) not in told)
 

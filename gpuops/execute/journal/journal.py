@@ -265,7 +265,8 @@ def _as_seen(step: Recorded, before: Inventory) -> Mapping[str, Any]:
     vm = before.vms.get(step.vm)
     if vm is None:
         return {}
-    return {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name, "uuid": vm.instance_uuid}
+    shown = {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name, "uuid": vm.instance_uuid}
+    return {**shown, "login": before.user} if before.user else shown
 
 
 def _given_up(each: GivenUp, *, given_up: bool) -> Mapping[str, Any]:

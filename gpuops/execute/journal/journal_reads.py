@@ -38,6 +38,8 @@ class Intent:
     """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
     uuid: str | None = None
     """Instance uuid of its VM; None = not known."""
+    login: str = ""
+    """The user of vCenter as whom it was sent; empty = not known."""
 
 
 class JournalReads:
@@ -182,4 +184,4 @@ class JournalReads:
 
 
 def _intent(each: Intended, step: Step) -> Intent:
-    return Intent(each.op_id, step, each.state, each.task, each.seen, each.uuid)
+    return Intent(each.op_id, step, each.state, each.task, each.seen, each.uuid, each.login)

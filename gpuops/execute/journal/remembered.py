@@ -75,6 +75,11 @@ class Intended:
         found: str | None = self.before.get("uuid")
         return found
 
+    @property
+    def login(self) -> str:
+        """The user of vCenter as whom it was sent; empty = not known."""
+        return str(self.before.get("login", ""))
+
 
 @dataclass(slots=True)
 class OpenRun:

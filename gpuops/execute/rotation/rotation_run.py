@@ -170,7 +170,8 @@ class RotationRun:
         nights = nights_elsewhere(self.site, damaged=damaged.append)
         unread = tuple(f"{error.message}: whether VMs of its nights are here is not known" for error in damaged)
         named = named_of_others(nights, originals, before)
-        return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread))
+        because = () if named else plan.because  # it says that no night has taken anything
+        return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread), because=because)
 
     def _without_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
         """Whose work the morning will not be able to keep: it is said in the evening, when somebody can still help."""

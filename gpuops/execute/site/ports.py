@@ -260,14 +260,14 @@ class Vcenter(Protocol):
         """The task that makes a VM from a template. Raises OutcomeUnknown when the reply was lost."""
         ...
 
-    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
         """For a lost reply: the step's own task among the recent ones queued after `since`, or somebody else's of its
-        kind; None = none found."""
+        kind; None = none found. `login`: the user as whom gpuops asked, where that is another than now."""
         ...
 
-    def started_by_this_login(self, vm: str, since: datetime) -> bool:
-        """Whether a VM that runs does so by a start which this login asked for since then; one that nothing tells of is
-        not its own."""
+    def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
+        """Whether a VM that runs does so by a start which this login asked for since then, or `login` did, as which
+        gpuops asked where that is another than now; one that nothing tells of is not its own."""
         ...
 
     def started_by_others(self, vm: str, since: datetime) -> bool:

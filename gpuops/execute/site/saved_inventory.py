@@ -157,10 +157,10 @@ class SavedVcenter:
     def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
         _refuse()
 
-    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
         return None
 
-    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+    def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
         """A snapshot holds no history: what a journal says was begun is taken for begun."""
         return True
 

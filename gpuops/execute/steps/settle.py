@@ -48,6 +48,7 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
     intents = [as_now(intent, executor.inventory) for intent in executor.journal.open_intents(executor.run)]
     if not intents:
         return ()
+    executor.former_logins = {intent.op_id: former_login(intent, executor.inventory) for intent in intents}
     # A hook is not waited for: desktops are. The plan that follows runs it again, if its VM still runs.
     tasks = {intent.op_id: _task_of(executor, intent) for intent in intents}
     settled: dict[str, Outcome] = {}
@@ -92,6 +93,11 @@ def as_now(intent: Intent, inventory: Inventory) -> Intent:
     return intent if vm is None else replace(intent, step=replace(intent.step, vm=vm.ref))
 
 
+def former_login(intent: Intent, inventory: Inventory) -> str:
+    """The user as whom gpuops sent the effect, where that is another than now; else empty."""
+    return intent.login if intent.login != inventory.user else ""
+
+
 @dataclass(frozen=True, slots=True)
 class SettledSnapshot:
     """What settling would come to, known by looking alone."""
@@ -114,13 +120,14 @@ def settle_in_snapshot(
         if vm is None:
             continue
         if satisfied(step, inventory):
-            if isinstance(step, PowerOnVm) and not vcenter.started_by_this_login(step.vm, intent.seen):
+            login = former_login(intent, inventory)
+            if isinstance(step, PowerOnVm) and not vcenter.started_by_this_login(step.vm, intent.seen, login):
                 undone.add(step.vm)
                 notes.append(f"{vm.name}: somebody else started it")
             continue
         task = TaskRef(intent.task) if intent.task is not None else None
         if task is None and not isinstance(step, GateStep):
-            task = vcenter.find_task(step, intent.seen)
+            task = vcenter.find_task(step, intent.seen, former_login(intent, inventory))
         if task is not None and any(each.ref == task.ref for each in vm.tasks):
             alone = tuple(each for each in vm.tasks if each.ref != task.ref)
             inventory = project(step, inventory.with_vm(replace(vm, tasks=alone)), catalog)
@@ -156,7 +163,7 @@ def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
         return None
     if intent.task is not None:
         return TaskRef(intent.task)
-    return executor.find_task(intent.step, intent.seen)
+    return executor.find_task(intent.step, intent.seen, executor.former_logins[intent.op_id])
 
 
 def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:

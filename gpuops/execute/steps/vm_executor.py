@@ -98,6 +98,8 @@ class VmExecutor(VmLooks):
             vgpu_use=vgpu_use,
         )
         self._predictions = Predictions(task_history or TaskHistory(vcenter), planned, durations, with_vgpus)
+        self.former_logins: Mapping[str, str] = {}
+        """op id -> the user as whom gpuops sent an effect of the run, where that is another than now; else empty."""
         self._leaving: Collection[str] = ()
         """VMs that are being suspended already, whatever the last look showed of them."""
         self._starting: dict[str, PowerOnVm] = {}
@@ -225,9 +227,10 @@ class VmExecutor(VmLooks):
             return None
         return self.vcenter.submit(now, self.inventory, op_id)
 
-    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
-        """The step's own task, or somebody else's of its kind; what the broker does has none."""
-        return None if isinstance(step, GateStep) else self.vcenter.find_task(step, since)
+    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
+        """The step's own task, or somebody else's of its kind; what the broker does has none. `login`: as which it was
+        asked for, where that is another than now."""
+        return None if isinstance(step, GateStep) else self.vcenter.find_task(step, since, login)
 
     def ends_later(self, step: Step) -> bool:
         """A guest is asked to shut down, and takes its time."""
@@ -285,7 +288,8 @@ class VmExecutor(VmLooks):
     ) -> Outcome:
         """The end of a step of which nothing is seen but its effect: a start that is not known to be asked for here is
         somebody else's."""
-        if isinstance(step, PowerOnVm) and not self.vcenter.started_by_this_login(step.vm, since):
+        login = self.former_logins.get(op_id, "")
+        if isinstance(step, PowerOnVm) and not self.vcenter.started_by_this_login(step.vm, since, login):
             return self.started_by_others(op_id, step)
         return super().found_done(op_id, step, since, reason, duration_s)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from gpuops.sim.inventory.folder_entity import FolderEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.operations import cluster_change
 from gpuops.sim.operations.removal import forget
+from gpuops.sim.operations.vms import registering
 from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
@@ -125,6 +127,33 @@ def _add_host(compute: ComputeEntity, call: Call, spec: Any, *, connected: bool)
     world.ledger.record(call, host, before={}, after={"name": host.name, "parent": compute.moid})
     host.post(call, "HostAddedEvent")
     return host
+
+
+def add_again(host: HostEntity, call: Call, folder_of: Callable[[VmEntity], FolderEntity]) -> HostEntity:
+    """Remove a host with its VMs from the inventory, and add it to its cluster again; `folder_of` a VM is for its VM.
+
+    Both get other ids. What vCenter alone keeps of them is lost: custom attributes, tags, permissions, settings of DRS.
+    What runs there runs on, and what they know of themselves stays: instance uuids, snapshots, moments.
+    """
+    world, compute, browser = host.world, host.compute_resource(), host.world.get(f"datastoreBrowser-{host.moid}")
+    vms = [(vm, folder_of(vm)) for vm in host.vms()]
+    added = type(host)(world, new_moid(world, "host"), copy.copy(host.state))
+    added.state.vms, added.state.connection = {}, "connected"
+    added.lingering, added.boot, added.undriven = host.lingering, host.boot, host.undriven
+    world.register(added)
+    type(browser)(added)
+    compute.host_moids.append(added.moid)
+    for store in added.datastores():
+        store.host_moids.append(added.moid)
+    world.ledger.record(call, added, before={"moid": host.moid}, after={"moid": added.moid})
+    for vm, folder in vms:
+        registering.enter_with_host(vm, call, added, folder)
+    forget(host)
+    compute.forget(host.moid)
+    compute.touch("host", "summary", "datastore", "network")
+    compute.load_changed()
+    added.post(call, "HostAddedEvent")
+    return added
 
 
 def disconnect(host: HostEntity, call: Call) -> Any:

@@ -9,17 +9,22 @@ from pyVmomi import vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
+from gpuops.sim.inventory.folder_entity import FolderEntity
+from gpuops.sim.operations import inventory_change
 from gpuops.sim.operations.hosts import maintenance
 from gpuops.sim.operations.vms import power
+from gpuops.sim.operations.vms.creation import create_folder
+from gpuops.sim.operations.vms.movement import root_folder
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import REBOOT_S, GpuFault
 
 if TYPE_CHECKING:
     from gpuops.sim.fault_injection.rule import Rule
-    from gpuops.sim.inventory.entities import HostEntity
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
 
 OTHER_SCHEDULER: Final = "NVreg_RegistryDwords=RmPVMRL=0x11"
 """Fixed share (NVIDIA vGPU documentation, RmPVMRL)."""
+UNFILED: Final = "Discovered virtual machine"
 AGAIN_AFTER_S: Final = 600.0
 """How long a host is away unless the rule says otherwise: a server needs ten minutes to boot."""
 
@@ -117,6 +122,24 @@ def turn_mixed_size_on(host: HostEntity, rule: Rule) -> None:
         if gpu.mode is GpuMode.SAME_SIZE and gpu.board.mixed_size:
             gpu.mode = GpuMode.MIXED_SIZE
     host.graphics_changed()
+
+
+def remove_and_add_again(host: HostEntity, rule: Rule) -> None:
+    """Somebody removes it from the inventory and adds it again, while its VMs go on: it and they get other ids.
+
+    Its VMs lose their custom attributes, and are in the folder for VMs that nobody has filed (name from memory).
+    """
+    if host.state.connection != "connected":
+        return  # it could not be added again
+    call = somebody(host.world, "AddHost_Task")
+    inventory_change.add_again(host, call, lambda vm: _unfiled_folder(vm, call))
+
+
+def _unfiled_folder(vm: VmEntity, call: Call) -> FolderEntity:
+    root = root_folder(vm)
+    folders = (child for child in root.children.values() if isinstance(child, FolderEntity))
+    existing = next((folder for folder in folders if folder.name == UNFILED), None)
+    return existing if existing is not None else create_folder(root, call, UNFILED)
 
 
 def replace_driver(host: HostEntity, rule: Rule) -> None:

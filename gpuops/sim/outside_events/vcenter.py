@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 from uuid import NAMESPACE_URL, uuid5
 
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.operations.inventory_change import add_again
 from gpuops.sim.vcenter.authority import READ_ONLY
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 RESTART_S: Final = 300.0
 """How long vCenter is away unless the rule says otherwise: five minutes."""
+CHANGED: Final = " changed"
+"""How a password that was changed ends."""
 STALE_S: Final = 90.0
 """How long old values are shown unless the rule has another time."""
 
@@ -51,14 +55,14 @@ def restart_vcenter(world: World, rule: Rule) -> None:
 def rebuild_vcenter(world: World, rule: Rule) -> None:
     """vCenter is installed anew and the hosts are added to it: another instance uuid, no custom attributes, no history.
 
-    The VMs keep their instance uuids and power states.
+    Hosts and VMs get other ids. The VMs keep their instance uuids and power states, and somebody files them as before.
     """
     for session in world.sessions:
         world.sessions.close(session)
     world.get("ServiceInstance").instance_uuid = str(uuid5(NAMESPACE_URL, f"gpuops-sim:rebuilt:{world.clock.now()}"))
-    for vm in world.by_type("VirtualMachine"):
-        for key in vm.attributes:
-            vm.set_attribute(key, "")
+    call = somebody(world, "AddHost_Task")
+    for host in list(world.by_type("HostSystem")):
+        add_again(host, call, lambda vm: world.get(vm.state.folder))
     world.custom_fields.load([])
     world.tasks.forget_history()
 
@@ -85,7 +89,7 @@ def revoke_permissions(world: World, rule: Rule) -> None:
 def change_passwords(world: World, rule: Rule) -> None:
     """Every login gets another password, and the earlier one again after `for_s`; sessions that are open go on."""
     before = dict(world.sessions.passwords)
-    world.sessions.passwords.update({user: f"{password} changed" for user, password in before.items()})
+    world.sessions.passwords.update({user: f"{password}{CHANGED}" for user, password in before.items()})
     if rule.for_s:
         world.clock.schedule(rule.for_s, lambda: world.sessions.passwords.update(before), background=True)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Final
 
-from pyVmomi import vmodl
+from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
+from gpuops.sim.inventory.registration import enter, enter_new, leave, new_moid, new_uuid
 from gpuops.sim.operations.admission.initial_placement import place
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms import power, snapshot_revert
 from gpuops.sim.operations.vms.drift import drift
+from gpuops.sim.operations.vms.movement import copied
 from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
 
 ANOTHER_NAME: Final = "{}-renamed"
+COPY: Final = "{}-copy"
 SOMEBODY: Final = "DESKTOPS\\somebody"
 VM_SERVICE: Final = ("com.vmware.vcenter.wcp", "VirtualMachine")
 """Extension key and type of the VMs of the VM Service (vm-operator, api/v1alpha1)."""
@@ -47,6 +49,23 @@ def recreate(vm: VmEntity, rule: Rule) -> None:
     state.suspend_file_mib = 0
     made = enter(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
     made.world.ledger.record(somebody(vm.world, "CreateVM_Task"), made, before={}, after=facts(state))
+
+
+def clone(vm: VmEntity, rule: Rule) -> None:
+    """Somebody clones it without its devices, and starts the clone of a VM that runs."""
+    folder, call = vm.world.get(vm.state.folder), somebody(vm.world, "CloneVM_Task")
+    try:
+        name = folder.checked_name(COPY.format(vm.name))
+    except vmodl.MethodFault:
+        return  # it was cloned before
+    pool = vm.host().compute_resource().pool.moid
+    state = copied(vm, name, folder.moid, vm.host(), pool, template=False)
+    state.devices = ()
+    made = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+    made.world.ledger.record(call, made, before={}, after=facts(state))
+    made.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
+    if vm.state.power is Power.ON:
+        power_on(made, rule)
 
 
 def make_inaccessible(vm: VmEntity, rule: Rule) -> None:

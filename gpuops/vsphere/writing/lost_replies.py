@@ -63,13 +63,13 @@ _MOST: Final = 1000
 """More tasks than one VM has unended at once, as recent ones, or in a night; ReadNextTasks takes no more."""
 
 
-def find_task(session: Session, step: Step, since: datetime) -> TaskRef | None:
+def find_task(session: Session, step: Step, since: datetime, login: str = "") -> TaskRef | None:
     """The newest task of this kind that still runs, or was queued at `since` (by vCenter) or later.
 
     On the step's VM, or on the cluster that the step changes.
     A task does not carry the header it was asked with, so kind, VM and time are all there is to know it by; one that
-    this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it; it is
-    called foreign. What runs needs no time: vCenter's clock may have been put back since.
+    this login asked for, or `login` before it, comes first. Somebody else's leads to the same state, and ours could not
+    run beside it; it is called foreign. What runs needs no time: vCenter's clock may have been put back since.
     One whose object is lost, in a restart of vCenter perhaps, is found in the task history while that has not seen it
     end: nobody can wait for it, but its work may go on.
     None = none is there: the request did not arrive, or its task has ended and was forgotten (recentTask keeps them
@@ -92,7 +92,7 @@ def find_task(session: Session, step: Step, since: datetime) -> TaskRef | None:
                 if info.get("info.descriptionId") == description
                 and (queued := info.get("info.queueTime")) is not None
                 and (queued >= since or info.get("info.state") in UNENDED)
-                for own in [_is_own(user, info.get("info.reason"))]
+                for own in [_is_own(user, info.get("info.reason"), login)]
             ]
         if alike:
             _, _, ref, foreign = max(alike)
@@ -100,14 +100,14 @@ def find_task(session: Session, step: Step, since: datetime) -> TaskRef | None:
     return None
 
 
-def started_by_this_login(session: Session, vm: str, since: datetime) -> bool:
-    """Whether a VM that runs does so by a start which this login asked for at `since` (by vCenter) or later.
+def started_by_this_login(session: Session, vm: str, since: datetime, login: str = "") -> bool:
+    """Whether a VM that runs does so by a start which this login or `login` asked for at `since` (by vCenter) or later.
 
     The task history tells, long after a task's object is gone: a start of this login that has not failed, or one that
     has where nobody else's is there, for a start that vCenter gave up may still come. A start that nothing tells of is
     not this login's.
     """
-    starts = [(own is not False, succeeded) for own, succeeded in _starts(session, vm, since)]
+    starts = [(own is not False, succeeded) for own, succeeded in _starts(session, vm, since, login)]
     return (True, True) in starts or ((True, False) in starts and (False, True) not in starts)
 
 
@@ -135,7 +135,7 @@ def has_power_task_near(session: Session, vm: str, moment: datetime) -> bool | N
         return any(info.get("info.state") != FAILED for info in tasks)
 
 
-def _starts(session: Session, vm: str, since: datetime) -> list[tuple[bool | None, bool]]:
+def _starts(session: Session, vm: str, since: datetime, login: str = "") -> list[tuple[bool | None, bool]]:
     """The starts of a VM in the task history, queued at `since` or later: whether this login asked for it (None =
     nobody did, or that cannot be told), and whether it has not failed."""
     from pyVmomi import vim
@@ -144,7 +144,7 @@ def _starts(session: Session, vm: str, since: datetime) -> list[tuple[bool | Non
     told = _history(session, session.vm(vm), time=queued)
     with session.decoding("a read of tasks"):
         return [
-            (_is_own(user, info.get("info.reason")), info.get("info.state") != FAILED)
+            (_is_own(user, info.get("info.reason"), login), info.get("info.state") != FAILED)
             for _, info in told
             if info.get("info.descriptionId") == DESCRIPTIONS[PowerOnVm]
         ]
@@ -251,7 +251,14 @@ def _user(session: Session) -> str | None:
     return current.userName if current else None
 
 
-def _is_own(user: str | None, reason: Any) -> bool | None:
-    """Whether this login asked for a task; None = it does not say who did."""
+def _is_own(user: str | None, reason: Any, login: str = "") -> bool | None:
+    """Whether this login, or `login` as it is typed, asked for a task; None = it does not say who did."""
     asked = getattr(reason, "userName", None)
-    return None if user is None or asked is None else asked.casefold() == user.casefold()
+    if user is None or asked is None:
+        return None
+    return asked.casefold() == user.casefold() or (bool(login) and _account(asked) == _account(login))
+
+
+def _account(user: str) -> str:
+    """The account of `DOMAIN\\user` or `user@domain`: which form of the domain vCenter shows is not known."""
+    return user.rpartition("\\")[2].partition("@")[0].casefold()

@@ -118,15 +118,24 @@ class Machines:
 
     def revert(self) -> None:
         """The lock VM is as it was in the evening."""
-        vm = self._lock_vm
-        if vm is None:
-            return
-        self._set(vm, self._evening, "RevertToSnapshot_Task")
+        vm = self._lock_vm_now
+        if vm is not None:
+            self._set(vm, self._evening, "RevertToSnapshot_Task")
 
     def overwrite(self) -> None:
         """Somebody has written a note of his own where the lease is."""
-        if self._lock_vm is not None:
-            self._set(self._lock_vm, ((KEY, "reserved until Monday"),), "ReconfigVM_Task")
+        vm = self._lock_vm_now
+        if vm is not None:
+            self._set(vm, ((KEY, "reserved until Monday"),), "ReconfigVM_Task")
+
+    @property
+    def _lock_vm_now(self) -> VirtualMachine | None:
+        """The lock VM, which another object stands for once it was registered again."""
+        vm = self._lock_vm
+        if vm is None or vm.is_registered:
+            return vm
+        again = (each for each in self._world.by_type("VirtualMachine") if each.moid != vm.moid)
+        return next((each for each in again if each.state.instance_uuid == vm.state.instance_uuid), vm)
 
     def _set(self, vm: VirtualMachine, extra_config: tuple[tuple[str, str], ...], method: str) -> None:
         with recorded(vm, somebody(self._world, method)):

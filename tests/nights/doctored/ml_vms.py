@@ -10,12 +10,14 @@ from typing import Any
 
 from gpuops.model.nights.rotation import DrsOverride
 from gpuops.sim.core.ledger import Entry
+from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doctored.nights import Doctor, first, shared, with_ledger
+from tests.nights.doctored.nights import Doctor, after, first, shared, with_ledger
 from tests.nights.faults.event import Event
-from tests.nights.judging.doings import MARK, OFF, SHUT_DOWN, START, effects, is_desktop
+from tests.nights.judging.doings import CLONE, MARK, OFF, SHUT_DOWN, START, effects, is_desktop
 from tests.nights.judging.hooks import RUN
 from tests.nights.judging.teams import teams_of
+from tests.nights.playing.night import play
 from tests.nights.playing.played import OVERRIDE, Played
 
 
@@ -158,3 +160,20 @@ def stays_for_nothing(night: Played) -> Played:
         for report, length in shared().told
     ]  # fmt: skip
     return replace(shared(), told=told)
+
+
+def stops_a_clone(night: Played) -> Played:
+    """Somebody clones an ML VM, and the return stops the clone."""
+    cloned = {"moid": "vm-0", "name": "ml-01-copy"}
+    made = after(START, desktop=False, **cloned, method=CLONE, operation_id="", before={}, after={})(night)
+    return after(OFF, desktop=False, **cloned)(made)
+
+
+def names_no_clone(night: Played) -> Played:
+    """A VM that carries a marker turns out to be a clone."""
+    marked = play(night.seed, [Event("V14", rules_of("V14", {"target": "ml-*", "at_s": 3600.0}))])
+    key = marked.world.custom_fields.define(marked.site.policy.marker)
+    clone = next(vm for vm in marked.world.by_type("VirtualMachine") if vm.name.endswith("-copy"))
+    clone.set_attribute(key, "2026-11-02 ml")
+    assert marked.last is not None
+    return replace(marked, last=replace(marked.last, plan=replace(marked.last.plan, unmet=())))

@@ -55,7 +55,12 @@ def with_ledger(night: Played, entries: list[Entry], **fields: Any) -> Played:
     """The night with another ledger, numbered anew."""
     ledger = [replace(entry, sequence=number) for number, entry in enumerate(entries, 1)]
     world: Any = SimpleNamespace(
-        ledger=ledger, find=night.world.find, tasks=night.world.tasks, by_type=night.world.by_type, bugs=[]
+        ledger=ledger,
+        find=night.world.find,
+        tasks=night.world.tasks,
+        by_type=night.world.by_type,
+        custom_fields=night.world.custom_fields,
+        bugs=[],
     )
     return replace(night, world=world, **fields)
 

@@ -57,6 +57,14 @@ SELDOM: Final = ("V13", "C7", "G11", "G12")
 """In a few nights, beside whatever else there is, and not in the table of coverage: a guest ignores a request to shut
 down, vSphere HA starts a VM anew, and a host boots with another driver, or with GPUs of mixed sizes."""
 
+OTHER_LOGIN: Final = "K13"
+"""From some process on, gpuops logs in as another user: vCenter has its events and tasks under that name."""
+OF_IDENTITY: Final = ("N9", "C8", "C9", "V14", OTHER_LOGIN)
+"""In a few later nights, beside whatever else there is, and not in the table of coverage: a password changes, a
+datastore goes away, a host is removed and added again, a VM is cloned, gpuops logs in as another user."""
+FIRST_OF_IDENTITY: Final = 20_000
+"""Nights of lower seeds were recorded, with mutants that they kill, before there were these faults."""
+
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
 
@@ -75,7 +83,8 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
     beside = (*_of_the_process(seed), *epidemics_of(seed, desktops, ml), *_of_gpus(seed, hosts))
-    return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed), *_hangs(seed), *_seldom(seed, vms, hosts))
+    seldom = (*_seldom(seed, vms, hosts), *of_identity(seed, vms, hosts))
+    return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed), *_hangs(seed), *seldom)
 
 
 def _of_the_process(seed: int) -> list[Event]:
@@ -198,3 +207,22 @@ def _seldom(seed: int, vms: Sequence[str], hosts: Sequence[str]) -> list[Event]:
     target = rng.choice(hosts if fault in ("G11", "G12") else vms)
     changes = {"target": target, "at_s": _moment(rng), "for_s": rng.choice([60, 600, 7200])}
     return [Event(fault, rules_of(fault, changes))]
+
+
+def of_identity(seed: int, vms: Sequence[str], hosts: Sequence[str], one_in: int = 6) -> list[Event]:
+    """One later night in six has one of these, or several."""
+    rng = random.Random(f"{seed}:identity")
+    if seed < FIRST_OF_IDENTITY or rng.randrange(one_in) or not vms:
+        return []
+    match rng.choice(OF_IDENTITY):
+        case "V14":
+            cloned = rng.sample(list(vms), min(len(vms), rng.choice([1, 2, 4, 8])))
+            return [Event("V14", rules_of("V14", {"target": vm, "at_s": _moment(rng)})) for vm in cloned]
+        case "C9":
+            again = rng.sample(list(hosts), rng.randint(1, len(hosts)))
+            return [Event("C9", rules_of("C9", {"target": host, "at_s": _moment(rng)})) for host in again]
+        case "K13":
+            return [Event(OTHER_LOGIN, point=rng.choice([1, 1, 1, 2, 3]))]
+        case fault:
+            changes = {"at_s": _moment(rng), "for_s": rng.choice([60, 600, 7200])}
+            return [Event(fault, rules_of(fault, changes))]

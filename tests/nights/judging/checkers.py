@@ -24,11 +24,13 @@ from tests.nights.at_once.several import Several
 from tests.nights.judging.clocks import nothing_on_a_wrong_clock
 from tests.nights.judging.doings import (
     CALL,
+    MARK,
     MOVE,
     OFF,
     SHUT_DOWN,
     START,
     chosen_as,
+    clones,
     effects,
     is_desktop,
     let_go,
@@ -53,7 +55,7 @@ from tests.nights.judging.limits import (
     stays_where_it_is,
 )
 from tests.nights.judging.looks import LOOK_S
-from tests.nights.judging.others import blockers_are_named, others_are_left
+from tests.nights.judging.others import blockers_are_named, clones_are_left, others_are_left
 from tests.nights.judging.overrides import only_the_queue, put_back
 from tests.nights.judging.promises import (
     advice_gets_further,
@@ -75,7 +77,7 @@ DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
 
 FRESH: Final = timedelta(minutes=2)
-UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5")
+UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5", "C8")
 """What may hide that a desktop runs, or that it is of its pool."""
 
 UNREACHABLE: Final = ("T12", "T13", "N7")
@@ -184,12 +186,14 @@ def in_flight(night: Played) -> Iterator[str]:
 
 def only_ours(night: Played) -> Iterator[str]:
     """I7: taking touches what the policy selects, returning what a night has marked or taken, whatever it is called by
-    then; nothing else is touched."""
+    then; nothing else is touched. A clone may lose the marker that it has of its source."""
     queue = {queued.name for queued in night.site.policy.ml}
-    ours = set(night.left_over)
+    ours, cloned = set(night.left_over), clones(night)
     for entry in effects(night):
         name = chosen_as(night, entry.moid)
         if entry.method in (DEFINE, OVERRIDE) or entry.moid in night.asked_for:
+            continue
+        if entry.moid in cloned and entry.method == MARK:
             continue
         if name not in queue and not name.startswith("desktop-"):
             yield f"I7: {entry.method} on {entry.name}, which no policy selects"
@@ -324,6 +328,7 @@ def inside_the_window(night: Played) -> Iterator[str]:
 
 CHECKERS: Final[tuple[Checker, ...]] = (
     others_are_left,
+    clones_are_left,
     blockers_are_named,
     desktops_back,
     no_session_is_cut,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"
+CLONE: Final = "CloneVM_Task"
 OLD_VALUES: Final = "reads.frozen"
 """Of the outside events of the simulator, the one after which a VM is shown for a while as it was."""
 GONE: Final = "is gone from vCenter"
@@ -98,6 +99,11 @@ def chosen_as(night: Played, moid: str) -> str:
 def is_desktop(night: Played, moid: str, name: str = "") -> bool:
     """By the name that it has had all along; a VM that came in the night is known by `name` alone."""
     return night.names.get(moid, name).startswith("desktop-")
+
+
+def clones(night: Played) -> dict[str, str]:
+    """The clones that others made in the night: name by ref."""
+    return {entry.moid: entry.name for entry in night.world.ledger if entry.method == CLONE and not is_ours(entry)}
 
 
 def has_one_journal(night: Played) -> bool:

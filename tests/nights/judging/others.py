@@ -13,8 +13,10 @@ from typing import Any, Final
 from gpuops.errors import Trouble
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import ResumeVm
+from gpuops.plan.rotation.returns.day import RotateDay
+from gpuops.plan.rotation.taken_vms import marker_of
 from gpuops.sim.state.vm_state import Power
-from tests.nights.judging.doings import MARK, OFF, SHUT_DOWN, START, is_ours, machine_of, takes
+from tests.nights.judging.doings import MARK, OFF, SHUT_DOWN, START, clones, is_ours, machine_of, takes
 from tests.nights.playing.played import Played
 
 QUEUED: Final = timedelta(seconds=45)
@@ -52,6 +54,23 @@ def others_are_left(night: Played) -> Iterator[str]:
             yield f"I18: {entry.name} was stopped, and no night had started it"
         else:
             started.discard(entry.moid)
+
+
+def clones_are_left(night: Played) -> Iterator[str]:
+    """I31: a clone that somebody made in the night is not started, stopped, suspended or moved; the last morning names
+    it if it carries a marker in the attribute of that morning's policy."""
+    cloned = clones(night)
+    for entry in night.world.ledger:
+        if entry.moid in cloned and is_ours(entry) and entry.method != MARK:
+            yield f"I31: {entry.method} on {entry.name}, a clone that somebody made"
+    if not cloned or night.last is None or not isinstance(night.last.request, RotateDay):
+        return
+    named = {unmet.subject for unmet in night.last.plan.unmet}
+    key = night.world.custom_fields.define(marker_of(night.last.request.policy))
+    for moid, name in cloned.items():
+        vm: Any = night.world.find(moid)
+        if vm is not None and key in vm.attributes and name not in named:
+            yield f"I31: {name} is a clone with a marker, and the morning does not name it"
 
 
 def blockers_are_named(night: Played) -> Iterator[str]:

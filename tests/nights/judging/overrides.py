@@ -29,13 +29,16 @@ def only_the_queue(night: Played) -> Iterator[str]:
 
 def put_back(night: Played) -> Iterator[str]:
     """I23: when nothing goes wrong any more, DRS does with an ML VM that is back what it did before: here, as its
-    cluster says. A cluster with a task that hangs takes no other, and the last return names the VM."""
+    cluster says. A cluster with a task that hangs takes no other, and the last return names the VM. With its host a VM
+    that is added again has lost its override."""
     named = {each.step.vm for each in night.last.outcomes if each.verdict in _NOT_DONE} if night.last else set()
-    left: dict[str, Any] = {}
+    left: dict[str, set[str]] = {}
     for entry in night.world.ledger:
         if entry.method == OVERRIDE:
-            left[entry.moid] = entry.after["overrides"]
-    for moid, ref in sorted((moid, ref) for moid, overrides in left.items() for ref in overrides):
+            left[entry.moid] = set(entry.after["overrides"])
+        elif "moid" in entry.after:
+            left = {moid: refs - {entry.moid} for moid, refs in left.items()}
+    for moid, ref in sorted((moid, ref) for moid, refs in left.items() for ref in refs):
         vm: Any = night.world.find(ref)
         cluster: Any = night.world.find(moid)
         if ref in named and night.world.tasks.running(cluster) is not None:

@@ -35,6 +35,7 @@ from tests.nights.doctored.ml_vms import (
     late_and_made_anew,
     left_running,
     limited,
+    names_no_clone,
     never_asked,
     powered_off_in_its_grace,
     renamed_at_first,
@@ -42,6 +43,7 @@ from tests.nights.doctored.ml_vms import (
     started_when_it_was_not_queued_any_more,
     stays_for_nothing,
     stopped_elsewhere_without_its_marker,
+    stops_a_clone,
     the_first_come_last,
     unsaved,
 )
@@ -151,6 +153,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I24", "told_is_back", morning_told_too_early),
     ("I29", "teams_within_limits", limited("gpus")),
     ("I29", "teams_within_limits", limited("gpu_hours_per_week")),
+    ("I31", "clones_are_left", stops_a_clone),
+    ("I31", "clones_are_left", names_no_clone),
     ("I30", "fair_order_kept", the_first_come_last),
     ("I30", "fair_order_kept", stays_for_nothing),
 ]  # fmt: skip

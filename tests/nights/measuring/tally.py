@@ -13,7 +13,7 @@ from functools import partial
 from statistics import median
 from typing import Final, TypeVar
 
-from tests.nights.faults.schedule import ALL
+from tests.nights.faults.schedule import ALL, OF_IDENTITY, SELDOM
 from tests.nights.judging.checkers import violations
 from tests.nights.playing.night import play
 
@@ -65,7 +65,7 @@ class Tally:
         told = [
             f"{counted}, {len(self.violations)} violations",
             f"{speed} ({core})",
-            "faults struck: " + " ".join(f"{fault} {self.struck[fault]}" for fault in ALL),
+            "faults struck: " + " ".join(f"{fault} {self.struck[fault]}" for fault in (*ALL, *SELDOM, *OF_IDENTITY)),
         ]
         return "\n".join([*told, *self.violations[:50]])
 

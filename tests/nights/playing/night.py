@@ -31,11 +31,17 @@ from tests.nights.at_once.machines import leases_of_a_seed
 from tests.nights.at_once.several import Several, begins_first, returns_first, second_policy_later
 from tests.nights.faults.cron import CRON, DEADLINE, MORNING, evening_of, patience_of
 from tests.nights.faults.event import GIVEN_UP, Event
+from tests.nights.playing.first_ids import FirstIds, first_ids, name_by_first_ids
 from tests.nights.playing.place import MEMORY, NightPlace
 from tests.nights.playing.played import Played
 from tests.nights.playing.processes import NightProcesses
 from tests.nights.world.worlds import EVENING, policies_read_quickly
 
+_TOLD: Final = (
+    "told", "told_elsewhere", "last", "last_elsewhere", "given_up", "asked_for", "cut_sessions", "in_spite",
+    "unsuspendable",
+)  # fmt: skip
+"""What is written down of a night with ids of VMs."""
 QUIET: Final = 2
 """After so many mornings in a row with nothing to do the next ones would have nothing to do either."""
 RESUMES: Final = 5
@@ -166,6 +172,7 @@ class Nightly(NightProcesses):
         )
 
     def _tally(self) -> None:
+        self._go_by_first_ids()
         played = self.played
         for fault, ended in (("K1", "killed"), ("K2", "interrupted")):
             if any(event.fault == fault for event in played.events):
@@ -193,6 +200,17 @@ class Nightly(NightProcesses):
             elif record.kind is Kind.SETTLED:
                 states[record.body["op"]] = record.body["state"]
         played.doubtful = frozenset(vm for op, vm in steps.items() if states.get(op) != IntentState.FAILED)
+
+    def _go_by_first_ids(self) -> None:
+        first = first_ids(self.world)
+        if not first:
+            return
+        ids, played = FirstIds(first), self.played
+        name_by_first_ids(self.world, first)
+        for store in (self._store, self._other_store, self._machines.store, *self._lost_stores):
+            store.records[:] = [ids.of(record) for record in store.records]
+        for name in _TOLD:
+            setattr(played, name, ids.of(getattr(played, name)))
 
 
 def _may_resume(vm: VirtualMachine) -> bool:

@@ -3,6 +3,7 @@ what strikes, and the calm in the end."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,6 +15,7 @@ from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.vms import power
+from gpuops.sim.outside_events.vcenter import CHANGED
 from gpuops.sim.outside_events.vms import use_desktop
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import PEOPLE, Event
@@ -34,6 +36,8 @@ class NightWorld:
         ml = [vm.name for vm in vms if vm.name.startswith("ml-")]
         hosts = [host.name for host in world.by_type("HostSystem")]
         chosen = schedule_of(seed, desktops, ml, hosts) if events is None else tuple(events)
+        if random.Random(f"{seed}:clones").randrange(2) and any(event.fault == "V14" for event in chosen):
+            world.deviations.add("clone-attributes")
         self.played = Played(
             seed,
             self.site,
@@ -164,6 +168,8 @@ class NightWorld:
         self.world.injector.clear()
         self._certificate = 1
         self.world.down_until, self.world.skew = None, timedelta()
+        passwords = self.world.sessions.passwords
+        passwords.update({user: password.removesuffix(CHANGED) for user, password in passwords.items()})
         for host in self.world.by_type("HostSystem"):
             host.state.connection, host.state.in_maintenance = "connected", False
             host.runtime_changed()

@@ -85,17 +85,21 @@ class NightPlace(Site):
             if self._locks is not None:
                 stack.enter_context(locked(self._locks, vcenter, self.clock(), alone=alone))
             self.admission = Admission.LET_IN
-            journal = Journal(self._opened(returning), vcenter, self.clock)
+            journal = Journal(self._opened(vcenter, returning), vcenter, self.clock)
             if self._turnstile is not None:
                 journal.hold = stack.enter_context(self._turnstile.passed(self.clock(), doing))
             yield journal
 
     @contextmanager
     def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
-        yield Journal(self._opened(returning), vcenter, self.clock)
+        yield Journal(self._opened(vcenter, returning), vcenter, self.clock)
 
-    def _opened(self, returning: bool) -> Store:
-        return FallbackStore(lambda: self._store) if returning else self._store
+    def _opened(self, vcenter: str, returning: bool) -> Store:
+        store = self._store_of(vcenter)
+        return FallbackStore(lambda: store) if returning else store
+
+    def _store_of(self, vcenter: str) -> NightStore:
+        return self._store
 
 
 class NightStore(MemoryStore):

@@ -37,12 +37,13 @@ from tests.nights.at_once.machines import Machines
 from tests.nights.at_once.several import Several, morning_names, second_machine
 from tests.nights.faults.cron import CRON, MORNING, policies_in_the_morning
 from tests.nights.faults.event import Event
-from tests.nights.faults.schedule import ENDS, HANGS
+from tests.nights.faults.schedule import ENDS, HANGS, OTHER_LOGIN
 from tests.nights.measuring.stages import LOGIN, Staged
 from tests.nights.playing.night_world import NightWorld
 from tests.nights.playing.place import NightPlace, NightStore, Turnstile
 from tests.nights.playing.played import OVERRIDE
 from tests.nights.world.direct import DirectVcenter
+from tests.nights.world.session import USER
 from tests.nights.world.showing import Showing
 from tests.nights.world.worlds import EVENING, Site
 
@@ -99,9 +100,25 @@ class NightProcesses(NightWorld):
         """A new process's way to vCenter. Raises NotConnected."""
         with self._reach.stages.within(LOGIN):
             vcenter = DirectVcenter(
-                self.world, boundary, lambda: self._certificate == 1, self._showing, self._asked, self._refused
+                self.world,
+                boundary,
+                self._trusts(),
+                self._showing,
+                self._asked,
+                self._refused,
+                self._login_name(),
             )
         return cast(Vcenter, Staged(vcenter, self._reach.stages))
+
+    def _trusts(self) -> Callable[[], bool]:
+        """What tells a new process whether it is still the vCenter that it trusts."""
+        return lambda: self._certificate == 1
+
+    def _login_name(self) -> str:
+        """K13: from this process on it is another one."""
+        changed = any(event.fault == OTHER_LOGIN and self._run >= event.point for event in self.played.events)
+        self.played.struck[OTHER_LOGIN] = self.played.struck.get(OTHER_LOGIN, 0) + changed
+        return f"{USER}-2" if changed else USER
 
     def _refused(self, fault: str) -> None:
         self.played.refused[len(self.played.asks) - 1] = fault

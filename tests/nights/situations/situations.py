@@ -25,6 +25,7 @@ from tests.nights.situations.desktops import (
 from tests.nights.situations.foretold import Looked, Stated
 from tests.nights.situations.lock_vm import Calm, LockBusy, LockGone, Paused, Reverted, SetBack
 from tests.nights.situations.nights_in_a_row import Forgotten, Hooked, LeftOver, NextNight, Teams
+from tests.nights.situations.rebuilt import Rebuilt
 from tests.nights.situations.requests import (
     Belated,
     Failing,
@@ -45,6 +46,6 @@ SITUATIONS: Final[Mapping[str, type[Situated]]] = {
         Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, ShutDown, Overtaken, Silent,
         Unread, Forgotten, ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, SetBack,
         LockBusy, LockGone, NextNight, Looked, Stated, MarkersStay, Belated, Queued, Untold,
-        Teams,
+        Teams, Rebuilt,
     )
 }  # fmt: skip

@@ -25,7 +25,7 @@ from tests.nights.judging.reverting import replaced, tells
 from tests.nights.playing.played import Played
 from tests.nights.world.worlds import DAY
 
-UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
+UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5", "C8")
 """What may hide where a VM is."""
 ANOTHER: Final = "when its night suspended it"
 NOTHING: Final = "no night has taken anything that is not back"

@@ -84,10 +84,11 @@ class DirectVcenter(DirectSession):
         showing: Showing | None = None,
         asked: Callable[[str], None] = lambda op_id: None,
         refused: Callable[[str], None] = lambda fault: None,
+        user: str = USER,
     ) -> None:
         """`showing` is what this vCenter showed others before; None = nobody has looked yet. `asked` is told each op id
         that is sent, and `refused` the type of the fault that it was answered with."""
-        super().__init__(world, trusted)
+        super().__init__(world, trusted, user)
         self._showing = showing or Showing(world)
         self._boundary = boundary
         self._asked = asked
@@ -111,7 +112,7 @@ class DirectVcenter(DirectSession):
         return SavedHosts()
 
     def inventory(self) -> Inventory:
-        return self._read(self._showing.inventory)
+        return self._read(lambda: self._showing.inventory(self._user))
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.observed(inventory, vms))
@@ -155,7 +156,7 @@ class DirectVcenter(DirectSession):
     def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return self._read(lambda: self._showing.with_creation(inventory, vms))
 
-    def find_task(self, step: Step, since: datetime) -> TaskRef | None:
+    def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
         description = DESCRIPTIONS.get(type(step))
 
         def look() -> TaskRef | None:
@@ -166,7 +167,7 @@ class DirectVcenter(DirectSession):
             lost = [task for task in self._world.tasks.history() if task.entity is entity and not task.ended]
             for found in (self._world.tasks.recent(entity), lost):
                 alike = [
-                    (task.call.user == USER, task.queued_at + task.skew, task.moid)
+                    (task.call.user in (self._user, login), task.queued_at + task.skew, task.moid)
                     for task in found
                     if (task.description_id or description_id(task.name)) == description
                     and (task.queued_at + task.skew >= since or not task.ended)
@@ -178,11 +179,11 @@ class DirectVcenter(DirectSession):
 
         return None if description is None else self._read(look)
 
-    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+    def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
         def look() -> bool:
             starts = self._starts(vm, since)
-            own = [task for task in starts if task.call.user == USER]
-            others = [task for task in starts if task.call.user != USER and task.state is not TaskState.ERROR]
+            own = [task for task in starts if task.call.user in (self._user, login)]
+            others = [task for task in starts if task not in own and task.state is not TaskState.ERROR]
             return any(task.state is not TaskState.ERROR for task in own) or (bool(own) and not others)
 
         return bool(self._read(look))
@@ -190,7 +191,7 @@ class DirectVcenter(DirectSession):
     def started_by_others(self, vm: str, since: datetime) -> bool:
         def look() -> bool:
             starts = self._starts(vm, since)
-            return any(task.call.user != USER and task.state is not TaskState.ERROR for task in starts)
+            return any(task.call.user != self._user and task.state is not TaskState.ERROR for task in starts)
 
         return bool(self._read(look))
 
@@ -210,7 +211,7 @@ class DirectVcenter(DirectSession):
     def gpu_tasks_since(self, since: datetime) -> list[GpuTask]:
         def look() -> list[GpuTask]:
             return [
-                GpuTask(task.entity.moid, task.call.user == USER, task.queued_at + task.skew)
+                GpuTask(task.entity.moid, task.call.user == self._user, task.queued_at + task.skew)
                 for task in self._world.tasks.history()
                 if may_change_gpus(task.description_id or description_id(task.name))
                 and task.queued_at + task.skew >= since

@@ -22,6 +22,7 @@ from gpuops.vsphere.change_record import ChangeRecord
 from gpuops.vsphere.faults import translate
 
 USER: Final = "VSPHERE.LOCAL\\gpuops"
+PASSWORD: Final = "its own"
 VERSION: Final = VmomiSupport.newestVersions.Get("vim")
 SILENCE_S: Final = 30.0
 """What a call costs that is never answered."""
@@ -40,9 +41,10 @@ class Lost(Exception):
 class DirectSession:
     """One process's login; `trusted` tells whether the certificate is still the one that was first seen."""
 
-    def __init__(self, world: World, trusted: Callable[[], bool] | None) -> None:
+    def __init__(self, world: World, trusted: Callable[[], bool] | None, user: str = USER) -> None:
         self._world = world
-        world.sessions.passwords.setdefault(USER, "its own")
+        self._user = user
+        world.sessions.passwords.setdefault(user, PASSWORD)
         self._trusted = trusted
         self._session: ClientSession | None = None
         self._changes = ChangeRecord()
@@ -157,6 +159,8 @@ class DirectSession:
         interruption = world.injector.before(call, world.get("SessionManager"))
         try:
             self._strike(interruption)
+            if not world.sessions.accepts(self._user, PASSWORD):
+                raise vim.fault.InvalidLogin(msg="Cannot complete login due to an incorrect user name or password.")
         except Lost as lost:
             raise VcenterUnreachable("the simulated vCenter did not answer") from lost
         except vmodl.MethodFault as fault:
@@ -164,7 +168,7 @@ class DirectSession:
             raise (error if isinstance(error, LoginRefused) else ProtocolError(error.message)) from fault
         if self._session is not None:
             world.sessions.close(self._session)
-        self._session = world.sessions.open(USER)
+        self._session = world.sessions.open(self._user)
 
 
 @cache

@@ -75,8 +75,8 @@ class Showing:
         self._paths: dict[str, str] = {}
         self._offers: dict[Any, tuple[OfferedProfile, ...]] = {}
 
-    def inventory(self) -> Inventory:
-        """Everything."""
+    def inventory(self, user: str = "l1") -> Inventory:
+        """Everything, as this user sees it."""
         world = self._world
         return Inventory(
             vcenter=world.get("ServiceInstance").instance_uuid,
@@ -86,7 +86,7 @@ class Showing:
             vms={vm.moid: self._vm(vm) for vm in world.by_type("VirtualMachine")},
             clusters=self._clusters(),
             datastores={each.moid: self._datastore(each) for each in world.by_type("Datastore")},
-            user="l1",
+            user=user,
             reservations=self._reservations(),
         )
 

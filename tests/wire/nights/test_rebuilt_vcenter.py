@@ -50,6 +50,7 @@ def test_a_return_names_what_the_night_took_and_brings_it_back_once_it_is_adopte
     assert {named.hint for named in morning.plan.unmet} == {
         f"make sure that this vCenter has replaced that one, then gpuops rotate adopt --from {before}"
     }
+    assert morning.plan.because == (), "it does not say that no night has taken anything"
     assert len(wire.entries()) == count
     assert not adopt(wire, before, apply=False).applied
     adopted = adopt(wire, before)

@@ -96,6 +96,32 @@ def register(
     return world.tasks.start(call, "RegisterVM_Task", folder, REGISTER_S, begin=begin, finish=finish)
 
 
+def enter_with_host(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntity) -> VmEntity:
+    """Register a VM again, whatever its power: its host was removed from the inventory and is added as `host`.
+
+    What runs there has run on. It is in the root resource pool then, in `folder`, and under another id.
+    """
+    world, store, state = vm.world, vm.datastore(), copy.copy(vm.state)
+    kept = [world.get(each.moid) for each in state.snapshots]
+    leave(vm)
+    store.use(state.suspend_file_mib)  # its files stay
+    state.host, state.folder, state.attributes = host.moid, folder.moid, {}
+    state.pool = None if state.is_template else host.compute_resource().pool.moid
+    state.set_network_cards(with_own_ports(world, state.network_cards))
+    _renumber_snapshots(world, state)
+    moid = new_moid(world, "vm")
+    state.seats = tuple(replace(seat, vm=moid) for seat in state.seats)
+    entered = type(vm)(world, moid, state)
+    entered.ignores_shutdown = vm.ignores_shutdown
+    entered.connection = None if store.accessible else "inaccessible"
+    enter(entered)
+    for shown, snapshot in zip(state.snapshots, kept, strict=True):
+        world.register(type(snapshot)(world, shown.moid, entered, snapshot.taken))
+    world.ledger.record(call, entered, before={"moid": vm.moid}, after={"moid": moid})
+    entered.post(call, "VmRegisteredEvent")
+    return entered
+
+
 def _host(world: World, pool: Any, host: Any, *, template: bool) -> HostEntity:
     """Raises InvalidArgument for what vSphere API, Folder.RegisterVM_Task, says of `pool` and `host`."""
     if not template:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyVmomi import vim
+from pyVmomi import vim, vmodl
 
 from tests.sim.lab import Lab
 from tests.sim.wire.faults.clients import give
@@ -60,3 +60,28 @@ def sees_C6(lab: Lab) -> None:
     give(lab, "C6")
     with pytest.raises(vim.fault.NoCompatibleHost):
         lab.run(lab.vm("vdi-06").PowerOnVM_Task())
+
+
+def sees_C8(lab: Lab) -> None:
+    give(lab, "C8", target="*")
+    lab.vm("vdi-01").SuspendVM_Task()
+    [store] = lab.vm("vdi-02").datastore
+    assert (store.summary.accessible, lab.vm("vdi-02").runtime.connectionState) == (False, "inaccessible")
+    lab.let_pass(601)
+    assert (store.summary.accessible, lab.vm("vdi-02").runtime.connectionState) == (True, "connected")
+
+
+def sees_C9(lab: Lab) -> None:
+    give(lab, "C9", target="esx-02.lab")
+    old_vm, old_host = lab.vm("vdi-07"), lab.host("esx-02.lab")
+    uuid, booted = old_vm.config.instanceUuid, old_vm.runtime.bootTime
+    assert "vdi-07" in {vm for on_it in lab.gpus("esx-02.lab").values() for vm in on_it}
+    lab.vm("vdi-01").SuspendVM_Task()
+    for gone in (old_vm, old_host):
+        with pytest.raises(vmodl.fault.ManagedObjectNotFound):
+            gone.name  # noqa: B018 - a read over the wire
+    vm = lab.vm("vdi-07")
+    assert (vm.config.instanceUuid, vm.runtime.bootTime, vm.runtime.powerState) == (uuid, booted, "poweredOn")
+    assert (vm.customValue, vm.parent.name) == ([], "Discovered virtual machine")
+    assert vm.runtime.host._moId == lab.host("esx-02.lab")._moId
+    assert "vdi-07" in {vm for on_it in lab.gpus("esx-02.lab").values() for vm in on_it}

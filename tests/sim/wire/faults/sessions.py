@@ -101,3 +101,16 @@ def sees_N9(lab: Lab) -> None:
     manager.Login(username, password)
     manager.Logout()
     stub.DropConnections()
+
+
+def sees_N10(lab: Lab) -> None:
+    give(lab, "N10")
+    vm, before = lab.vm("vdi-07"), lab.si.content.about.instanceUuid
+    lab.vm("vdi-01").SuspendVM_Task()
+    with pytest.raises(vim.fault.NotAuthenticated):
+        lab.si.CurrentTime()
+    again = lab.si.RetrieveContent()
+    assert again.about.instanceUuid != before
+    vms = {each.name: each for each in lab.world.by_type("VirtualMachine")}
+    assert vms["vdi-07"].moid != vm._moId
+    assert (vms["vdi-07"].attributes, vms["vdi-07"].state.power) == ({}, "poweredOn")

@@ -116,3 +116,16 @@ def sees_V9(lab: Lab) -> None:
     lab.vm("vdi-01").SuspendVM_Task()
     assert vm.summary.quickStats.overallCpuUsage == 5200
     assert vm.runtime.numMksConnections == 0
+
+
+def sees_V14(lab: Lab) -> None:
+    give(lab, "V14", target="vdi-0[27]", times=None)
+    lab.world.deviations.add("clone-attributes")
+    lab.si.content.customFieldsManager.AddCustomFieldDef("owner", vim.VirtualMachine)
+    lab.vm("vdi-02").setCustomValue("owner", "office")
+    lab.vm("vdi-01").SuspendVM_Task()
+    lab.let_pass(60)
+    clone = lab.vm("vdi-02-copy")
+    assert (clone.runtime.powerState, clone.customValue[-1].value) == ("poweredOn", "office")
+    assert clone.config.instanceUuid != lab.vm("vdi-02").config.instanceUuid
+    assert ("CloneVM_Task", "vdi-07-copy") in ledger_of_others(lab)
