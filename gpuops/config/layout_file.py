@@ -140,7 +140,7 @@ def load_layouts(path: Path) -> tuple[GpuLayout, ...]:
 
 
 def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
-    """The layouts of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    """Return the layouts of a YAML text; `name` stands for it in errors. Raises PolicyError."""
     try:
         layout_file = LayoutFile.model_validate(parse_yaml(text, name))
     except ValidationError as error:
@@ -151,19 +151,19 @@ def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
     return layout_file.layouts()
 
 
-def layout_of_option(text: str) -> GpuLayout:
-    """What --mig-layout says: `FILE:NAME`. Raises UsageError, and PolicyError for the file."""
+def parse_layout_option(text: str) -> GpuLayout:
+    """Return the layout of `--mig-layout FILE:NAME`. Raises UsageError; PolicyError if the file is invalid."""
     file, colon, name = text.partition(":")
     if not colon or not file or not name:
         raise UsageError(
             f"--mig-layout {text!r} cannot be read",
             hint="write FILE:NAME: the path of a layout file and the name of a layout in it",
         )
-    return layout_named(name, load_layouts(Path(file)), Path(file))
+    return find_layout(name, load_layouts(Path(file)), Path(file))
 
 
-def layout_named(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayout:
-    """The layout of that name. Raises UsageError with near names."""
+def find_layout(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayout:
+    """Return the layout with this name. Raises UsageError that suggests similar names."""
     by_name = {layout.name: layout for layout in layouts}
     if name in by_name:
         return by_name[name]

@@ -117,10 +117,10 @@ def place(
 
 
 def _layout(text: str, host: str | None) -> ApplyLayout:
-    from gpuops.config.layout_file import layout_of_option
+    from gpuops.config.layout_file import parse_layout_option
     from gpuops.model.fleet_change import ApplyLayout
 
-    return ApplyLayout(layout_of_option(text), host)
+    return ApplyLayout(parse_layout_option(text), host)
 
 
 def _given(one: OneVm) -> dict[str, object]:

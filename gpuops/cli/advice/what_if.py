@@ -144,7 +144,7 @@ def _changes(said: ChangesSaid, file: Path | None) -> tuple[FleetChange, ...]:
 
 def _of_gpus(said: ChangesSaid) -> tuple[FleetChange, ...]:
     """The change of --mode or --mig-layout, of the GPUs that --host, --model and --gpu name. Raises UsageError."""
-    from gpuops.config.layout_file import layout_of_option
+    from gpuops.config.layout_file import parse_layout_option
     from gpuops.model.devices.gpu import PciAddress
     from gpuops.model.fleet_change import ApplyLayout, ChangeGpuMode
 
@@ -154,7 +154,7 @@ def _of_gpus(said: ChangesSaid) -> tuple[FleetChange, ...]:
     if said.mode is not None:
         return (ChangeGpuMode(said.mode, said.host, said.model, addresses),)
     if said.mig_layout is not None:
-        return (ApplyLayout(layout_of_option(said.mig_layout), said.host, said.model, addresses),)
+        return (ApplyLayout(parse_layout_option(said.mig_layout), said.host, said.model, addresses),)
     stray = {"--host": said.host, "--model": said.model, "--gpu": said.gpu}
     option = next((name for name, value in stray.items() if value), None)
     if option is not None:

@@ -253,7 +253,7 @@ def mig_check(
     """
     from gpuops.advise.gpu_layouts import judge_layout
     from gpuops.catalog import load
-    from gpuops.config.layout_file import layout_named, load_layouts
+    from gpuops.config.layout_file import find_layout, load_layouts
     from gpuops.plan.what_if.gpu_models import board_meant
     from gpuops.report.hosts.gpu_layouts import layouts_document, layouts_exit_code, layouts_text
 
@@ -262,7 +262,7 @@ def mig_check(
     board = board_meant(model, load(everything=True))
     layouts = load_layouts(file)
     if config is not None:
-        layouts = (layout_named(config, layouts, file),)
+        layouts = (find_layout(config, layouts, file),)
     judged = [judge_layout(layout, board) for layout in layouts]
     output.show(layouts_text(judged, board, file), layouts_document(judged, board, file))
     if code := layouts_exit_code(judged):

@@ -44,7 +44,7 @@ from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.workloads.cluster import ClusterWish
 from gpuops.plan.cluster.answers import ClusterMade
 from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster.permission import needed_to_create, permitted
+from gpuops.plan.cluster.permission import reject_missing_privileges, required_privileges
 from gpuops.plan.cluster.plan import ClusterPlan, ClusterQuestion
 from gpuops.plan.core.outcome import Verdict
 
@@ -114,8 +114,8 @@ def _look(
     )
     inventory = site.with_vgpus(inventory)
     plan = question.planned(inventory, catalog_of(inventory), site.clock())
-    needed = needed_to_create(plan, question.folder, inventory)
-    return permitted(plan, port.lacking_on_objects(needed), inventory), inventory
+    required = required_privileges(plan, question.folder, inventory)
+    return reject_missing_privileges(plan, port.lacking_on_objects(required), inventory), inventory
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
-"""What making a cluster needs of the login, and the refusal where it is not there.
+"""Find the privileges that making a cluster requires, and reject the plan if the login lacks one.
 
-What the new VMs need is asked of the template, for they are not there yet (vSphere API reference, the privilege of each
-method and of each field of ConfigSpec). The rest is asked of what a new VM uses (vSphere security guide, required
-privileges for common tasks: deploy a virtual machine from a template).
+The new VMs do not exist yet, so privileges on them are looked up on the template (vSphere API reference, privileges
+of each method and of each field of ConfigSpec). The others are looked up on the objects that a new VM uses (vSphere
+security guide, required privileges for common tasks: deploy a virtual machine from a template).
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ CREATE_PRIVILEGES: Final = (
     "VirtualMachine.Config.Memory",
     "VirtualMachine.Config.Resource",
     "VirtualMachine.Interact.PowerOn",
-    *REMOVE_PRIVILEGES,  # what fails is removed again
+    *REMOVE_PRIVILEGES,  # a VM that could not be completed is removed again
 )
-"""Of each VM."""
+"""Required for each new VM; looked up on the template."""
 MAKE_IN_FOLDER: Final = frozenset({"VirtualMachine.Inventory.CreateFromExisting"})
 ALLOCATE_SPACE: Final = frozenset({"Datastore.AllocateSpace"})
 ASSIGN_NETWORK: Final = frozenset({"Network.Assign"})
 
 
-def needed_to_create(
+def required_privileges(
     plan: ClusterPlan, folder: str | None, inventory: Inventory
 ) -> Mapping[ObjectKind, Mapping[str, frozenset[str]]]:
-    """Return privilege ids by object; nothing where nothing is to be done.
+    """Return the privilege ids that making the cluster requires, by kind and managed object id; {} without changes.
 
-    `folder` is the managed object id of the folder that the file names. Without one the VMs come into that of the
-    template, which passes its privileges on to the template.
+    `folder` is the managed object id of the folder for the new VMs. None puts them into the template's folder, so
+    the privilege is asked of the template, which inherits it from there. Raises VmNotFound, VmAmbiguous.
     """
-    needed: dict[ObjectKind, dict[str, frozenset[str]]] = {kind: {} for kind in ObjectKind}
+    privileges_by_object: dict[ObjectKind, dict[str, frozenset[str]]] = {kind: {} for kind in ObjectKind}
     if not plan.changes:
         return {}
 
     def need(kind: ObjectKind, ref: str | None, privileges: Collection[str]) -> None:
         if ref is not None:
-            needed[kind][ref] = needed[kind].get(ref, frozenset()) | frozenset(privileges)
+            privileges_by_object[kind][ref] = privileges_by_object[kind].get(ref, frozenset()) | frozenset(privileges)
 
     template = inventory.find_vm(plan.wish.template)
     need(ObjectKind.TEMPLATE, template.ref, CREATE_PRIVILEGES)
@@ -64,27 +64,29 @@ def needed_to_create(
         for datastore in template.datastores if member.new.datastore is None else (member.new.datastore,):
             need(ObjectKind.DATASTORE, datastore, ALLOCATE_SPACE)
         need(ObjectKind.PORT_GROUP, member.new.card.port_group if member.new.card else None, ASSIGN_NETWORK)
-    return {kind: by_object for kind, by_object in needed.items() if by_object}
+    return {kind: by_object for kind, by_object in privileges_by_object.items() if by_object}
 
 
-def permitted(plan: ClusterPlan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> ClusterPlan:
-    """Return the plan, refused where this login lacks a privilege for it: `lacking` has them by object."""
+def reject_missing_privileges(
+    plan: ClusterPlan, lacking: Mapping[str, Collection[str]], inventory: Inventory
+) -> ClusterPlan:
+    """Return the plan with one rejection for each object on which the login lacks privileges (`lacking`: by object)."""
     reasons = []
     for ref, missing in lacking.items():
         if missing:
-            name, kind = _named(ref, plan, inventory)
-            reason, hint = f"this login lacks {', '.join(sorted(missing))}", f"ask for a role with it on the {kind}"
-            reasons.append(Rejection(name, reason, hint=hint))
+            name, kind = _name_and_kind(ref, plan, inventory)
+            reason = f"this login lacks {', '.join(sorted(missing))}"
+            reasons.append(Rejection(name, reason, hint=f"ask for a role with it on the {kind}"))
     return replace(plan, rejections=(*plan.rejections, *reasons)) if reasons else plan
 
 
-def _named(ref: str, plan: ClusterPlan, inventory: Inventory) -> tuple[str, str]:
-    """Return the name and the kind of an object that the plan uses."""
+def _name_and_kind(ref: str, plan: ClusterPlan, inventory: Inventory) -> tuple[str, str]:
+    """Return the name and the kind of an object that the plan uses; an unknown id is the folder's."""
     if ref in inventory.clusters:
         return inventory.clusters[ref].name, "cluster"
     if ref in inventory.datastores:
         return inventory.datastores[ref].name, "datastore"
     if ref in inventory.vms:
         return inventory.vm(ref).name, "template"
-    is_port_group = any(each.new and each.new.card and each.new.card.port_group == ref for each in plan.members)
+    is_port_group = any(member.new and member.new.card and member.new.card.port_group == ref for member in plan.members)
     return (plan.wish.port_group or ref, "port group") if is_port_group else (plan.wish.folder or ref, "folder")

@@ -12,7 +12,7 @@ from gpuops.plan.core.steps import NewDevice
 _Device = TypeVar("_Device", bound=GpuDevice | NewDevice)
 
 
-def numbered(devices: Iterable[_Device]) -> Sequence[tuple[int, _Device]]:
+def with_passthru_numbers(devices: Iterable[_Device]) -> Sequence[tuple[int, _Device]]:
     """Return the devices with N of their VMX name `pciPassthruN`; new ones with the N that vCenter will give them."""
     devices = tuple(devices)
     keys: list[int | None] = [getattr(device, "key", None) for device in devices]  # a new device has no key yet

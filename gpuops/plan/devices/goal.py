@@ -22,7 +22,7 @@ from gpuops.model.vcenter.vm import (
     pin_key,
     pins_of,
 )
-from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.core.device_numbers import with_passthru_numbers
 from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewVgpu
@@ -49,7 +49,7 @@ class Goal:
     @property
     def numbered_additions(self) -> tuple[tuple[int, NewDevice], ...]:
         """The new devices with N of `pciPassthruN` that vCenter will give them."""
-        numbers = [ordinal for ordinal, _ in numbered(self.devices)]
+        numbers = [ordinal for ordinal, _ in with_passthru_numbers(self.devices)]
         return tuple(zip(numbers[len(self.kept) :], self.add, strict=True))
 
     @property
@@ -161,9 +161,9 @@ def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
     A pin that was written before its device came binds the new device that gets its number. If the device before it had
     that number, and is removed in the same change, its pin goes with it.
     """
-    removed_numbers = {ordinal for ordinal, _ in numbered(goal.removed)}
+    removed_numbers = {ordinal for ordinal, _ in with_passthru_numbers(goal.removed)}
     pins = pins_of(vm)
-    numbers = (ordinal for ordinal, _ in numbered(goal.devices) if ordinal not in removed_numbers)
+    numbers = (ordinal for ordinal, _ in with_passthru_numbers(goal.devices) if ordinal not in removed_numbers)
     return {ordinal: pins[ordinal] for ordinal in numbers if ordinal in pins}
 
 
@@ -173,6 +173,6 @@ def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress]) -> dict[str, str]:
     A pin whose number no device of the VM has is not changed.
     """
     existing_pins = pins_of(vm)
-    numbers = {ordinal for ordinal, _ in numbered(vm.devices or ())}
+    numbers = {ordinal for ordinal, _ in with_passthru_numbers(vm.devices or ())}
     removed = {pin_key(n): "" for n in existing_pins if n not in wanted and n in numbers}
     return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted.items() if existing_pins.get(n) != gpu}}

@@ -18,7 +18,7 @@ from gpuops.plan.core.steps import NewDevice, NewVgpu, VmChange
 from gpuops.plan.devices.baseline import kept_with
 from gpuops.plan.devices.goal import Goal, kept_pins, pin_changes
 from gpuops.plan.devices.mmio import mmio_for, mmio_keys
-from gpuops.plan.devices.stale_entries import mismatches
+from gpuops.plan.devices.stale_entries import find_stale_entries
 from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
 from gpuops.plan.placement.wanted import Placement
 
@@ -63,7 +63,7 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     """What the change means beyond its purpose, one line each."""
     vm, placement = fitting.vm, fitting.placement
     own_host = placement.host if not fitting.moved else None
-    replaced = [reason for device, reason in mismatches(vm, own_host) if device in fitting.goal.removed]
+    replaced = [reason for device, reason in find_stale_entries(vm, own_host) if device in fitting.goal.removed]
     found = [f"{vm.name}: {reason}: it is replaced" for reason in replaced]
     unknown = mmio_for(fitting.goal.devices, placement.host, fitting.catalog).unknown
     if unknown:

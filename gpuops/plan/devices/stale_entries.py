@@ -34,7 +34,7 @@ def entry_mismatch(device: DirectPathDevice, host: Host) -> str | None:
     return None
 
 
-def mismatches(vm: Vm, host: Host | None) -> tuple[tuple[DirectPathDevice, str], ...]:
+def find_stale_entries(vm: Vm, host: Host | None) -> tuple[tuple[DirectPathDevice, str], ...]:
     """Return the DirectPath entries with which the VM does not start on the host, each with the reason.
 
     None of a VM that runs: it has its devices.
@@ -48,4 +48,4 @@ def mismatches(vm: Vm, host: Host | None) -> tuple[tuple[DirectPathDevice, str],
 def entries_to_replace(vm: Vm, host: Host | None, addresses: Iterable[PciAddress]) -> tuple[DirectPathDevice, ...]:
     """Return the entries of these addresses with which the VM does not start on the host."""
     requested = set(addresses)
-    return tuple(device for device, _ in mismatches(vm, host) if device.address in requested)
+    return tuple(device for device, _ in find_stale_entries(vm, host) if device.address in requested)

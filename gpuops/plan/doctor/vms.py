@@ -25,7 +25,7 @@ from gpuops.model.vcenter.vm import (
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.devices.goal import group_of
 from gpuops.plan.devices.rules import Case, start_obstacles
-from gpuops.plan.devices.stale_entries import mismatches
+from gpuops.plan.devices.stale_entries import find_stale_entries
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.placement.nodes import AFFINITY_KEY
@@ -84,7 +84,7 @@ def _start_obstacles(vm: Vm, host: Host | None, catalog: Catalog) -> Iterator[Fi
 
 def _stale_entries(vm: Vm, host: Host | None) -> Iterator[Finding]:
     """DirectPath entries with which the VM does not start on its host."""
-    for device, reason in mismatches(vm, host):
+    for device, reason in find_stale_entries(vm, host):
         there_now = host is not None and host.device(device.address) is not None
         fix = command("attach", vm=called(vm), device=str(device.address))
         if not there_now:

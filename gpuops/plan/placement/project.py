@@ -28,7 +28,7 @@ from gpuops.model.vcenter.vm import (
     VmDrs,
     pins_of,
 )
-from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.core.device_numbers import with_passthru_numbers
 from gpuops.plan.core.steps import (
     CloseGate,
     NewDevice,
@@ -167,10 +167,12 @@ def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
         return inventory.with_vm(vm)
     seating = seat(vm, demands_of(vm.devices, pins_of(vm)), host, inventory, catalog)
     seats = seating.seats if seating.complete else {}
-    shared = {seats.get(ordinal) for ordinal, device in numbered(vm.devices) if isinstance(device, VgpuDevice)}
+    shared = {
+        seats.get(ordinal) for ordinal, device in with_passthru_numbers(vm.devices) if isinstance(device, VgpuDevice)
+    }
     whole = [
         seats[ordinal]
-        for ordinal, device in numbered(vm.devices)
+        for ordinal, device in with_passthru_numbers(vm.devices)
         if ordinal in seats and not isinstance(device, VgpuDevice)
     ]
     gpus = tuple(
@@ -189,7 +191,7 @@ def _with_expected_vgpus(
     if all(gpu.vgpus is None for gpu in host.gpus):
         return host.gpus
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
-    for ordinal, device in numbered(vm.devices or ()):
+    for ordinal, device in with_passthru_numbers(vm.devices or ()):
         if isinstance(device, VgpuDevice) and ordinal in seats:
             tenant = Tenant(vm.ref, vm.name, device.profile)
             states[seats[ordinal]] = with_expected(states[seats[ordinal]], tenant, catalog)
@@ -216,7 +218,7 @@ def _assigned(vm: Vm, seats: Mapping[int, PciAddress]) -> Vm:
         return vm
     devices = tuple(
         replace(device, assigned=seats.get(ordinal)) if isinstance(device, DynamicDevice) else device
-        for ordinal, device in numbered(vm.devices or ())
+        for ordinal, device in with_passthru_numbers(vm.devices or ())
     )
     return replace(vm, devices=devices)
 

@@ -26,7 +26,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
 from gpuops.model.vcenter.vm import VgpuDevice, Vm, pins_of
-from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.core.device_numbers import with_passthru_numbers
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.placement.gpu_filters import holders
@@ -131,7 +131,7 @@ def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Iterable[GpuSta
     wishes = [
         (device.profile, pins.get(ordinal))
         for vm, pins in ((vm, pins_of(vm)) for vm in started)
-        for ordinal, device in numbered(vm.devices or ())
+        for ordinal, device in with_passthru_numbers(vm.devices or ())
         if isinstance(device, VgpuDevice)
     ]
     if _is_choice_known(wishes, states, rooms):

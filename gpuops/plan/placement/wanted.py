@@ -11,7 +11,7 @@ from typing import Final, assert_never
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
-from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.core.device_numbers import with_passthru_numbers
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts
@@ -153,7 +153,7 @@ def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciA
     `pins`: the GPU of each pinned vGPU by N; new devices have the N that vCenter will give them. Passthrough devices
     that are neither vGPUs nor DirectPath devices need nothing here.
     """
-    by_number = sorted(numbered(devices), key=itemgetter(0))
+    by_number = sorted(with_passthru_numbers(devices), key=itemgetter(0))
     demands = (_demand(device, ordinal, pins.get(ordinal)) for ordinal, device in by_number)
     return tuple(demand for demand in demands if demand is not None)
 

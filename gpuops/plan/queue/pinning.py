@@ -24,7 +24,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm, pins_of
-from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.core.device_numbers import with_passthru_numbers
 from gpuops.plan.placement.reserved import is_reserved_in
 from gpuops.plan.placement.start_orders import too_late
 from gpuops.plan.placement.suspended_vms import Claim
@@ -190,7 +190,7 @@ def _pinned(placed: Placed) -> Placed:
     placement = placed.placement
     pins = {
         ordinal: placement.seats[ordinal]
-        for ordinal, device in numbered(placed.vm.devices or ())
+        for ordinal, device in with_passthru_numbers(placed.vm.devices or ())
         if isinstance(device, VgpuDevice)
     }
     return replace(placed, placement=replace(placement, pins=pins))
@@ -200,7 +200,7 @@ def _meant(placed: Sequence[Placed]) -> dict[PciAddress, list[str]]:
     """The profiles of the vGPUs that are meant for each GPU."""
     meant: dict[PciAddress, list[str]] = {}
     for each in placed:
-        for ordinal, device in numbered(each.vm.devices or ()):
+        for ordinal, device in with_passthru_numbers(each.vm.devices or ()):
             if isinstance(device, VgpuDevice):
                 meant.setdefault(each.placement.seats[ordinal], []).append(device.profile)
     return meant
@@ -209,7 +209,7 @@ def _meant(placed: Sequence[Placed]) -> dict[PciAddress, list[str]]:
 def _unpinned(placed: Placed) -> bool:
     return any(
         isinstance(device, VgpuDevice) and ordinal not in placed.placement.pins
-        for ordinal, device in numbered(placed.vm.devices or ())
+        for ordinal, device in with_passthru_numbers(placed.vm.devices or ())
     )
 
 

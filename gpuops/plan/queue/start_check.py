@@ -15,7 +15,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, VgpuDevice, Vm, pins_of
-from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.core.device_numbers import with_passthru_numbers
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
@@ -118,7 +118,7 @@ class _Rehearsal:
 
 def _as_planned(states: States, placed: Placed, catalog: Catalog) -> States:
     seats = placed.placement.seats
-    for ordinal, device in numbered(placed.vm.devices or ()):
+    for ordinal, device in with_passthru_numbers(placed.vm.devices or ()):
         if isinstance(device, VgpuDevice):
             tenant = Tenant(placed.vm.ref, placed.vm.name, device.profile)
             seat_of = seats.get(ordinal)

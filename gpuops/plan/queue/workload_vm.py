@@ -25,7 +25,7 @@ from gpuops.model.vcenter.vm import (
     pin_key,
 )
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.core.device_numbers import with_passthru_numbers
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import hardware_on
@@ -72,7 +72,9 @@ def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
     ESXi keeps a VM that fits beside its GPU there as a rule; only `required` binds it. A plan for many VMs counts both
     alike: a node's memory is not promised twice. Whole devices are the ones it is expected to get.
     """
-    devices = tuple(_given(device, placement.seats.get(ordinal)) for ordinal, device in numbered(vm.devices or ()))
+    devices = tuple(
+        _given(device, placement.seats.get(ordinal)) for ordinal, device in with_passthru_numbers(vm.devices or ())
+    )
     pins = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
     local = numa is not NumaPolicy.NONE and placement.bound_to
     node = {AFFINITY_KEY: affinity(placement.bound_to)} if local else {}

@@ -1,4 +1,4 @@
-"""Makes a simulated vCenter go by other rules than those of the table of assumptions (`gpuops/catalog`)."""
+"""Make a simulated vCenter break rules of the table of assumptions (`gpuops/catalog/assumptions.yaml`)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 
 
 def deviate(world: World, ids: Iterable[str]) -> None:
-    """Apply these deviations from now on. Raises UsageError for an id without a deviation."""
-    known = [row.id for row in assumptions().values() if row.deviation]
+    """Add these deviations to the simulated vCenter. Raises UsageError, before any change, for an unknown id."""
+    ids = tuple(ids)
+    deviating_ids = [row.id for row in assumptions().values() if row.deviation]
+    for id in ids:
+        if id not in deviating_ids:
+            raise UsageError(f"no deviation is called {id!r}", hint=f"there are: {', '.join(deviating_ids)}")
     text = files("gpuops.sim.fault_injection").joinpath("deviations.yaml").read_text(encoding="utf-8")
     rules = yaml.safe_load(text)
     for id in ids:
-        if id not in known:
-            raise UsageError(f"no deviation is called {id!r}", hint=f"there are: {', '.join(known)}")
         world.deviations.add(id)
         for rule in rules.get(id, ()):
             world.injector.add(Rule.from_json(rule))
     for host in world.by_type("HostSystem"):
         if "gpu-choice" in world.deviations:  # assumption: gpu-choice
-            fills = host.state.policy is VgpuPolicy.PERFORMANCE
-            host.state.deviation = replace(host.state.deviation, gpus=GpuOrder.FULLEST if fills else GpuOrder.EMPTIEST)
+            # the other policy's choice: performance takes the emptiest GPU, consolidation the fullest
+            is_performance = host.state.policy is VgpuPolicy.PERFORMANCE
+            order = GpuOrder.FULLEST if is_performance else GpuOrder.EMPTIEST
+            host.state.deviation = replace(host.state.deviation, gpus=order)
         if "gpu-instance-start" in world.deviations:  # assumption: gpu-instance-start
             host.state.deviation = replace(host.state.deviation, starts=StartOrder.HIGHEST)

@@ -15,7 +15,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VgpuDevice
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.device_numbers import numbered
+from gpuops.plan.core.device_numbers import with_passthru_numbers
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.multi_node import place_near
@@ -122,7 +122,7 @@ class _Admission:
             return None
         pins = {}
         if pinned:
-            devices_with_gpus = zip(numbered(proposal.kind.devices), proposal.gpus, strict=False)
+            devices_with_gpus = zip(with_passthru_numbers(proposal.kind.devices), proposal.gpus, strict=False)
             pins = {ordinal: gpu for (ordinal, device), gpu in devices_with_gpus if isinstance(device, VgpuDevice)}
         vm_there = replace(vm, host=self.ref)  # a pin is an address of the host that the VM is on
         wanted = Wanted(
