@@ -39,7 +39,7 @@ class LayoutVerdict(StrEnum):
     UNKNOWN = "unknown"
     """NVIDIA has not published where the vGPUs start, or whether they share a GPU instance."""
     OTHER_MODEL = "other model"
-    """It is for other GPU models alone."""
+    """The part names other GPU models."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ ABSENT: Final = frozenset({"n/a", "not supported"})
 LONGEST_SHOWN: Final = 80
 CONTRADICTORY: Final = "two answers that differ"
 """Stands for the cells of a GPU that has two rows which differ."""
-_INCOMPLETE: Final = "an answer that cannot be read"
+_WRONG_COLUMN_COUNT: Final = "an answer that cannot be read"
 _ADDRESS: Final = r"(?P<address>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-7])"
 _CORRUPT_INFOROM: Final = re.compile(rf"\s*WARNING: infoROM is corrupted at gpu\s+{_ADDRESS}", re.IGNORECASE)
 _NO_HANDLE: Final = re.compile(
@@ -54,7 +54,7 @@ def read_rows(text: str, columns: int) -> Rows:
         address = PciAddress.parse_or_none(cells[0]) if cells else None
         if address is None:
             continue
-        row = cells[1:] if len(cells) == columns else _INCOMPLETE
+        row = cells[1:] if len(cells) == columns else _WRONG_COLUMN_COUNT
         rows[address] = row if rows.get(address, row) == row else CONTRADICTORY
     if all(isinstance(row, str) for row in rows.values()) and not read_notices(text):
         raise ValueError(repr(shorten(lines[0].strip())) if lines else "nothing")

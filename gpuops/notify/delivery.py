@@ -1,10 +1,11 @@
-"""Hands notices to one receiver by apprise, which knows mail, chats and webhooks, in a process of its own.
+"""Deliver notices to one receiver with apprise (mail, chats, webhooks), in a separate process.
 
 The plugins of apprise are other people's code: they may wait without end, read a reply of any length or leave a thread
 that Python joins at exit. So they run in a process that `sending.py` starts and ends:
-`python -m gpuops.notify.delivery`, which reads an order from stdin and writes a line for all that was accepted.
+`python -m gpuops.notify.delivery`, which reads an order from stdin and writes one JSON line for each notice, and for
+each mail address that accepted one.
 
-A mail has a Message-ID, a webhook an `Idempotency-Key` that is the notice's own: whoever gets it twice can tell.
+Mails have a Message-ID and webhooks an `Idempotency-Key` derived from the notice, so a receiver can detect a duplicate.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 6.0
 READ_S: Final = 8.0
-"""So long a receiver may be silent."""
+"""Seconds to connect, and to wait for data, at most; the shorter timeout of the URL counts."""
 MEMORY_BYTES: Final = 1 << 30
-"""Address space of the process. apprise takes 250 MB of it; a reply that needs more is no reply to a notice."""
+"""Address space limit of the process. apprise itself needs 250 MB; more means a reply too large for a notice."""
 _APP: Final = "gpuops"
 
 
@@ -71,7 +72,7 @@ def deliver(url: str, notice: NoticeText, parts: MailParts = NOBODY_YET) -> str:
         sender = Apprise(asset=asset)
         sender.add(plugin)
         taken = sender.notify(body=notice.body, title=notice.subject, body_format=NotifyFormat.TEXT)
-    except Exception as error:  # a plugin is somebody else's code, and a notice never ends a run
+    except Exception as error:  # third-party code; a failed notice must not end the run
         return f"it ended in {type(error).__name__}"
     return "" if taken else "it did not accept it"
 
@@ -137,11 +138,11 @@ def _with_id(text: str, key: str) -> str:
 
 
 def deliver_ordered(order: dict[str, Any], answer: Callable[[dict[str, str]], None]) -> None:
-    """Deliver the notices of an order, one after another, until one is not accepted.
+    """Deliver the notices of an order in turn; stop at the first one that is not accepted.
 
-    `order` has the `url` and the `notices`, each with key, subject, body and `has`: the digests of the mail addresses
-    that have it already. `answer` gets the key of a notice and the digest of each address whose mail was taken, and at
-    last the key and the trouble: '' = it is accepted.
+    `order` holds `url` and `notices`: each has key, subject, body and `has`, the digests of the mail addresses that
+    accepted it before. `answer` is called with key and address digest for each mail accepted, and then with key and
+    trouble for the notice ('' = accepted).
     """
     for asked in order["notices"]:
         notice, has = NoticeText(asked["key"], asked["subject"], asked["body"]), frozenset(asked["has"])
@@ -159,23 +160,23 @@ def _mail_parts(key: str, has: frozenset[str], answer: Callable[[dict[str, str]]
 
 
 def digest(text: str) -> str:
-    """Return 16 hexadecimal digits that stand for a text that is not to be shown."""
+    """Return 16 hexadecimal digits that identify a text without revealing it."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def main() -> None:
-    """Deliver what stdin orders, and write an answer a line to stdout."""
+    """Deliver the order on stdin; write one JSON answer per line to stdout."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    answers, sys.stdout = sys.stdout, sys.stderr  # a plugin that prints does not answer
-    logging.disable(logging.CRITICAL)  # lines of plugins may name what is secret
-    warnings.simplefilter("ignore")  # of modules that apprise tries to import
+    answers, sys.stdout = sys.stdout, sys.stderr  # stdout is for answers only
+    logging.disable(logging.CRITICAL)  # log lines of plugins may contain secrets
+    warnings.simplefilter("ignore")  # from modules that apprise tries to import
 
     def answer(line: dict[str, str]) -> None:
         answers.write(f"{json.dumps(line)}\n")
         answers.flush()
 
     deliver_ordered(parse_json(sys.stdin.read()), answer)
-    os._exit(0)  # whatever threads a plugin has left
+    os._exit(0)  # do not wait for threads that a plugin left behind
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ class Receiver:
         return Receipt(self.called, self.accepted, self.trouble)
 
     @property
-    def addresses(self) -> str:
-        """What the rows of its mail addresses in an outbox begin with; the address follows as its digest."""
+    def address_prefix(self) -> str:
+        """Return the prefix of this receiver's mail address rows in the outbox; the address digest follows."""
         return f"{self.entry}#"
 
 
@@ -80,21 +80,21 @@ def send_waiting(way: NoticeWay, outbox: Outbox) -> tuple[Receipt, ...]:
     if not outbox.waiting(way.settings.vcenter):
         return ()
     receivers = receivers_of(way)
-    _at_once([partial(_all_to, receiver, way, outbox) for receiver in receivers if receiver.url is not None])
+    _run_in_parallel([partial(_all_to, receiver, way, outbox) for receiver in receivers if receiver.url is not None])
     return tuple(receiver.receipt for receiver in receivers)
 
 
 def send_once(way: NoticeWay, notice: NoticeText) -> tuple[Receipt, ...]:
     """Sends this notice to each receiver, and keeps nothing of it. Raises UsageError without apprise."""
     receivers = receivers_of(way)
-    _at_once([partial(_one_to, receiver, notice) for receiver in receivers if receiver.url is not None])
+    _run_in_parallel([partial(_one_to, receiver, notice) for receiver in receivers if receiver.url is not None])
     return tuple(receiver.receipt for receiver in receivers)
 
 
 def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: float) -> Iterator[Mapping[str, str]]:
     """Order a process to deliver these notices, and yield its answers (`delivery.py`).
 
-    It is killed after `limit_s` seconds, and when nobody asks for further answers.
+    It is killed after `limit_s` seconds, or when the caller stops iterating.
     """
     with subprocess.Popen(  # noqa: S603 (gpuops itself)
         [sys.executable, "-m", _PROGRAM],
@@ -125,8 +125,8 @@ def deliver_all(url: Secret, notices: Sequence[Mapping[str, Any]], limit_s: floa
             process.kill()
 
 
-def _at_once(tasks: list[Callable[[], None]]) -> None:
-    """Returns when all have ended, of which none takes longer than `LIMIT_S`."""
+def _run_in_parallel(tasks: list[Callable[[], None]]) -> None:
+    """Run the tasks in threads and return when all have ended; each task is limited to `LIMIT_S`."""
     threads = [Thread(target=task, name="gpuops-notice") for task in tasks]
     for thread in threads:
         thread.start()
@@ -139,14 +139,14 @@ def _one_to(receiver: Receiver, notice: NoticeText) -> None:
 
 
 def _all_to(receiver: Receiver, way: NoticeWay, outbox: Outbox) -> None:
-    """All that waits for this receiver, one after another, until it does not accept one."""
+    """Send all waiting notices to this receiver in turn; stop at the first one that it does not accept."""
     try:
         with outbox.sending_to(receiver.id) as alone:
             if not alone:
                 receiver.trouble = "another gpuops is sending to it"
                 return
             waiting = outbox.waiting(way.settings.vcenter, receiver.entry)
-            prefix = receiver.addresses
+            prefix = receiver.address_prefix
             notices = [
                 (notice, [row.removeprefix(prefix) for row in outbox.accepted_by(notice.key) if row.startswith(prefix)])
                 for notice in waiting
@@ -159,11 +159,12 @@ def _all_to(receiver: Receiver, way: NoticeWay, outbox: Outbox) -> None:
 def _send(
     receiver: Receiver, notices: Sequence[tuple[NoticeText, Sequence[str]]], accepted: Callable[[str, str], None]
 ) -> None:
-    """Deliver notices, each with the digests of the mail addresses that have it.
+    """Deliver notices and set `trouble` and `accepted` of the receiver.
 
-    `accepted` gets the key of a notice, and the row of the receiver or of its mail address that took it.
+    Each notice comes with the digests of the mail addresses that accepted it before. `accepted` is called with the key
+    of a notice and the outbox row of the receiver, or of the mail address, that accepted it.
     """
-    assert receiver.url is not None, "asked for by the caller"
+    assert receiver.url is not None, "callers skip receivers without a URL"
     asked = [
         {"key": notice.key, "subject": notice.subject, "body": notice.body, "has": digests}
         for notice, digests in notices
@@ -171,7 +172,7 @@ def _send(
     trouble = ""
     for answer in deliver_all(receiver.url, asked, LIMIT_S):
         if "address" in answer:
-            accepted(answer["key"], f"{receiver.addresses}{answer['address']}")
+            accepted(answer["key"], f"{receiver.address_prefix}{answer['address']}")
             continue
         trouble = answer["trouble"]
         if not trouble:

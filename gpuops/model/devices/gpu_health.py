@@ -67,7 +67,7 @@ class GpuHealth:
 
     @property
     def vgpu_obstacle(self) -> str:
-        """Why the GPU takes no new vGPU, after "it"; empty if its health allows one.
+        """Return why the GPU takes no new vGPU, as text that follows "it"; empty if its health allows one.
 
         This is the only place with that rule: capacity, placement and nights read it from here.
         """

@@ -56,12 +56,12 @@ def with_layout(change: ApplyLayout, inventory: Inventory, catalog: Catalog) -> 
 def _divide_gpus(
     divided: Sequence[tuple[Host, PhysicalGpu]], inventory: Inventory, catalog: Catalog
 ) -> tuple[Inventory, tuple[str, ...]]:
-    """The snapshot with these GPUs as they are here, and the refs of the VMs that ran on them."""
+    """Return the snapshot with these GPUs, and the managed object ids of the VMs that had to be powered off."""
     world = inventory
     displaced: list[str] = []
     for ref in dict.fromkeys(host.ref for host, _ in divided):
         of_host = [gpu for host, gpu in divided if host.ref == ref]
-        world, off = _on_host(world.hosts[ref], of_host, world, catalog)
+        world, off = _divide_gpus_of_host(world.hosts[ref], of_host, world, catalog)
         displaced += off
     return world, tuple(displaced)
 
@@ -97,7 +97,7 @@ def _part_for(layout: GpuLayout, gpu: PhysicalGpu, host: Host) -> LayoutPart | N
     return fitting[-1] if fitting else None
 
 
-def _on_host(
+def _divide_gpus_of_host(
     host: Host, gpus: list[PhysicalGpu], inventory: Inventory, catalog: Catalog
 ) -> tuple[Inventory, tuple[str, ...]]:
     """The snapshot with these GPUs of the host as they are here, empty, and the refs of the VMs that ran on them."""
@@ -120,7 +120,7 @@ def _differs(gpu: PhysicalGpu, other: PhysicalGpu) -> bool:
 
 
 def _contents(gpus: Iterable[PhysicalGpu]) -> str:
-    """What the GPUs have, each combination once: `2 x 3g.40gb; MIG mode off`."""
+    """Return each combination of GPU instances once: `2 x 3g.40gb; MIG mode off`."""
     texts = []
     for instances in dict.fromkeys(gpu.gpu_instances for gpu in gpus):
         counts = {name: instances.count(name) for name in dict.fromkeys(instances)} if instances is not None else {}

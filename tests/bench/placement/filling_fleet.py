@@ -16,7 +16,16 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.sim.state.board import GpuMode, board
-from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
+from gpuops.sim.state.gpu_admission import (
+    DOCUMENTED,
+    Deviation,
+    GpuLoad,
+    NotAdmitted,
+    RunningVgpu,
+    VgpuPolicy,
+    WantedVgpu,
+    admit,
+)
 from tests.plan import snapshots
 from tests.plan.snapshots import catalog
 
@@ -115,14 +124,19 @@ FLEETS: Final = (
 
 
 class FillingFleet:
-    """The hosts, what runs on them, and what a read would show. `starts`: the hosts tell where vGPUs start."""
+    """The hosts, what runs on them, and what a read would show. `starts`: the hosts tell where vGPUs start.
 
-    def __init__(self, kind: FleetKind, *, starts: bool) -> None:
-        self.kind, self.starts = kind, starts
+    `deviation`: what the hosts do otherwise than documented.
+    """
+
+    def __init__(
+        self, kind: FleetKind, *, starts: bool, host_count: int = HOSTS, deviation: Deviation = DOCUMENTED
+    ) -> None:
+        self.kind, self.starts, self.deviation = kind, starts, deviation
         self.placed_mib = 0
         self._vms = 0
         self.loads: dict[str, tuple[GpuLoad, ...]] = {}
-        hosts = [self._host(number) for number in range(1, HOSTS + 1)]
+        hosts = [self._host(number) for number in range(1, host_count + 1)]
         self.seen: Inventory = snapshots.inventory(hosts, ())
 
     def _host(self, number: int) -> Host:
@@ -154,7 +168,7 @@ class FillingFleet:
         wanted = [WantedVgpu(name, str(pins[at]) if at in pins else None) for at, name in enumerate(vm.profiles)]
         self._vms += 1
         ref = f"vm-{self._vms}"
-        seats = admit(ref, wanted, self.loads[host], VgpuPolicy.CONSOLIDATION)
+        seats = admit(ref, wanted, self.loads[host], VgpuPolicy.CONSOLIDATION, self.deviation)
         if isinstance(seats, NotAdmitted):
             return seats
         self.placed_mib += sum(self.kind.size_mib(name) for name in vm.profiles)
