@@ -2,8 +2,8 @@
 
 A broker names a machine by its vCenter, an inventory path and a name. Each of them may be missing, may be old (the VM
 was moved or renamed), or may fit more than one VM: a pod has several vCenters, and two of them may have the same
-folders. So a match is certain, or it is a doubt. Whoever suspends a VM goes by certain matches alone; a session on a
-machine that may be this VM counts as a session on it.
+folders. So each match is either certain or doubtful. To suspend a VM, use certain matches only; a session on a
+machine that may be a VM counts as a session on that VM.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MachineMatch:
 
     @property
     def without_vm(self) -> tuple[DesktopMachine, ...]:
-        """Machines of this vCenter, or perhaps of it, that no VM seems to be: a VM that was renamed may be one."""
+        """Machines that are or may be in this vCenter and that fit no VM, for example because the VM was renamed."""
         claimed = {machine.id for machines in self.possible.values() for machine in machines}
         return tuple(self.machines[identity] for identity in self.not_found if identity not in claimed)
 
@@ -161,7 +161,8 @@ def _fitting(
 
 
 def _refs_of(written: str, refs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The VMs of a name or path that a broker has as vCenter writes it, with escapes, or as people see it."""
+    """Return the refs of the VMs with this name or path, which a broker may report with vCenter's escapes (`a%2fb`) or
+    without (`a/b`)."""
     spellings = dict.fromkeys((_fold(written), _fold(decode_name(written))))
     return list(dict.fromkeys(ref for spelling in spellings for ref in refs.get(spelling, ()))) if written else []
 

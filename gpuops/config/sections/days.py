@@ -25,7 +25,7 @@ _FULL_NAMES: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "s
 _NAME: Final = "|".join("".join(f"[{letter.upper()}{letter}]" for letter in name) for name in (*Weekday, *_FULL_NAMES))
 """A pattern of a weekday in any case, for JSON Schema, which has no such flag."""
 _YEARS: Final = range(2020, 2061)
-"""Of which holidays are known. A policy is read without a clock, and its nights are of these years."""
+"""The years whose holidays are computed. Fixed, so that reading a policy does not depend on the current date."""
 _LONGEST_RANGE: Final = timedelta(days=366)
 _SAY_DAYS: Final = "write 2026-12-24, 2026-12-24..2027-01-01, or `holidays DE-BY` for the public holidays of a country"
 
@@ -124,7 +124,10 @@ Days = Annotated[
 
 
 def read_time(text: str) -> tuple[Weekday | date | None, time]:
-    """The day on which a time of day is meant, None where it says none, and the time. 24:00 is 00:00."""
+    """Return the day and the time of `20:00`, `mon 07:00` or `2026-12-24 16:00`; the day is None if none is given.
+
+    24:00 is returned as 00:00 of the same day. Raises PydanticCustomError for any other text.
+    """
     match = _TIME_OF_DAY.fullmatch(text)
     if match is None:
         raise mistake(f"{text!r} is no time of day", 'write it as "20:00", or with its day as "mon 07:00"')

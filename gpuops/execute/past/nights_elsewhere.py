@@ -18,9 +18,10 @@ from gpuops.plan.rotation.returns.adoption import NightsElsewhere
 
 
 def nights_elsewhere(site: Site, *, damaged: Callable[[StateDamaged], None]) -> tuple[NightsElsewhere, ...]:
-    """Those of each other vCenter that has some; `damaged` is called for each that cannot be read, or for all of them.
+    """Return the open nights of each other vCenter that has some.
 
-    A return goes on without them.
+    `damaged` is called with the error for each vCenter whose journal cannot be read, and once if the database cannot be
+    read; these nights are left out, so that a return can continue without them.
     """
     try:
         database = open_database(site.journal_url) if site.journal_url else file_database(site.state_dir)

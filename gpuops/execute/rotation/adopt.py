@@ -1,7 +1,7 @@
 """Makes VMs of open nights of another vCenter VMs of nights of this one: it was rebuilt, or its VMs were moved here.
 
-It is written into the journal and nothing is asked of vCenter. First this vCenter's journal has them, then the other
-one lets them go: after a crash in between the same command does the rest.
+Only journals change; vCenter is read and not changed. The VMs are first saved in the journal of this vCenter, then
+closed in that of the other one. After a crash in between, the same command does the rest.
 """
 
 from __future__ import annotations

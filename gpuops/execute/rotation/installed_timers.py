@@ -36,8 +36,11 @@ def timers(policy: Policy, *, cron_tz: bool | None = None) -> Timers:
 
 
 def timer_misfits(policy: Policy | None, site: Site, file: Path | None = None) -> tuple[str, ...]:
-    """Where the calls installed on this machine do not meet the windows of the policy. `file`: that of the policy;
-    calls of another one are left out. Empty = they meet, nothing is installed, or it may not be read."""
+    """Return one line for each mismatch between the calls installed on this machine and the windows of the policy.
+
+    `file`: the policy's file; calls that name another file are ignored. Empty if they match, if nothing is installed or
+    readable, or if the policy is None or has no windows.
+    """
     if policy is None or not policy.windows:
         return ()
     calls = of_policy_file(installed_calls(), str(file.expanduser().absolute()) if file is not None else None)
@@ -47,10 +50,10 @@ def timer_misfits(policy: Policy | None, site: Site, file: Path | None = None) -
 def installed_calls() -> tuple[InstalledCalls, ...]:
     """All calls of `rotate night` and `rotate day` in units of systemd and files of cron."""
     zone = machine_zone()
-    return (*_of_units(zone), *_of_cron(zone))
+    return (*_read_unit_calls(zone), *_read_cron_calls(zone))
 
 
-def _of_units(zone: tzinfo) -> Iterator[InstalledCalls]:
+def _read_unit_calls(zone: tzinfo) -> Iterator[InstalledCalls]:
     for half in Half:
         for directory in UNITS:
             timer = directory / f"gpuops-{half}.timer"
@@ -65,7 +68,7 @@ def _unit(path: Path) -> str:
     return "\n".join(_text(part) for part in parts)
 
 
-def _of_cron(zone: tzinfo) -> Iterator[InstalledCalls]:
+def _read_cron_calls(zone: tzinfo) -> Iterator[InstalledCalls]:
     files = [file for file in sorted(CRON.glob("*")) if "rotate" in _text(file)] if CRON.is_dir() else []
     has_cron_tz = bool(files) and cron_reads_zones()
     for file in files:

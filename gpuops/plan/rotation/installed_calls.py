@@ -1,8 +1,8 @@
-"""What the timers and cron lines of a machine call, and where that does not meet the windows of a policy. Pure.
+"""Parses the timers and cron lines of a machine, and compares their calls with the windows of a policy. Pure.
 
-Read are the forms that `rotate timers` writes and those of earlier releases: of `OnCalendar=` weekdays and times of day
-with a zone, of a line of cron its five fields with `*` for the days and months. Any other form is named: it cannot be
-compared.
+It reads the forms that `rotate timers` writes, and those that earlier releases wrote: in `OnCalendar=` weekdays and
+times of day with an optional zone; in a cron line the five fields, with `*` for the day of the month and the month. Any
+other form is reported as an expression that cannot be compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuops.model.window import RETURN_FLOOR, Night, Weekday
 from gpuops.plan.rotation.timers import minute_of_week, nights_ahead
 
 _MINUTE: Final = timedelta(minutes=1)
-_LATE: Final = timedelta(days=1)
+_DAY: Final = timedelta(days=1)
 _DAY_MINUTES: Final = 24 * 60
 _WEEK_MINUTES: Final = 7 * _DAY_MINUTES
 _WEEKDAYS: Final = tuple(Weekday)
@@ -33,7 +33,7 @@ _CALENDAR: Final = re.compile(
 )
 _CRON_LINE: Final = re.compile(r"(?P<when>(\S+\s+){5})(?P<words>.*\S)\s*")
 _CRON_NAMES: Final = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *"}
-_NEXT: Final = "gpuops rotate timers --policy FILE prints calls that do"
+_RENDER_HINT: Final = "gpuops rotate timers --policy FILE prints calls that do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,20 @@ class InstalledCalls:
     place: str
     """The file."""
     minutes: tuple[int, ...]
-    """Of the week, from Monday 00:00 on, in order."""
+    """The minutes of the week at which it is called, ascending; 0 = Monday 00:00 in `zone`."""
     zone: tzinfo
     is_by_timer: bool
     """Whether `--by-timer` makes a call do nothing in hours of the other half."""
     policy_file: str | None = None
-    """What `--policy` names; None = it names none."""
+    """The argument of `--policy` as the call has it; None = the call has no `--policy`."""
     unreadable: str = ""
     """The expression that cannot be compared; then there are no `minutes`."""
 
 
 def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone: tzinfo) -> Iterator[InstalledCalls]:
     """The calls of a timer of systemd with its service, both as text with their drop-ins."""
-    words = _words(next(iter(reversed(_values(service, "ExecStart"))), ""))
-    for calendar in _values(timer, "OnCalendar"):
+    words = _split_words(next(iter(reversed(_read_values(service, "ExecStart"))), ""))
+    for calendar in _read_values(timer, "OnCalendar"):
         found = read_calendar(calendar)
         minutes, zone = found if found is not None else ((), None)
         yield InstalledCalls(
@@ -67,8 +67,11 @@ def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone
 
 
 def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz: bool) -> Iterator[InstalledCalls]:
-    """The calls of a file of cron. `has_cron_tz`: whether this cron reads `CRON_TZ`; another takes it for a variable
-    of the environment, and calls in the machine's own hours."""
+    """Yield the calls in the text of a cron file; `place` is its path.
+
+    `has_cron_tz`: whether this machine's cron reads `CRON_TZ`. Any other cron treats `CRON_TZ` as an environment
+    variable, and the hours of its lines are those of `machine_zone`.
+    """
     zone = machine_zone
     for line in text.splitlines():
         setting = re.fullmatch(r"\s*CRON_TZ\s*=\s*[\"']?([^\"'\s]+)[\"']?\s*", line)
@@ -78,8 +81,8 @@ def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz
         match = _CRON_LINE.fullmatch(f"{_CRON_NAMES[name]} {after}" if name in _CRON_NAMES else line.strip())
         if match is None or line.lstrip().startswith("#"):
             continue
-        words = _words(match["words"].replace("\\%", "%"))
-        half = next((half for half in Half if _has(words, "rotate", half)), None)
+        words = _split_words(match["words"].replace("\\%", "%"))
+        half = next((half for half in Half if _has_words(words, "rotate", half)), None)
         if half is None:
             continue
         minutes = read_cron(match["when"])
@@ -93,51 +96,52 @@ def read_calendar(text: str) -> tuple[tuple[int, ...], str | None] | None:
     if match is None or (match["zone"] and _zone(match["zone"]) is None):
         return None
     names = [name.title() for name in _WEEKDAYS]
-    days = _numbers(match["days"] or "*", 0, 6, "..", names)
-    hours, minutes = _numbers(match["hours"], 0, 23, ".."), _numbers(match["minutes"], 0, 59, "..", steps_on=True)
+    days = _parse_list(match["days"] or "*", 0, 6, "..", names)
+    hours, minutes = _parse_list(match["hours"], 0, 23, ".."), _parse_list(match["minutes"], 0, 59, "..", steps_on=True)
     if days is None or hours is None or minutes is None:
         return None
-    return _of_week(days, hours, minutes), match["zone"]
+    return _list_minutes(days, hours, minutes), match["zone"]
 
 
 def read_cron(fields: str) -> tuple[int, ...] | None:
     """The minutes of the week of a line's five fields; None = it names days or months."""
     minutes_field, hours_field, days, months, weekdays_field = fields.split()
     names = ["Sun", *(name.title() for name in _WEEKDAYS)]
-    minutes, hours = _numbers(minutes_field, 0, 59, "-"), _numbers(hours_field, 0, 23, "-")
-    weekdays = _numbers(weekdays_field.title(), 0, 7, "-", names)
+    minutes, hours = _parse_list(minutes_field, 0, 59, "-"), _parse_list(hours_field, 0, 23, "-")
+    weekdays = _parse_list(weekdays_field.title(), 0, 7, "-", names)
     if (days, months) != ("*", "*") or minutes is None or hours is None or weekdays is None:
         return None
-    return _of_week({(day - 1) % 7 for day in weekdays}, hours, minutes)
+    return _list_minutes({(day - 1) % 7 for day in weekdays}, hours, minutes)
 
 
-def _of_week(days: Iterable[int], hours: Iterable[int], minutes: Iterable[int]) -> tuple[int, ...]:
+def _list_minutes(days: Iterable[int], hours: Iterable[int], minutes: Iterable[int]) -> tuple[int, ...]:
     hours, minutes = set(hours), set(minutes)
     return tuple(
         sorted(day * _DAY_MINUTES + hour * 60 + minute for day in days for hour in hours for minute in minutes)
     )
 
 
-def _numbers(
+def _parse_list(
     field: str, low: int, high: int, to: str, names: Sequence[str] = (), *, steps_on: bool = False
 ) -> set[int] | None:
-    """The numbers of a list of `*`, numbers (or names), ranges, with or without a step; None = it is none.
+    """Return the numbers in a comma-separated list, or None if the list cannot be parsed.
 
-    `steps_on`: a number with a step goes on to the highest, as for systemd.
+    Each part is `*`, a number, a name (`names[i]` means i) or a range, with an optional step: `1,5-9/2` is 1, 5, 7, 9.
+    `to` separates the ends of a range. `steps_on`: a single number with a step runs up to `high`, as systemd reads it.
     """
     found: set[int] = set()
     for part in field.split(","):
         values, _, step = part.partition("/")
         first, is_range, last = (str(low), to, str(high)) if values == "*" else values.partition(to)
-        begins = _number(first, names)
-        ends = _number(last, names) if is_range else high if step and steps_on else begins
+        begins = _parse_number(first, names)
+        ends = _parse_number(last, names) if is_range else high if step and steps_on else begins
         if begins is None or ends is None or not (low <= begins <= ends <= high) or not (step or "1").isdigit():
             return None
         found.update(range(begins, ends + 1, max(1, int(step or 1))))
     return found
 
 
-def _number(text: str, names: Sequence[str]) -> int | None:
+def _parse_number(text: str, names: Sequence[str]) -> int | None:
     return names.index(text) if text in names else int(text) if text.isdigit() else None
 
 
@@ -148,22 +152,22 @@ def _zone(name: str) -> tzinfo | None:
         return None
 
 
-def _values(unit: str, key: str) -> list[str]:
-    """The values of a key in the text of a unit; an empty one takes back those before it."""
+def _read_values(unit: str, key: str) -> list[str]:
+    """Return the values of a key in the text of a unit. An empty value discards the earlier ones (systemd.unit(5))."""
     found: list[str] = []
     for value in re.findall(rf"(?m)^{key}[ \t]*=[ \t]*(.*?)[ \t]*$", unit):
         found = [*found, value] if value else []
     return found
 
 
-def _words(command: str) -> list[str]:
+def _split_words(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError:
         return command.split()
 
 
-def _has(words: Sequence[str], *pair: str) -> bool:
+def _has_words(words: Sequence[str], *pair: str) -> bool:
     return any(tuple(words[at : at + len(pair)]) == pair for at in range(len(words)))
 
 
@@ -172,17 +176,20 @@ def _policy_file(words: Sequence[str]) -> str | None:
 
 
 def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> tuple[str, ...]:
-    """Where these calls and the windows of the coming year do not meet, one line for each way; empty = they do, or
-    nothing calls this policy."""
+    """Return one line for each kind of mismatch between these calls and the nights of the coming year.
+
+    Empty if they match, if there are no calls, or if the policy has no windows. If some calls cannot be compared, only
+    those are reported. `now` is an aware datetime.
+    """
     if not calls or not policy.windows:
         return ()
     lines = [f"{each.place}: cannot compare {each.unreadable!r} with the windows" for each in calls if each.unreadable]
     if lines:
-        return tuple(f"{line}; {_NEXT}" for line in lines)
+        return tuple(f"{line}; {_RENDER_HINT}" for line in lines)
     nights = nights_ahead(policy.windows, now)
     night_calls, day_calls = ([each for each in calls if each.half is half] for half in Half)
     never = [night for night in nights if first_call(night_calls, night.opens, night.returns_from) is None]
-    late = [(night, at) for night in nights if (at := _late_return(day_calls, night)) is not None]
+    late = [(night, at) for night in nights if (at := _find_late_call(day_calls, night)) is not None]
     unguarded = [each for each in day_calls if not each.is_by_timer]
     early = [
         (night, at) for night in nights if (at := first_call(unguarded, night.opens, night.returns_from)) is not None
@@ -199,10 +206,10 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
     if late:
         night, at = late[0]
         due = night.returns_from.astimezone(night.zone)
-        called = f"{at.astimezone(night.zone):%H:%M}" if at != night.returns_from + _LATE else "later than a day after"
+        called = f"{at.astimezone(night.zone):%H:%M}" if at != night.returns_from + _DAY else "later than a day after"
         found.append(
             f"the first call of `rotate day` is late on {len(late)} of {len(nights)} mornings: after the night of "
-            f"{_evening(night)} the return must begin by {_latest(night).astimezone(night.zone):%H:%M} (due from "
+            f"{_evening(night)} the return must begin by {_latest_start(night).astimezone(night.zone):%H:%M} (due from "
             f"{due:%H:%M}), and the first call is at {called} ({where})"
         )
     if early:
@@ -211,16 +218,16 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
             f"`rotate day` is called in {len(early)} of {len(nights)} nights while the window is open, and ends them: "
             f"first that of {_evening(night)} at {at.astimezone(night.zone):%H:%M} ({where})"
         )
-    return tuple(f"{text}; {_NEXT}" for text in found)
+    return tuple(f"{text}; {_RENDER_HINT}" for text in found)
 
 
 def first_call(calls: Iterable[InstalledCalls], begins: datetime, ends: datetime) -> datetime | None:
-    """The first of these calls from one moment on and before the other; None = there is none."""
-    found = [at for each in calls if (at := _first_of(each, begins, ends)) is not None]
+    """Return when the first of these calls is made in `begins` <= moment < `ends`, or None."""
+    found = [at for each in calls if (at := _first_call_of(each, begins, ends)) is not None]
     return min(found, default=None)
 
 
-def _first_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> datetime | None:
+def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> datetime | None:
     moment = begins
     while moment < ends and calls.minutes:
         local = moment.astimezone(calls.zone)
@@ -229,22 +236,25 @@ def _first_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> dateti
         wait = (calls.minutes[at % len(calls.minutes)] - minute) % _WEEK_MINUTES
         if wait == 0:
             return moment
-        # where clocks change before that call, each minute is looked at
+        # if the UTC offset changes before that call, the wait is wrong: go there minute by minute
         then = moment + wait * _MINUTE
         same = local.utcoffset() == then.astimezone(calls.zone).utcoffset()
         moment = then if same else moment + _MINUTE
     return None
 
 
-def _latest(night: Night) -> datetime:
+def _latest_start(night: Night) -> datetime:
     """When the return of a night must begin."""
     return max(night.returns_from, night.back_by - RETURN_FLOOR)
 
 
-def _late_return(calls: Sequence[InstalledCalls], night: Night) -> datetime | None:
-    """The first call of a return where it is too late, a day after it is due where there is none; None = it is not."""
-    at = first_call(calls, night.returns_from, night.returns_from + _LATE) or night.returns_from + _LATE
-    return at if at > _latest(night) else None
+def _find_late_call(calls: Sequence[InstalledCalls], night: Night) -> datetime | None:
+    """Return when a night's first return call is made if that is too late, else None.
+
+    If no call is made within a day after the return is due, the end of that day is returned.
+    """
+    at = first_call(calls, night.returns_from, night.returns_from + _DAY) or night.returns_from + _DAY
+    return at if at > _latest_start(night) else None
 
 
 def _evening(night: Night) -> str:
@@ -252,5 +262,5 @@ def _evening(night: Night) -> str:
 
 
 def of_policy_file(calls: Iterable[InstalledCalls], file: str | None) -> tuple[InstalledCalls, ...]:
-    """The calls that name this file for their policy, or name none; `file` None = all."""
+    """Return the calls whose `--policy` is this file, and those without `--policy`. With `file` None return all."""
     return tuple(each for each in calls if file is None or each.policy_file is None or each.policy_file == file)

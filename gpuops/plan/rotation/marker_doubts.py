@@ -52,13 +52,16 @@ def nights_known(originals: Iterable[Original]) -> dict[str, KnownNight]:
 
 
 def copy_doubt(marked: Marker, vm: Vm, night: KnownNight | None, policy: Policy | None) -> Doubt | None:
-    """That a VM is a copy: its marker is of a night that the journal knows, and that night did not take it. None = it
-    may be away for that night, or it is as if it had come back, and its marker is cleared anyway.
+    """Return the doubt that a marked VM is a copy, because the journal knows the marker's night but not this VM of it.
 
-    With a lock VM the marker names the lease of the machine that took it: only a lease of this journal is its own. A VM
-    that is older than the night may have been taken by a run whose journal is lost. A suspended desktop is no copy, for
-    a clone of one is powered off; resuming it loses nothing. Whether a clone has the marker of its source is not
-    relied on (assumption: clone-attributes).
+    None if there is no such doubt:
+    - the journal does not know the night;
+    - an ML VM is not powered on, or a desktop not powered off. A clone of a suspended desktop is powered off, so a
+      suspended desktop is no copy, and resuming it loses nothing. A VM that is as before only has its marker cleared;
+    - the policy has a lock VM, and the lease in the marker is not one of this journal: another machine took the VM;
+    - the VM was created before the night, so a run whose journal was lost may have taken it.
+
+    Nothing depends on whether a clone has the marker of its source (assumption: clone-attributes).
     """
     away = PowerState.ON if marked.role is Role.ML else PowerState.OFF
     if night is None or vm.power is not away:

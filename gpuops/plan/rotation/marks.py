@@ -48,14 +48,18 @@ class RotateMark:
         return ()
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """One attribute of each desktop that is meant. Raises UsageError for names that mean nothing here."""
+        """Return the plan that sets or clears one attribute of each selected desktop.
+
+        Raises UsageError if no desktop is selected, for an unknown pool, and for a value that the policy does not
+        accept; VmNotFound and VmAmbiguous for the names in `vm`.
+        """
         self._check()
         desktops, refusals = self._desktops(inventory)
         steps: list[SetAttribute] = []
         left: list[Choice] = []
         for pool, vm in desktops:
             mark = self._mark(pool)
-            refusal = _not_by_gpuops(pool, mark)
+            refusal = _refuse_mark(pool, mark)
             if mark is None or mark.attribute is None or refusal is not None:
                 refusals += [refusal] if refusal is not None else []
                 continue
@@ -72,7 +76,7 @@ class RotateMark:
         title = f"{'clear' if self.clear else 'set'} the {'opt-out' if self.opt_out else 'mark of owners'}"
         return Plan(
             waves=(Wave(title, tuple(steps)),) if steps else (),
-            because=tuple(_counted(left)),
+            because=tuple(_summarize_reasons(left)),
             choices=tuple(left),
         )
 
@@ -86,9 +90,10 @@ class RotateMark:
             raise UsageError("--value is empty", hint="--clear clears the attribute")
 
     def _desktops(self, inventory: Inventory) -> tuple[list[tuple[Pool, Vm]], list[Rejection]]:
-        """The desktops that are meant, with their pools, by name; and a refusal for each VM that is no desktop.
+        """Return the selected desktops with their pools, sorted by name, and a refusal for each named VM in no pool.
 
-        Raises UsageError where no desktop is meant, VmNotFound, VmAmbiguous.
+        A desktop is selected if it fits each of `vm`, `pool` and `folder` that is given. Raises UsageError if none is
+        selected, VmNotFound, VmAmbiguous.
         """
         named = self._named(inventory)
         pooled = {
@@ -144,7 +149,7 @@ class RotateMark:
         return bool(present) and meant is not None and present != meant
 
 
-def _not_by_gpuops(pool: Pool, mark: Mark | None) -> Rejection | None:
+def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
     """Why gpuops cannot set the mark; None = it can."""
     if mark is None:
         hint = "its desktops need no mark; --opt-out keeps a desktop out of nights"
@@ -158,7 +163,7 @@ def _not_by_gpuops(pool: Pool, mark: Mark | None) -> Rejection | None:
     return None
 
 
-def _counted(left: Collection[Choice]) -> Iterator[str]:
+def _summarize_reasons(left: Collection[Choice]) -> Iterator[str]:
     """Each reason once, with its VM or how many they are."""
     names: dict[str, list[str]] = {}
     for choice in left:

@@ -1,11 +1,11 @@
-"""When cron or systemd calls the two halves of a rotation, rendered from the windows of its policy; and whether the
-calls that are installed meet these windows. Pure.
+"""Renders when cron or systemd calls the two halves of a rotation, from the windows of its policy. Pure.
+`installed_calls.py` compares installed calls with the windows.
 
-Time is divided between the halves: a window belongs to `rotate night` until its return is due (`Night.returns_from`),
-all other time to `rotate day`. The nights of the coming year, with both changes of the clocks, are read as clock times
-of the zone in which a line is written. A line repeats each week, so the calls of a week are those of all weeks of the
-year together. That makes some calls in hours of the other half, for example on the weekday of a holiday, or where the
-machine's zone changes its clocks on other days than the policy's. `--by-timer` makes such a call do nothing.
+`rotate night` is called in each window until its return is due (`Night.returns_from`), `rotate day` at all other times.
+The nights of the coming year, with both clock changes, are converted to clock times in the zone in which a line is
+written. A line repeats every week, so it holds the calls of all weeks of the year together. Some calls therefore fall
+into the hours of the other half, for example on the weekday of a holiday, or where the machine's clocks change on other
+days than the policy's. `--by-timer` makes such a call do nothing.
 
 Example: Mon to Thu from 20:00 to 05:00 in Berlin, desktops back by 07:00.
 
@@ -30,8 +30,8 @@ from gpuops.model.window import Night, Weekday, Window
 EVERY_MINUTES: Final = 10
 """How often a half is called in its hours: as often as a runner plays it."""
 YEAR: Final = timedelta(days=371)
-"""So far ahead nights are looked at: every change of the clocks is within it."""
-_BEFORE: Final = timedelta(days=10)
+"""How far ahead the nights are computed: a year and a few days, so that every clock change of a year is included."""
+_LOOK_BACK: Final = timedelta(days=10)
 _DAY: Final = timedelta(days=1)
 _WEEK: Final = timedelta(days=7)
 _MINUTE: Final = timedelta(minutes=1)
@@ -54,8 +54,8 @@ class CallLine:
     @property
     def systemd(self) -> str:
         """The value of `OnCalendar=` (systemd.time(7))."""
-        days = "*-*-*" if len(self.weekdays) == len(_NAMES) else _spans(self.weekdays, _NAMES, "..")
-        hours = "*" if len(self.hours) == 24 else _spans(self.hours, [f"{hour:02}" for hour in range(24)], "..")
+        days = "*-*-*" if len(self.weekdays) == len(_NAMES) else _format_ranges(self.weekdays, _NAMES, "..")
+        hours = "*" if len(self.hours) == 24 else _format_ranges(self.hours, [f"{hour:02}" for hour in range(24)], "..")
         minutes = "00/10" if self._is_every_ten else ",".join(f"{minute:02}" for minute in self.minutes)
         return f"{days} {hours}:{minutes}" + (f" {self.zone}" if self.zone else "")
 
@@ -63,8 +63,8 @@ class CallLine:
     def cron(self) -> str:
         """The five fields of a line (crontab(5)); its zone is said by `CRON_TZ` before it."""
         numbers = sorted((day + 1) % 7 for day in self.weekdays)  # cron counts from Sunday
-        days = "*" if len(numbers) == 7 else _spans(numbers, "0123456", "-")
-        hours = "*" if len(self.hours) == 24 else _spans(self.hours, list(map(str, range(24))), "-")
+        days = "*" if len(numbers) == 7 else _format_ranges(numbers, "0123456", "-")
+        hours = "*" if len(self.hours) == 24 else _format_ranges(self.hours, list(map(str, range(24))), "-")
         minutes = "*/10" if self._is_every_ten else ",".join(map(str, self.minutes))
         return f"{minutes} {hours} * * {days}"
 
@@ -108,7 +108,7 @@ def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None
             hint="give it `windows` (gpuops help windows)",
         )
     minutes: dict[Half, defaultdict[str | None, set[int]]] = {half: defaultdict(set) for half in Half}
-    for half, begins, ends, window_zone in _halves(policy, now):
+    for half, begins, ends, window_zone in _spans_of_halves(policy, now):
         zone = machine_zone or window_zone
         minutes[half][None if machine_zone is not None else str(zone)] |= _minutes_between(begins, ends, zone)
     return {
@@ -117,19 +117,19 @@ def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None
     }
 
 
-def _halves(policy: Policy, now: datetime) -> Iterator[tuple[Half, datetime, datetime, tzinfo]]:
-    """Both halves of the coming year, in spans without a gap: which half, from when to when, in the zone of the window
-    it belongs to.
+def _spans_of_halves(policy: Policy, now: datetime) -> Iterator[tuple[Half, datetime, datetime, tzinfo]]:
+    """Yield the spans of the coming year in which a half is called: the half, begin, end, and the zone of its window
+    (for `rotate day` that of the window before the span).
 
-    A return is not called in the hours of a window on an evening that `not_on` leaves out: those are the hours of the
-    same window on that weekday in any other week.
+    On an evening that `not_on` excludes, neither half is called in the hours of the window: lines repeat every week, so
+    a return called there would be called in the open window of every other week too.
     """
-    for night in nights_ahead(policy.windows, now, _BEFORE):
+    for night in nights_ahead(policy.windows, now, _LOOK_BACK):
         yield Half.NIGHT, night.opens, night.returns_from, night.zone
     every_evening = [replace(window, not_on=frozenset()) for window in policy.windows]
     ends: datetime | None = None
     zone: tzinfo = policy.windows[0].zone
-    for night in nights_ahead(every_evening, now, _BEFORE):
+    for night in nights_ahead(every_evening, now, _LOOK_BACK):
         if ends is not None and ends < night.opens:
             yield Half.DAY, ends, night.opens, zone
         if ends is None or ends < night.returns_from:
@@ -139,7 +139,7 @@ def _halves(policy: Policy, now: datetime) -> Iterator[tuple[Half, datetime, dat
 
 
 def nights_ahead(windows: Iterable[Window], now: datetime, before: timedelta = _DAY) -> list[Night]:
-    """All nights from a day ago, or `before`, until a year ahead, in order."""
+    """Return the nights of these windows whose evening is between `now - before` and `now + YEAR`, sorted."""
     first = (now - before).date()
     days = [first + number * _DAY for number in range((YEAR + before).days)]
     nights = (window.night_of(day) for window in windows for day in days)
@@ -152,7 +152,7 @@ def _minutes_between(begins: datetime, ends: datetime, zone: tzinfo) -> frozense
     local = begins.astimezone(zone)
     length = int((ends - begins) / _MINUTE)
     if length >= _WEEK_MINUTES or local.utcoffset() == ends.astimezone(zone).utcoffset():
-        return _run(minute_of_week(local), min(length, _WEEK_MINUTES))
+        return _minutes_of_span(minute_of_week(local), min(length, _WEEK_MINUTES))
     found, moment = set(), begins  # clocks change in it: they are read again at each call
     while moment < ends:
         minute = minute_of_week(moment.astimezone(zone))
@@ -162,7 +162,7 @@ def _minutes_between(begins: datetime, ends: datetime, zone: tzinfo) -> frozense
 
 
 @lru_cache(maxsize=4096)
-def _run(first: int, length: int) -> frozenset[int]:
+def _minutes_of_span(first: int, length: int) -> frozenset[int]:
     """The calls of a span in which clocks do not change."""
     tens = range(first + EVERY_MINUTES - first % EVERY_MINUTES, first + length, EVERY_MINUTES)
     return frozenset(minute % _WEEK_MINUTES for minute in (first, *tens))
@@ -174,7 +174,11 @@ def minute_of_week(local: datetime) -> int:
 
 
 def lines_of(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
-    """The lines that call at these minutes of a week, and at no other."""
+    """Yield the lines that call at exactly these minutes of the week.
+
+    Hours with the same minutes and days share a line: `Mon 20:00`, `Mon 21:00` and `Tue 20:00` give two lines, for hour
+    20 on Mon and Tue and for hour 21 on Mon.
+    """
     by_hour: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for minute in sorted(minutes):
         by_hour[minute // _DAY_MINUTES, minute % _DAY_MINUTES // 60].append(minute % 60)
@@ -188,7 +192,7 @@ def lines_of(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
         yield CallLine(on_days, tuple(in_hours), of_hour, zone)
 
 
-def _spans(numbers: Sequence[int], names: Sequence[str], to: str) -> str:
+def _format_ranges(numbers: Sequence[int], names: Sequence[str], to: str) -> str:
     """Numbers as a list of ranges, by name: `Mon..Thu,Sat`."""
     spans: list[list[int]] = []
     for number in numbers:

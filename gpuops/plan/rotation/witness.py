@@ -4,20 +4,20 @@ A journal is kept by the instance uuid of its vCenter, and a copy of vCenter has
 the twin of a disaster recovery. A return that believed a copy would see every desktop run there, close the night, and
 leave the desktops of the original suspended.
 
-**Invariant: when an original may be closed.** Only while all of this holds: the VM is as it was before the night, what
-vCenter shows of it does not contradict the journal, and this is not another vCenter. It is another one where at least
-one VM of an open night contradicts the journal and none agrees with it. There nothing is closed, no marker is cleared,
-no VM is stopped and no night begins; the VMs are named (exit code 4). A desktop that does not run and that contradicts
-nothing is resumed even there: that loses nothing, and a false alarm must leave nobody without a desktop.
+**Invariant: an original may be closed only if all of this holds:** the VM is as it was before the night, what vCenter
+shows of it does not contradict the journal, and this is not another vCenter. gpuops takes it for another vCenter if at
+least one VM of an open night contradicts the journal and none agrees with it. It then closes no original, clears no
+marker, stops no VM and begins no night, and names the VMs (exit code 4). It still resumes a desktop that does not run
+and does not contradict the journal: that loses nothing, and after a false alarm every user must have a desktop.
 
-What the witnesses are worth:
+The evidence:
 
-- The moments of the VM (`runtime.suspendTime`, `runtime.bootTime`) come from the hosts. They agree, they are older than
-  what the night did, or they say nothing. What is unknown never contradicts.
-- The night's marker on the VM shows that this vCenter, or one of which it is a copy, saw the night: then nothing
-  contradicts. Reverting a VM to a snapshot changes its moments and leaves its marker.
-- The task history of vCenter knows the night's own task. It is asked only where marker and moments do not tell.
-- Address and certificate change in healthy vCenters: they never count.
+- The moments of the VM (`runtime.suspendTime`, `runtime.bootTime`) come from the hosts. They agree with the night, are
+  earlier than it, or prove nothing. An unknown moment contradicts only if the task history has no task of the night.
+- The night's marker on the VM proves that this vCenter, or the one it was copied from, saw the night. Such a VM never
+  contradicts. A revert to a snapshot changes the moments and keeps the marker.
+- The task history of vCenter holds the night's own task. It is read only for a VM that contradicts without such a task.
+- Address and certificate also change in healthy vCenters, so they are not used.
 
 Example: the night suspended vdi-07 at 20:14. Here it runs, has no marker, was last suspended on Monday, and the task
 history knows no suspend about 20:14: it contradicts. Had a user resumed it at night, it would show 20:14.
@@ -56,10 +56,10 @@ class Witness:
 
     original: Original
     vm: Vm | None
-    """None = it is gone, or which one it is cannot be told."""
+    """None = no VM in this vCenter has its instance uuid, or several have."""
     has_task: bool | None = None
-    """Whether the task history has a suspend or start of the VM about when the night took it, or a start by this login
-    since then, as by a return; None = nobody asked, or nothing tells."""
+    """Whether the task history has a suspend or start of the VM within an hour of when the night took it, or a later
+    start by this login (a return). None = not read yet, or this login may not read the history."""
 
     @property
     def evidence(self) -> Evidence:
@@ -72,14 +72,15 @@ class Witness:
         if self.has_task or has_marker_of(self.original, self.vm):
             return Evidence.SILENT
         if shown is not None and shown < then:
-            return Evidence.CONTRADICTS if self._runs or self.original.role is Role.DESKTOP else Evidence.SILENT
-        as_before = self._runs is (self.original.role is not Role.ML)
+            return Evidence.CONTRADICTS if self._is_running or self.original.role is Role.DESKTOP else Evidence.SILENT
+        as_before = self._is_running is (self.original.role is not Role.ML)
         unknown_moment = shown is None and as_before and self.original.role is not Role.SHUT_DOWN
         return Evidence.CONTRADICTS if unknown_moment and self.has_task is False else Evidence.SILENT
 
     @property
     def asks_about(self) -> datetime | None:
-        """The moment about which the task history must be asked; None = the VM itself tells enough."""
+        """The moment near which the task history must be searched; None = the history would change nothing, or was
+        read already."""
         if self.has_task is not None:
             return None
         without = Witness(self.original, self.vm, has_task=False)
@@ -92,18 +93,18 @@ class Witness:
         night = f"night {self.original.night}"
         match self.original.role:
             case Role.DESKTOP:
-                taken = f"{night} suspended it at {_shown(then)}"
-                here = f"was last suspended at {_shown(shown)}" if shown is not None else "shows no suspend since then"
+                taken = f"{night} suspended it at {_in_utc(then)}"
+                here = f"was last suspended at {_in_utc(shown)}" if shown is not None else "shows no suspend since then"
             case Role.SHUT_DOWN:
-                taken = f"{night} shut it down after {_shown(then)}"
-                here = f"has been running since {_shown(shown)}"
+                taken = f"{night} shut it down after {_in_utc(then)}"
+                here = f"has been running since {_in_utc(shown)}"
             case Role.ML:
-                taken = f"{night} started it at {_shown(then)}"
-                here = f"has been running since {_shown(shown)}" if shown is not None else "shows no start since then"
+                taken = f"{night} started it at {_in_utc(then)}"
+                here = f"has been running since {_in_utc(shown)}" if shown is not None else "shows no start since then"
         return f"this may be a copy of its vCenter: {taken}, and here it {here}; {_NOT_TOUCHED}"
 
     @property
-    def _runs(self) -> bool:
+    def _is_running(self) -> bool:
         return self.vm is not None and self.vm.power is PowerState.ON
 
     @property
@@ -114,8 +115,10 @@ class Witness:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the night took it for certain, and vCenter shows its state now. A VM that was registered anew has
-        lost what tells of its night."""
+        """Whether the night certainly took the VM and vCenter shows its current state.
+
+        False for a VM that was registered again (its managed object id changed): that loses its moments.
+        """
         original, vm = self.original, self.vm
         if vm is None or vm.power is None or vm.connected is False or vm.ref != original.vm:
             return False
@@ -135,7 +138,7 @@ class VcenterVerdict:
 
 
 def judge_vcenter(witnesses: Sequence[Witness]) -> VcenterVerdict:
-    """The decision: which originals stay open and untouched, and whether this is another vCenter. See the invariant."""
+    """Return which originals stay open and untouched, and whether this is another vCenter (see the invariant)."""
     contradicting = [witness for witness in witnesses if witness.evidence is Evidence.CONTRADICTS]
     is_another = bool(contradicting) and not any(witness.evidence is Evidence.AGREES for witness in witnesses)
     reasons = {key_of(witness.original): witness.reason for witness in contradicting}
@@ -149,7 +152,7 @@ def judge_vcenter(witnesses: Sequence[Witness]) -> VcenterVerdict:
 
 
 def is_another_vcenter(originals: Iterable[Original], inventory: Inventory) -> bool:
-    """The same decision, of originals that carry their contradictions."""
+    """Return whether this is another vCenter, for originals whose `contradiction` is already set."""
     open_originals = [original for original in originals if not original.returned]
     if not any(original.contradiction for original in open_originals):
         return False
@@ -192,8 +195,8 @@ def moment_of_night(original: Original) -> datetime | None:
 
 def _may_be_resumed(witness: Witness) -> bool:
     """Whether it is a desktop that does not run: bringing it back loses nothing, wherever that is."""
-    return witness.original.role is not Role.ML and witness.vm is not None and not witness._runs
+    return witness.original.role is not Role.ML and witness.vm is not None and not witness._is_running
 
 
-def _shown(moment: datetime | None) -> str:
+def _in_utc(moment: datetime | None) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment is not None else "an unknown time"

@@ -44,7 +44,10 @@ class Floors:
         return Counter(key for vm in vms if stays_running(vm) for key, _, _ in self.pools_of(vm))
 
     def objection(self, vm: Vm, running: Mapping[FloorKey, int]) -> str | None:
-        """Which floor would be broken without the VM, where so many run; None = none."""
+        """Return which floor would be broken if the VM stopped running, or None.
+
+        `running` is the number of running desktops by floor, this VM included (`count_running`).
+        """
         for key, policy, pool in self.pools_of(vm):
             if running.get(key, 0) <= pool.floor:
                 of_policy = "" if policy is self.policy else f" of policy {policy.name}, whose night is open,"

@@ -1,8 +1,8 @@
-"""VMs of open nights of other vCenters of the journal that are in this vCenter now: a vCenter that was rebuilt at night
-has a new instance uuid and no markers, and the same VMs. Pure.
+"""Finds VMs that are in this vCenter now, but that an open night of another vCenter in the same journal took. Pure.
 
-A return names those that are not as they were and touches none: the other vCenter may still be there, and this one a
-copy of it. `gpuops rotate adopt` makes them VMs of nights of this vCenter.
+This happens if a vCenter is rebuilt during a night: it has the same VMs, a new instance uuid and no markers. A return
+names those VMs whose power state is not as before the night, and changes none: the other vCenter may still exist, and
+this one may be a copy of it. `gpuops rotate adopt` makes them VMs of nights of this vCenter.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def named_of_others(
     """
     taken_here = {original.vm for original in own if not original.returned}
     return tuple(
-        _named(original, others.vcenter)
+        _reject_unadopted(original, others.vcenter)
         for others in nights
         for original, vm in others.seen_here(inventory)
         if vm.ref not in taken_here and not power_as_before(original, vm)
     )
 
 
-def _named(original: Original, vcenter: str) -> Rejection:
+def _reject_unadopted(original: Original, vcenter: str) -> Rejection:
     reason = f"night {original.night} of vCenter {vcenter} took it, and it is in this vCenter now: not touched"
     adopt = command("rotate adopt", **{"from": vcenter})
     return Rejection(original.name, reason, hint=first_then("make sure that this vCenter has replaced that one", adopt))

@@ -24,10 +24,11 @@ _BETWEEN_CALLS: Final = timedelta(minutes=10)
 def open_nights(
     policy: Policy | None, originals: Iterable[Original], over: Collection[str], now: datetime
 ) -> tuple[Night, ...]:
-    """The nights whose return a timer does not begin yet; none where a return is due.
+    """Return the open nights for whose end a return called by a timer waits; empty if a return is due, or none is open.
 
-    It is due as soon as it is for one VM that is away: at the end of its night's window, by the policy of that night;
-    at once where no window tells, and for a night whose return has begun. `over`: those nights.
+    A return is due as soon as it is due for one VM that is away: at `returns_from` of its night, by the policy of that
+    night, or by `policy` if that is unknown; at once if no window of that policy has the night, or if the return of the
+    night has begun. `over`: names of the nights whose return has begun.
     """
     nights: dict[Night, None] = {}
     for original in originals:
@@ -52,7 +53,11 @@ def not_yet_due(
     durations: Durations,
     now: datetime,
 ) -> str:
-    """Why the return of these open nights need not begin yet, in time for all that is away; empty = it must."""
+    """Return why the return of these open nights need not begin yet; empty if it must begin now.
+
+    It must begin at `returns_from`, or earlier if bringing back all desktops that are away takes longer by the measured
+    `durations`. `nights` must not be empty.
+    """
     away = [each for each in originals if each.taken and not (each.returned or each.given_up)]
     vms = [(each, vm) for each in away for vm in vms_of(each, inventory)[:1]]
     desktops = [vm for each, vm in vms if each.role is not Role.ML]
