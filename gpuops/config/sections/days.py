@@ -126,14 +126,16 @@ Days = Annotated[
 def read_time(text: str) -> tuple[Weekday | date | None, time]:
     """Return the day and the time of `20:00`, `mon 07:00` or `2026-12-24 16:00`; the day is None if none is given.
 
-    24:00 is returned as 00:00 of the same day. Raises PydanticCustomError for any other text.
+    24:00 is returned as 00:00 of the day after. Raises PydanticCustomError for any other text.
     """
     match = _TIME_OF_DAY.fullmatch(text)
     if match is None:
         raise mistake(f"{text!r} is no time of day", 'write it as "20:00", or with its day as "mon 07:00"')
     on = match["on"]
     day = None if on is None else _date(on) if on[0].isdigit() else _weekday(on)
-    return day, time.fromisoformat(match["clock"].replace("24:00", "00:00"))
+    if match["clock"] != "24:00":
+        return day, time.fromisoformat(match["clock"])
+    return (day.next if isinstance(day, Weekday) else day and day + timedelta(days=1)), time()
 
 
 def _checked_time(text: str) -> str:

@@ -30,6 +30,7 @@ def adopt(
     `rotate day` then brings them back. Raises Refused where there is none, Locked while a rotation of either runs.
     """
     inventory = site.vcenter.inventory()
+    from_vcenter = from_vcenter.strip().lower()
     if from_vcenter == inventory.vcenter:
         raise Refused(f"{from_vcenter} is this vCenter: its nights need no adoption", hint="gpuops rotate day")
     with site.journal_to_read(from_vcenter) as other:
@@ -46,6 +47,8 @@ def adopt(
         site.locked_journal(inventory.vcenter, alone=True) as own,
     ):
         nights = _open_nights(from_vcenter, other)
+        if adoption(nights, inventory).adopted != planned.adopted:
+            raise Refused(f"the nights of vCenter {from_vcenter} have changed meanwhile", hint="the same again")
         _adopt(nights, inventory, own)
         here = [original for original, _ in nights.seen_here(inventory)]
         for original in here:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from gpuops.plan.rotation.timers import Timers, render_timers
 UNITS: Final = (Path("/etc/systemd/system"), Path("/run/systemd/system"))
 CRON: Final = Path("/etc/cron.d")
 _ZONEINFO: Final = "zoneinfo/"
+_IGNORED_BY_CRON: Final = re.compile(r"^\.|~$|\.(rpmsave|rpmorig|rpmnew|dpkg-.*)$")
+"""Names of files in /etc/cron.d that no cron reads (crond(8) of cronie, cron(8) of Debian)."""
 
 
 def timers(policy: Policy, *, cron_tz: bool | None = None) -> Timers:
@@ -43,7 +46,9 @@ def timer_misfits(policy: Policy | None, site: Site, file: Path | None = None) -
     """
     if policy is None or not policy.windows:
         return ()
-    calls = of_policy_file(installed_calls(), str(file.expanduser().absolute()) if file is not None else None)
+    calls = of_policy_file(
+        installed_calls(), os.path.normpath(file.expanduser().absolute()) if file is not None else None
+    )
     return misfits(policy, calls, site.clock())
 
 
@@ -69,7 +74,9 @@ def _unit(path: Path) -> str:
 
 
 def _read_cron_calls(zone: tzinfo) -> Iterator[InstalledCalls]:
-    files = [file for file in sorted(CRON.glob("*")) if "rotate" in _text(file)] if CRON.is_dir() else []
+    files = [
+        file for file in sorted(CRON.glob("*")) if not _IGNORED_BY_CRON.search(file.name) and "rotate" in _text(file)
+    ]
     has_cron_tz = bool(files) and cron_reads_zones()
     for file in files:
         yield from calls_of_crontab(str(file), _text(file), zone, has_cron_tz=has_cron_tz)

@@ -32,7 +32,7 @@ _CALENDAR: Final = re.compile(
     r"(\s+(?P<zone>UTC|[A-Z][A-Za-z_+-]*(/[A-Za-z0-9_+-]+)+))?"
 )
 _CRON_LINE: Final = re.compile(r"(?P<when>(\S+\s+){5})(?P<words>.*\S)\s*")
-_CRON_NAMES: Final = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *"}
+_CRON_NAMES: Final = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0"}
 _RENDER_HINT: Final = "gpuops rotate timers --policy FILE prints calls that do"
 
 
@@ -56,7 +56,8 @@ class InstalledCalls:
 
 def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone: tzinfo) -> Iterator[InstalledCalls]:
     """The calls of a timer of systemd with its service, both as text with their drop-ins."""
-    words = _split_words(next(iter(reversed(_read_values(service, "ExecStart"))), ""))
+    command = next(iter(reversed(_read_values(service, "ExecStart"))), "")
+    words = [word.replace("%%", "%").replace("$$", "$") for word in _split_words(command)]
     for calendar in _read_values(timer, "OnCalendar"):
         found = read_calendar(calendar)
         minutes, zone = found if found is not None else ((), None)
@@ -77,7 +78,7 @@ def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz
         setting = re.fullmatch(r"\s*CRON_TZ\s*=\s*[\"']?([^\"'\s]+)[\"']?\s*", line)
         if setting is not None and has_cron_tz:
             zone = _zone(setting[1]) or machine_zone
-        name, _, after = line.strip().partition(" ")
+        name, after = (*line.split(maxsplit=1), "", "")[:2]
         match = _CRON_LINE.fullmatch(f"{_CRON_NAMES[name]} {after}" if name in _CRON_NAMES else line.strip())
         if match is None or line.lstrip().startswith("#"):
             continue
@@ -97,7 +98,10 @@ def read_calendar(text: str) -> tuple[tuple[int, ...], str | None] | None:
         return None
     names = [name.title() for name in _WEEKDAYS]
     days = _parse_list(match["days"] or "*", 0, 6, "..", names)
-    hours, minutes = _parse_list(match["hours"], 0, 23, ".."), _parse_list(match["minutes"], 0, 59, "..", steps_on=True)
+    hours, minutes = (
+        _parse_list(match["hours"], 0, 23, "..", steps_on=True),
+        _parse_list(match["minutes"], 0, 59, "..", steps_on=True),
+    )
     if days is None or hours is None or minutes is None:
         return None
     return _list_minutes(days, hours, minutes), match["zone"]
@@ -135,14 +139,14 @@ def _parse_list(
         first, is_range, last = (str(low), to, str(high)) if values == "*" else values.partition(to)
         begins = _parse_number(first, names)
         ends = _parse_number(last, names) if is_range else high if step and steps_on else begins
-        if begins is None or ends is None or not (low <= begins <= ends <= high) or not (step or "1").isdigit():
+        if begins is None or ends is None or not (low <= begins <= ends <= high) or not (step or "1").isdecimal():
             return None
         found.update(range(begins, ends + 1, max(1, int(step or 1))))
     return found
 
 
 def _parse_number(text: str, names: Sequence[str]) -> int | None:
-    return names.index(text) if text in names else int(text) if text.isdigit() else None
+    return names.index(text) if text in names else int(text) if text.isdecimal() else None
 
 
 def _zone(name: str) -> tzinfo | None:
@@ -155,7 +159,7 @@ def _zone(name: str) -> tzinfo | None:
 def _read_values(unit: str, key: str) -> list[str]:
     """Return the values of a key in the text of a unit. An empty value discards the earlier ones (systemd.unit(5))."""
     found: list[str] = []
-    for value in re.findall(rf"(?m)^{key}[ \t]*=[ \t]*(.*?)[ \t]*$", unit):
+    for value in re.findall(rf"(?m)^{key}[ \t]*=[ \t]*(.*?)[ \t]*$", re.sub(r"\\\n[ \t]*", " ", unit)):
         found = [*found, value] if value else []
     return found
 
@@ -172,7 +176,8 @@ def _has_words(words: Sequence[str], *pair: str) -> bool:
 
 
 def _policy_file(words: Sequence[str]) -> str | None:
-    return next((after for word, after in pairwise(words) if word == "--policy"), None)
+    joined = next((word.partition("=")[2] for word in words if word.startswith("--policy=")), None)
+    return joined or next((after for word, after in pairwise(words) if word == "--policy"), None)
 
 
 def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> tuple[str, ...]:

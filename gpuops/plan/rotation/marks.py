@@ -63,7 +63,8 @@ class RotateMark:
             if mark is None or mark.attribute is None or refusal is not None:
                 refusals += [refusal] if refusal is not None else []
                 continue
-            value = "" if self.clear else self._value(pool, mark)
+            accepted = self._value(pool, mark)
+            value = "" if self.clear else accepted
             reason = self._reason_to_leave(vm, mark, mark.attribute)
             if reason is None:
                 steps.append(SetAttribute(vm.ref, mark.attribute, value))
@@ -114,6 +115,14 @@ class RotateMark:
             and self.pool in (None, pool.name)
             and (self.folder is None or inside.selects(vm))
         ]
+        selected = {vm.ref for _, vm in meant}
+        if meant:
+            where = f"is not in {'that pool' if self.folder is None else 'that folder'}"
+            refusals += [
+                Rejection(inventory.vms[ref].name, where, hint="leave out --pool and --folder, or the name")
+                for ref in named
+                if ref in pooled and ref not in selected
+            ]
         if not meant and not refusals:
             where = [f"of pool {self.pool}"] if self.pool is not None else []
             where += [f"in folder {self.folder}"] if self.folder is not None else []

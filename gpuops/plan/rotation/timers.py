@@ -111,6 +111,11 @@ def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None
     for half, begins, ends, window_zone in _spans_of_halves(policy, now):
         zone = machine_zone or window_zone
         minutes[half][None if machine_zone is not None else str(zone)] |= _minutes_between(begins, ends, zone)
+    if not minutes[Half.NIGHT]:
+        raise UsageError(
+            f"policy {policy.name} has no night in the coming year: its timers would never call",
+            hint="give it windows with nights to come (gpuops help windows)",
+        )
     return {
         half: tuple(line for zone in sorted(in_zones, key=str) for line in lines_of(in_zones[zone], zone))
         for half, in_zones in minutes.items()

@@ -86,6 +86,8 @@ def test_a_folder_means_the_desktops_of_the_policy_in_it(lab: Lab, policy: Path)
         (("--owner", "--folder", "nowhere"), 2, "policy lab-night has no desktop in folder nowhere"),
         (("--owner", "--vm", "vdi-7"), 2, "no VM 'vdi-7' in this vCenter"),
         (("--owner", "--vm", "ml-01"), 3, "ml-01: is in no pool of policy lab-night"),
+        (("--opt-out", "--vm", "vdi-01", "--folder", "ml"), 2, "has no desktop in folder ml"),
+        (("--owner", "--pool", "office", "--value", "sales", "--clear"), 2, "the policy asks for attribute"),
         (("--owner", "--pool", "office", "--value", "sales"), 2, "the policy asks for attribute gpuops.owner = office"),
         (("--opt-out", "--pool", "office", "--value", ""), 2, "--value is empty"),
     ],

@@ -61,7 +61,9 @@ def not_yet_due(
     away = [each for each in originals if each.taken and not (each.returned or each.given_up)]
     vms = [(each, vm) for each in away for vm in vms_of(each, inventory)[:1]]
     desktops = [vm for each, vm in vms if each.role is not Role.ML]
-    grace_s = max((queued.checkpoint.grace_s for queued in policy.ml), default=0)
+    # the policy may have been changed since ML VMs were started: their checkpoints take as long as that night's says
+    policies = [policy, *(each.policy for each in away if each.policy is not None)]
+    grace_s = max((queued.checkpoint.grace_s for obeyed in policies for queued in obeyed.ml), default=0)
     load = Load.of(desktops, (vm.host for each, vm in vms if each.role is Role.ML), grace_s)
     due: dict[Night, datetime] = {}
     for night in nights:
