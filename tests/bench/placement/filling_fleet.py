@@ -54,6 +54,8 @@ class FleetKind:
     whole_share: float
     several_share: float = 0.0
     """Of the others: VMs with two or four vGPUs."""
+    whole_counts: tuple[int, ...] = (1,)
+    """GPUs of a VM with whole GPUs, drawn with equal chances."""
 
     def size_mib(self, profile: str) -> int:
         facts = catalog().profile(profile)
@@ -79,7 +81,7 @@ class FleetKind:
 
     def _drawn(self, random: Random) -> tuple[str, int]:
         if random.random() < self.whole_share:
-            return self.name_of(self.whole), 1
+            return self.name_of(self.whole), random.choice(self.whole_counts) if len(self.whole_counts) > 1 else 1
         count = random.choice((2, 4)) if random.random() < self.several_share else 1
         return self.name_of(random.choice(self.profiles)), count
 
@@ -120,6 +122,7 @@ FLEETS: Final = (
         0.1,
         several_share=0.3,
     ),
+    FleetKind("H100 whole GPUs", "h100", (SAME,), ("h100-40c",), "h100-80c", 1.0, whole_counts=(1, 2, 4, 8)),
 )
 
 

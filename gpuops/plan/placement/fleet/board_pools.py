@@ -59,6 +59,7 @@ class BoardPools:
         self._fleet = fleet
         self._pools: dict[str, PricedPool] = {}
         self._largest: dict[str, set[str]] = {}
+        self._most_gpus: dict[str, int] = {}
 
     @classmethod
     def of(cls, fleet: FleetIndex) -> BoardPools:
@@ -70,7 +71,7 @@ class BoardPools:
 
     def priced(self, board: Board, asked: ShapeCounts) -> PricedPool:
         """The pool of this board where so much is asked for, as the index is now."""
-        mix = board_mix(board.key, asked, self._largest_of(board))
+        mix = board_mix(board.key, asked, self._largest_of(board), self._host_gpus(board))
         priced_pool = self._pools.get(board.key)
         if priced_pool is None or mix_distance(priced_pool.mix, mix) > NEAR_MIX:
             priced_pool = self._pools[board.key] = self._new(board, mix)
@@ -118,6 +119,15 @@ class BoardPools:
             sibling=fleet.sibling,
         )
         return PricedPool(pool, gpus, mix, len(fleet.read_again))
+
+    def _host_gpus(self, board: Board) -> int:
+        """Return the number of GPUs of the board in the host that has the most, in whatever mode they are."""
+        if board.key not in self._most_gpus:
+            states, state = self._fleet.states, self._fleet.state
+            of_board = [number for number in np.unique(state).tolist() if number and states.of_board(number, board.key)]
+            by_row = np.isin(state, of_board).sum(axis=1)
+            self._most_gpus[board.key] = int(np.bincount(self._fleet.host_of, weights=by_row).max(initial=0))
+        return self._most_gpus[board.key]
 
     def _largest_of(self, board: Board) -> set[str]:
         """The largest profiles that hosts offer for their GPUs in the mode that these are in."""
