@@ -1,4 +1,4 @@
-"""The table of assumptions: rules of vSphere and NVIDIA that gpuops and its simulated vCenter both go by."""
+"""Read the table of the rules of vSphere and NVIDIA that gpuops and its simulated vCenter both follow."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _keep_stdout_for_results() -> None:
 
 
 def results() -> TextIO:
-    """The stream for results: the stdout that the command was started with."""
+    """Return the stream for results, which is the stdout that the command was started with."""
     return sys.stdout if _results is None else _results
 
 

@@ -94,7 +94,6 @@ def place(
       gpuops place --gpus 1 --model l40s --vcpu 8 --memory 64GiB --numa required --explain --vcenter sim:lab
       gpuops place --file templates/requests.yaml --output json --vcenter sim:lab
       gpuops place --file templates/requests.yaml --optimize --vcenter sim:lab
-      gpuops place --file templates/requests.yaml --mig-layout templates/mig-layout.yaml:balanced --vcenter sim:lab
     """
     given = _given(one)
     workloads = _of_file(file, given) if file is not None else (_single(given),)

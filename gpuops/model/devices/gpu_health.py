@@ -25,7 +25,7 @@ class RecoveryAction(StrEnum):
     RESET = "Reset"
     """End all work on the GPU, reset it, and use it again."""
     REBOOT = "Reboot"
-    """Reboot the host: its system may be in an inconsistent state."""
+    """The host must be rebooted, since its system may be in an inconsistent state."""
     DRAIN_P2P = "Drain P2P"
     """End work that uses peer-to-peer memory; the GPU then stays usable."""
     DRAIN_AND_RESET = "Drain and Reset"

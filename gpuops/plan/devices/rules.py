@@ -203,7 +203,7 @@ START_RULES: Final = (
     device_count,
     no_nested_virtualization,
 )
-"""Those about the VM itself: one that breaks them starts on no host."""
+"""The rules about the VM itself. A VM that breaks one of them starts on no host."""
 
 
 def start_obstacles(case: Case) -> tuple[Rejection, ...]:
