@@ -48,6 +48,7 @@ def test_kinds_in_another_order_make_the_same_sets() -> None:
     assert {counts[::-1] for counts in backwards} == set(mig_sets(board.mig).fullest)
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("board", WITH_MIG, ids=lambda board: board.key)
 def test_every_profile_in_mig_mode_runs_in_a_kind_that_is_shown(board: Board) -> None:
     assert board.mig is not None
@@ -56,6 +57,7 @@ def test_every_profile_in_mig_mode_runs_in_a_kind_that_is_shown(board: Board) ->
     assert {profile.mig_profile for profile in board.profiles if profile.mig_backed} <= shown
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.key)
 def test_sizes_beside_each_other_agree_with_the_counts_of_one_size(board: Board) -> None:
     sizes = profiles_of(board).mixed_sizes
@@ -66,6 +68,7 @@ def test_sizes_beside_each_other_agree_with_the_counts_of_one_size(board: Board)
             assert room.at_most is None or row.memory_mib + room.at_most * column.memory_mib <= board.framebuffer_mib
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.key)
 def test_series_for_people_are_alone_in_their_vm(board: Board) -> None:
     """NVIDIA's host driver: A and B types never, on old boards only types with all memory."""

@@ -89,6 +89,7 @@ def duplicate_keys(node: yaml.Node) -> Iterator[str]:
             yield from duplicate_keys(value)
 
 
+@pytest.mark.quick_cases(20)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_files_are_clean(path: Path) -> None:
     text = path.read_text("utf-8")
@@ -102,6 +103,7 @@ def test_files_are_clean(path: Path) -> None:
     assert list(duplicate_keys(tree)) == []
 
 
+@pytest.mark.quick_cases(20)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_files_survive_being_written_again(path: Path) -> None:
     raw = yaml.load(path.read_text("utf-8"), Loader=yaml.BaseLoader)

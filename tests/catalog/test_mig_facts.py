@@ -16,6 +16,7 @@ def plain_kinds(family: str) -> list[InstanceProfile]:
     return plain or [profile for profile in profiles if profile.variant is Variant.GRAPHICS]
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("family", sorted(GEOMETRIES))
 def test_maximal_mig_sets(family: str) -> None:
     geometry = GEOMETRIES[family]

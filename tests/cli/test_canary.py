@@ -254,6 +254,7 @@ def test_no_scenario_shows_it(scenario: str, typed: Callable[..., Result], clean
     look_through(clean)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ["inventory --output json", "report --html sites.html", "metrics --textfile m.prom"])
 def test_processes_of_sites_hide_it(
     typed: Callable[..., Result], clean: Path, server: SimServer, monkeypatch: pytest.MonkeyPatch, words: str

@@ -166,6 +166,7 @@ def test_the_mode_is_pending_until_the_host_reboots(bench: Bench) -> None:
     assert (again.changed, again.plan.because) == (False, ("esx-01.lab: MIG mode is off already; a reboot is pending",))
 
 
+@pytest.mark.long
 def test_a_rolling_reboot_brings_it_into_force(bench: Bench) -> None:
     for vm in bench.host.vms():
         if vm.state.power is Power.ON:

@@ -28,6 +28,7 @@ CHANGES: dict[str, Callable[[Inventory], Inventory]] = {
 }
 
 
+@pytest.mark.quick_cases(12)
 @pytest.mark.parametrize("first", CHANGES)
 @pytest.mark.parametrize("second", CHANGES)
 def test_a_changed_snapshot_keeps_what_was_read(first: str, second: str) -> None:

@@ -328,6 +328,7 @@ def test_capacity_is_what_placing_one_by_one_allows(world: Inventory, profile: s
             assert fit.slots.exact or not all(tenant.certain for tenant in tenants)
 
 
+@pytest.mark.long
 @FAST
 @given(world=fleets(), data=st.data())
 def test_suspending_never_takes_room_away(world: Inventory, data: st.DataObject) -> None:
@@ -354,6 +355,7 @@ def test_suspending_never_takes_room_away(world: Inventory, data: st.DataObject)
                 assert then.at_most is None or then.at_most >= before.at_least
 
 
+@pytest.mark.long
 @FAST
 @given(world=fleets())
 def test_parts_make_up_the_whole(world: Inventory) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,6 +143,7 @@ def test_a_gpu_is_never_given_out_twice(data: st.DataObject) -> None:
         assert [line for each in world.hosts.values() for line in overfull(each, world)] == []
 
 
+@pytest.mark.long
 @FAST
 @given(st.data())
 def test_a_finished_plan_has_nothing_left_to_do(data: st.DataObject) -> None:
@@ -168,6 +170,7 @@ def test_detach_undoes_attach(data: st.DataObject) -> None:
     assert undone.vms[before.ref] == before
 
 
+@pytest.mark.long
 @FAST
 @given(st.data())
 def test_a_second_attach_keeps_what_the_first_one_kept(data: st.DataObject) -> None:

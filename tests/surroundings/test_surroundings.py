@@ -19,6 +19,7 @@ from tests.surroundings.plugin import HERE
 LOCALES = ("C", "tr_TR.utf8")
 
 
+@pytest.mark.long
 def test_a_seed_draws_the_same_again() -> None:
     assert drawn(4711, LOCALES) == drawn(4711, LOCALES)
     assert len({(drawn(seed, LOCALES).moment, drawn(seed, LOCALES).zone) for seed in range(200)}) > 50

@@ -67,6 +67,7 @@ def test_what_is_no_request_is_refused_and_ends_nothing(served: Served, nonsense
     assert served.said == []
 
 
+@pytest.mark.long
 def test_a_header_of_almost_that_size_is_answered(served: Served) -> None:
     asked = LAST.replace(b"\r\n\r\n", b"\r\nX: " + b"x" * (connection.HEADER_BYTES - 200) + b"\r\n\r\n")
     assert served.raw(asked).startswith(b"HTTP/1.1 200 ")

@@ -165,6 +165,7 @@ def test_what_is_unknown_is_neither_certain_nor_ruled_out() -> None:
     assert told == {Component.LICENCE, Component.NOISY_NEIGHBOUR}
 
 
+@pytest.mark.long
 def test_a_rule_goes_over_the_model_and_after_a_fault_none_is_no_answer(model: Forest) -> None:
     slow = case(vm__smi_vgpu_licensed_latest=[0, 0, 0])
     for asked in (model, None):

@@ -84,6 +84,7 @@ def test_a_missing_file_of_the_examples_says_how_to_have_it(gpuops: Gpuops, save
     assert "ls -l mine/requests.yaml" in gpuops("place", "--file", "mine/requests.yaml", *example[3:]).stderr
 
 
+@pytest.mark.long
 def test_the_wheel_brings_them(tmp_path: Path) -> None:
     """From the package that the wheel unpacks, in a directory where no sources are."""
     built = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]

@@ -210,6 +210,7 @@ class TestAllAnswer:
         names = re.findall(r"^# HELP (\S+)", text, re.M)
         assert sorted(names) == sorted(set(names)), "a family stands there once"
 
+    @pytest.mark.long
     def test_report_is_one_page(
         self, tmp_path: Path, configured: Callable[..., None], dead: str, chromium: Browser
     ) -> None:

@@ -131,6 +131,7 @@ def test_a_process_that_hears_no_signal_is_begun_anew(configured: Callable[..., 
     assert errors.count("its process ended by signal 9, and is begun anew") == 1
 
 
+@pytest.mark.long
 def test_a_vcenter_whose_process_is_being_started_is_not_away_for_long() -> None:
     """However seldom a page is made anew."""
     text = MetricsWriter("fra").text(None)

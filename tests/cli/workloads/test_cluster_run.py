@@ -79,6 +79,7 @@ def test_a_dry_run_shows_the_command_lines_and_starts_nothing(typed: Typed) -> N
     assert all(not typed.guests.server.world.guests.processes(each.vm._moId)[1:] for each in typed.guests.guests)
 
 
+@pytest.mark.long
 def test_what_rank_0_prints_is_shown_harmless_and_the_exit_code_is_that_of_the_program(typed: Typed) -> None:
     program = r"printf 'a\033[2Jb\tc\r10%%\n\377 end'; [ $OMPI_COMM_WORLD_RANK = 3 ] && exit 9; true"
     shown = typed.run("run", "--", "sh", "-c", program)

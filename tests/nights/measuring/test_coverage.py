@@ -137,6 +137,7 @@ def test_a_prepared_night_sends_every_kind_of_step_and_comes_back() -> None:
     assert violations(night) == []
 
 
+@pytest.mark.long
 def test_a_crowded_night_has_a_vm_at_each_whereabouts() -> None:
     late = aimed_event("T11", "look")
     nights = [
@@ -157,6 +158,7 @@ def test_a_night_is_aimed_at_what_is_missing_most() -> None:
     assert chosen["T1", "look"] > 40
 
 
+@pytest.mark.long
 def test_what_ordinary_nights_reach_counts_and_the_rest_is_aimed_at() -> None:
     ordinary = of_ordinary(tally(range(4, 7), jobs=1))
     assert ordinary.ordinary == 3

@@ -140,6 +140,7 @@ def test_case(case: NightCase) -> None:
     check(case)
 
 
+@pytest.mark.quick_cases(12)
 @pytest.mark.parametrize("case", [case for case in CASES if case.expect.get("starts")], ids=str)
 def test_a_night_that_was_carried_out_has_nothing_left_to_do(case: NightCase) -> None:
     world = world_of(case)

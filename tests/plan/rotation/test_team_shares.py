@@ -232,6 +232,7 @@ def test_no_team_is_over_its_limits_and_no_vm_is_passed_over_without_a_reason(na
     assert not any(waits.name in on for waits in after)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_one_team_alone_has_the_night_that_it_had_without_teams(seed: int) -> None:
     """In drawn fleets: the same steps to the last, so that teams cost nothing where there is nothing to share."""

@@ -91,6 +91,7 @@ def test_a_gpu_that_has_no_mixed_size_mode_is_not_added_in_it() -> None:
             slots(board.key, MIXED)
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("mode", [SAME, MIXED])
 @pytest.mark.parametrize(("board", "profile"), mostly_long(FILLED, QUICK), ids=name_of)
 def test_requests_fill_a_gpu_to_the_count_of_its_row(board: Board, profile: VgpuProfile, mode: GpuServing) -> None:

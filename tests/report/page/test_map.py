@@ -53,6 +53,7 @@ def test_the_map_has_every_gpu_and_every_holder_of_the_document(page: Page, repo
     assert dict(page.evaluate(CHIPS)) == waiting
 
 
+@pytest.mark.long
 def test_the_map_is_what_inventory_tells(reported: Reported) -> None:
     """Its sums are those of its own records, and each running VM with a vGPU is on a GPU of its own host."""
     document = reported.document

@@ -24,6 +24,7 @@ def capacity(model: GpuBoard, type_: VgpuType, mode: GpuMode) -> int:
         seats += found
 
 
+@pytest.mark.quick_cases(12)
 @pytest.mark.parametrize("key", KEYS)
 def test_one_gpu_holds_what_the_tables_say(key: str) -> None:
     model, facts = board(key), CATALOG.board(key)

@@ -44,6 +44,7 @@ def test_no_parser_outlives_its_reply(session: Session) -> None:
         assert count_live(XMLParserType) == before
 
 
+@pytest.mark.long
 def test_no_parser_and_no_fault_outlives_a_refusal(session: Session) -> None:
     unknown_vm = vim.VirtualMachine("vm-unknown", session.stub)
     with suppress(vmodl.fault.ManagedObjectNotFound):

@@ -135,6 +135,7 @@ def without_ssh(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(guests, Site(connection, tmp_path / "state", wall_clock), [])
 
 
+@pytest.mark.long
 def test_without_an_ssh_server_in_a_guest_it_is_said_and_nothing_is_left(without_ssh: Cluster) -> None:
     with pytest.raises(Refused, match=f"{NAME}-00: its guest has no key of an SSH server"):
         without_ssh.run("true")

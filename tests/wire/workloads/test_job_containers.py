@@ -126,6 +126,7 @@ def test_its_container_is_shut_off_as_the_command_line_says(lab: Lab) -> None:
     assert {"CapEff: 0000000000000000", "CapBnd: 0000000000000000", "NoNewPrivs: 1"} <= set(lines)
 
 
+@pytest.mark.long
 def test_started_twice_it_runs_once(lab: Lab) -> None:
     """As after a kill -9 of gpuops between the request and the record."""
     data = lab.guest.root / "data"
@@ -146,6 +147,7 @@ def test_a_mount_is_read_only_unless_the_job_says_otherwise(lab: Lab) -> None:
     assert lab.output("mount") == b"given\ntouch: /data/x: Read-only file system\n"
 
 
+@pytest.mark.long
 def test_it_is_stopped_after_its_checkpoint_and_goes_on_from_there(lab: Lab) -> None:
     data = lab.guest.root / "state"
     data.mkdir(exist_ok=True)
@@ -177,6 +179,7 @@ def test_it_is_stopped_after_its_checkpoint_and_goes_on_from_there(lab: Lab) -> 
     assert lab.output("night-2") == b"from 2\ndone\n"
 
 
+@pytest.mark.long
 def test_what_does_not_heed_is_ended_after_its_grace(lab: Lab) -> None:
     lab.script("deaf", "trap '' TERM; echo up; sleep 600; sleep 600")
     lab.until_written("deaf", b"up")
@@ -227,6 +230,7 @@ def test_an_image_that_is_not_there_ends_with_what_podman_says(lab: Lab) -> None
     assert b"localhost:1/lab/none:1" in lab.output("none")
 
 
+@pytest.mark.long
 def test_a_guest_that_is_switched_off_leaves_an_end_that_nobody_saw(lab: Lab) -> None:
     lab.script("cut", "echo up; sleep 600")
     lab.until_written("cut", b"up")
@@ -246,6 +250,7 @@ def test_a_guest_that_is_switched_off_leaves_an_end_that_nobody_saw(lab: Lab) ->
     assert lab.guest.containers() == []
 
 
+@pytest.mark.long
 def test_a_container_whose_script_was_killed_runs_on_and_can_be_stopped(lab: Lab) -> None:
     lab.script("lost", "echo up; sleep 600")
     lab.until_written("lost", b"up")

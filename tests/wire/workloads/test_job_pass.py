@@ -63,6 +63,7 @@ def _now() -> datetime:
     return clock.wall_clock()
 
 
+@pytest.mark.long
 def test_a_job_goes_on_from_its_checkpoint_the_next_night(passes: Callable[..., list[JobDeed]], tmp_path: Path) -> None:
     store = JobStore("vc", tmp_path / "state")
 
