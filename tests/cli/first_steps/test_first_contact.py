@@ -142,8 +142,8 @@ STATES: Final[dict[str, Callable[[Lab], None]]] = {
 """What brings `lab` into a state in which a look shows whether the rule holds: the effect of the session's commands."""
 CONFIRMED_ALONE: Final = ("broker-maintenance", "lost-gpu-listed")
 """Rules that a look can confirm and not contradict: `tests/wire/nights/gated/test_deviations.py`."""
-ONLY_BY_A_FAILURE: Final = {"lost-gpu-listed", "smi-lost-gpu"}
-"""Rules that no session settles: nobody takes a GPU off the bus of a host for it."""
+ONLY_BY_A_FAILURE: Final = {"lost-gpu-listed", "smi-lost-gpu", "smi-corrupt-inforom"}
+"""Rules that no session settles: nobody takes a GPU off the bus of a host for it, or corrupts its infoROM."""
 NOT_CONFIRMED: Final = ("vgpu-mode-change",)
 """Rules that a look can contradict and not confirm."""
 
