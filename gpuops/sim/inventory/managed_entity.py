@@ -74,6 +74,17 @@ class ManagedEntity(ManagedObject):
         self.attributes = {known: text for known, text in values.items() if text != ""}
         self.touch("customValue", "value", "summary")
 
+    def write_attribute(self, call: Call, key: int, name: str, value: str) -> None:
+        """Set a custom field on the wire: with its event, and its line in the ledger."""
+        from pyVmomi import vim
+
+        before = self.attributes.get(key, "")
+        self.set_attribute(key, value)
+        self.world.ledger.record(call, self, before={name: before}, after={name: value})
+        entity = vim.event.ManagedEntityEventArgument(name=self.display_name, entity=self.ref)
+        own = {"entity": entity, "fieldKey": key, "name": name, "value": value}
+        self.world.events.post(call, "CustomFieldValueChangedEvent", self, own=own)
+
     @prop("name")
     def _name(self) -> Any:
         return self.name
@@ -120,9 +131,7 @@ class ManagedEntity(ManagedObject):
         field = next((field for field in self._all_fields() if field.name == key), None)
         if field is None:
             raise vmodl.fault.InvalidArgument(msg=f"No custom field is named {key}.", invalidProperty="key")
-        before = self.attributes.get(field.key, "")
-        self.set_attribute(field.key, value)
-        self.world.ledger.record(call, self, before={key: before}, after={key: value})
+        self.write_attribute(call, field.key, key, value)
 
     @method
     def Reload(self, call: Call) -> None:

@@ -64,9 +64,7 @@ class CustomFieldsManager(ManagedObject):
             )
         # declared by no method of the API, checked all the same (vSphere security guide, required privileges)
         self.world.authority.require(call, target, "Global.SetCustomField")
-        before = target.attributes.get(key, "")
-        target.set_attribute(key, value)
-        self.world.ledger.record(call, target, before={field.name: before}, after={field.name: value})
+        target.write_attribute(call, key, field.name, value)
 
     def _get(self, key: int) -> CustomField:
         field = self.world.custom_fields.fields.get(key)
