@@ -74,17 +74,6 @@ class ManagedEntity(ManagedObject):
         self.attributes = {known: text for known, text in values.items() if text != ""}
         self.touch("customValue", "value", "summary")
 
-    def write_attribute(self, call: Call, key: int, name: str, value: str) -> None:
-        """Set a custom field on the wire: with its event, and its line in the ledger."""
-        from pyVmomi import vim
-
-        before = self.attributes.get(key, "")
-        self.set_attribute(key, value)
-        self.world.ledger.record(call, self, before={name: before}, after={name: value})
-        entity = vim.event.ManagedEntityEventArgument(name=self.display_name, entity=self.ref)
-        own = {"entity": entity, "fieldKey": key, "name": name, "value": value}
-        self.world.events.post(call, "CustomFieldValueChangedEvent", self, own=own)
-
     @prop("name")
     def _name(self) -> Any:
         return self.name
@@ -131,7 +120,7 @@ class ManagedEntity(ManagedObject):
         field = next((field for field in self._all_fields() if field.name == key), None)
         if field is None:
             raise vmodl.fault.InvalidArgument(msg=f"No custom field is named {key}.", invalidProperty="key")
-        self.write_attribute(call, field.key, key, value)
+        write_attribute(call, self, field.key, key, value)
 
     @method
     def Reload(self, call: Call) -> None:
@@ -162,3 +151,15 @@ def custom_values(attributes: dict[int, str]) -> list[Any]:
     from pyVmomi import vim
 
     return [vim.CustomFieldsManager.StringValue(key=key, value=value) for key, value in sorted(attributes.items())]
+
+
+def write_attribute(call: Call, entity: Any, key: int, name: str, value: str) -> None:
+    """Set a custom field of an entity on the wire: with its event, and its line in the ledger."""
+    from pyVmomi import vim
+
+    before = entity.attributes.get(key, "")
+    entity.set_attribute(key, value)
+    entity.world.ledger.record(call, entity, before={name: before}, after={name: value})
+    argument = vim.event.ManagedEntityEventArgument(name=entity.display_name, entity=entity.ref)
+    own = {"entity": argument, "fieldKey": key, "name": name, "value": value}
+    entity.world.events.post(call, "CustomFieldValueChangedEvent", entity, own=own)
