@@ -8,7 +8,7 @@ ml-07, and ml-07 is on GPU af. Without ml-07 the host has two empty GPUs, 3b and
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -79,10 +79,11 @@ def judge_assumptions(
     observed: defaultdict[str, list[Observation]] = defaultdict(list)
     for id, evidence in (*_by_journal(past), *(_by_contact(contact, catalog) if contact and catalog else ())):
         observed[id].append(evidence)
-    wrong = [row_of(misprediction.found, misprediction.step) for misprediction in past.wrong]
+    contradicting = {(row_of(each.found, each.step), each.vcenter, each.op_id) for each in past.wrong}
+    steps = Counter(id for id, _, _ in contradicting)
     return tuple(
         JudgedAssumption(
-            row, min(observed[row.id], key=lambda observation: observation.holds, default=None), wrong.count(row.id)
+            row, min(observed[row.id], key=lambda observation: observation.holds, default=None), steps[row.id]
         )
         for row in rows
     )
