@@ -13,6 +13,10 @@ from gpuops.model.desktops.broker import DesktopSession, SessionState
 from gpuops.model.desktops.evidence import SessionCount
 
 NOT_IN_LIST: Final = "the broker's list of sessions lacks the one that its machine has"
+NO_AGENT: Final = "the agent of its machine does not answer the broker"
+MAY_HAVE_SESSION: Final = frozenset({NOT_IN_LIST, NO_AGENT})
+"""Reasons why the sessions of a VM are unknown although the broker knows its machine. A user may be at it, so the VM is
+kept also where its pool does not require the broker (assumption: broker-no-agent)."""
 
 _NEW_MACHINE: Final = "a machine that is not in its list"
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from gpuops.advise.desktop_sessions import MAY_HAVE_SESSION
 from gpuops.model.desktops.evidence import (
     BY_DEFAULT,
     SESSION_SOURCES,
@@ -208,7 +209,7 @@ def _sessions(vm: Vm, source: Source, timeout_s: int | None, *, required: bool) 
         source,
         says,
         reason,
-        required,
+        required or (found.used is None and found.because in MAY_HAVE_SESSION),
         value=found.count,
         unit="sessions",
         below=None if found.used and says is Use.IDLE else 1,

@@ -48,6 +48,7 @@ def first_contact(site: Site, inventory: Inventory) -> Contact:
         inventory,
         tasks=part("tasks", lambda: read.past_tasks(session, since), ()),
         events=part("events", lambda: read.past_events(session, since), ()),
+        changes=part("changes of VMs", lambda: read.past_events(session, since, read.CHANGES), None),
         counter_instances=part("GPU counters", lambda: read.gpu_counter_instances(session, hosts), {}),
         counter_names=part("counters", lambda: frozenset(counter_keys(session)), frozenset()),
         reserved_mib=part("resource pools", lambda: read.reserved_mib(session, inventory.clusters), {}),

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
+from gpuops.config.layout_file import parse_layout_option
 from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
@@ -19,6 +20,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.fleet_change import (
     AddHosts,
     AddVms,
+    ApplyLayout,
     ChangeGpuMode,
     ChangeProfile,
     FleetChange,
@@ -49,9 +51,20 @@ def _address(text: str) -> str:
     return text
 
 
+def _file_and_name(text: str) -> str:
+    path, _, layout = text.partition(":")
+    if not path or not layout:
+        raise ValueError("should be FILE:NAME: the path of a layout file and the name of a layout in it")
+    return text
+
+
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Address = Annotated[Text, AfterValidator(_address)]
 Mode = Literal["same-size", "mixed-size", "mig"]
+FileAndName = Annotated[
+    str, AfterValidator(_file_and_name), WithJsonSchema({"type": "string", "pattern": "^[^:]+:[\\s\\S]+$"})
+]
+"""FILE:NAME, as of `--mig-layout`."""
 
 
 class _Section(BaseModel):
@@ -90,17 +103,35 @@ class LoseGpuSection(_Section):
         return LoseGpu(self.host, PciAddress.parse(self.gpu))
 
 
-class ModeSection(_Section):
-    """GPUs that serve vGPUs in another way."""
+class _GpusSection(_Section):
+    """Which GPUs a change is of."""
 
-    mode: Mode
     host: Text | None = None
     model: Text | None = None
     gpu: list[Address] = Field(default_factory=list, max_length=1000)
 
+    @property
+    def addresses(self) -> tuple[PciAddress, ...]:
+        return tuple(dict.fromkeys(map(PciAddress.parse, self.gpu)))
+
+
+class ModeSection(_GpusSection):
+    """GPUs that serve vGPUs in another way."""
+
+    mode: Mode
+
     def change(self) -> ChangeGpuMode:
-        addresses = tuple(dict.fromkeys(map(PciAddress.parse, self.gpu)))
-        return ChangeGpuMode(GpuServing(self.mode), self.host, self.model, addresses)
+        return ChangeGpuMode(GpuServing(self.mode), self.host, self.model, self.addresses)
+
+
+class LayoutSection(_GpusSection):
+    """GPUs that have the GPU instances of a named layout."""
+
+    layout: FileAndName
+
+    def change(self, folder: Path) -> ApplyLayout:
+        layout = parse_layout_option(self.layout, "mig_layout", folder)
+        return ApplyLayout(layout, self.host, self.model, self.addresses)
 
 
 class ProfileSection(_Section):
@@ -130,24 +161,24 @@ class ChangeSection(_Section):
     lose_host: Text | None = None
     lose_gpu: LoseGpuSection | None = None
     gpu_mode: ModeSection | None = None
+    mig_layout: LayoutSection | None = None
     change_profile: ProfileSection | None = None
     add_vms: AddVmsSection | None = None
 
     @model_validator(mode="after")
     def _one(self) -> ChangeSection:
-        if len(list(self._changes())) != 1:
+        if sum(getattr(self, key) is not None for key in type(self).model_fields) != 1:
             raise ValueError(f"an entry says one of {', '.join(f'`{key}`' for key in type(self).model_fields)}")
         return self
 
-    def change(self) -> FleetChange:
-        return next(self._changes())
-
-    def _changes(self) -> Iterator[FleetChange]:
+    def change(self, folder: Path) -> FleetChange:
+        """The change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
         if self.lose_host is not None:
-            yield LoseHost(self.lose_host)
-        for section in (self.add_hosts, self.lose_gpu, self.gpu_mode, self.change_profile, self.add_vms):
-            if section is not None:
-                yield section.change()
+            return LoseHost(self.lose_host)
+        if self.mig_layout is not None:
+            return self.mig_layout.change(folder)
+        sections = (self.add_hosts, self.lose_gpu, self.gpu_mode, self.change_profile, self.add_vms)
+        return next(section.change() for section in sections if section is not None)
 
 
 class ChangesFile(_Section):
@@ -158,12 +189,18 @@ class ChangesFile(_Section):
 
 
 def load_changes(path: Path) -> tuple[FleetChange, ...]:
-    """The changes in this file, in its order. Raises PolicyError, one line: file, place, reason."""
-    return parse_changes(read_text(path), str(path))
+    """The changes in this file, in its order. Raises PolicyError, one line: file, place, reason.
+
+    Raises UsageError for a layout that its file does not have.
+    """
+    return parse_changes(read_text(path), str(path), path.parent)
 
 
-def parse_changes(text: str, name: str) -> tuple[FleetChange, ...]:
-    """The changes of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[FleetChange, ...]:
+    """The changes of a YAML text; `name` is what an error calls it. Raises PolicyError and UsageError.
+
+    Relative paths of layout files start at `folder`, or at the current directory.
+    """
     try:
         found = ChangesFile.model_validate(parse_yaml(text, name))
     except ValidationError as error:
@@ -171,7 +208,7 @@ def parse_changes(text: str, name: str) -> tuple[FleetChange, ...]:
         key = ".".join(str(part) for part in details["loc"])
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
-    return tuple(section.change() for section in found.changes)
+    return tuple(section.change(folder or Path()) for section in found.changes)
 
 
 def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:

@@ -122,6 +122,9 @@ class LayoutFile(Section):
     @model_validator(mode="after")
     def _one_form(self) -> LayoutFile:
         if (self.mig_configs is None) is (self.vgpu_configs is None):
+            empty = next((key for key in ("mig_configs", "vgpu_configs") if key in self.model_fields_set), None)
+            if empty is not None and self.mig_configs is None:
+                raise ValueError(f"`{empty.replace('_', '-')}` is empty: it should have at least one layout")
             raise ValueError("use either `mig-configs` (GPU instances) or `vgpu-configs` (vGPUs)")
         return self
 
@@ -151,15 +154,19 @@ def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
     return layout_file.layouts()
 
 
-def parse_layout_option(text: str) -> GpuLayout:
-    """Return the layout of `--mig-layout FILE:NAME`. Raises UsageError; PolicyError if the file is invalid."""
-    file, colon, name = text.partition(":")
-    if not colon or not file or not name:
+def parse_layout_option(text: str, name: str = "--mig-layout", folder: Path | None = None) -> GpuLayout:
+    """Return the layout of `FILE:NAME`. Raises UsageError; PolicyError if the file is invalid.
+
+    `name` is the name of the option in errors. A relative path starts at `folder`, or at the current directory.
+    """
+    path, _, layout = text.partition(":")
+    if not path or not layout:
         raise UsageError(
-            f"--mig-layout {text!r} cannot be read",
+            f"{name} {text!r} cannot be read",
             hint="write FILE:NAME: the path of a layout file and the name of a layout in it",
         )
-    return find_layout(name, load_layouts(Path(file)), Path(file))
+    file = (folder or Path()) / Path(path).expanduser()
+    return find_layout(layout, load_layouts(file), file)
 
 
 def find_layout(name: str, layouts: Iterable[GpuLayout], file: Path) -> GpuLayout:

@@ -45,7 +45,9 @@ _WITH_NUMBERS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "string_too_long": lambda told: f"should have {told['max_length']} characters or fewer",
     "string_too_short": lambda told: "should not be empty",
     "too_long": lambda told: f"should have {told['max_length']} entries or fewer",
-    "too_short": lambda told: "should not be an empty list",
+    "too_short": lambda told: (
+        "should not be an empty list" if told["field_type"] == "List" else "should have at least one entry"
+    ),
     "value_error": lambda told: str(told["error"]),
 }
 

@@ -7,7 +7,7 @@ Sources: NVIDIA nvidia-smi manual, RETURN VALUE (14: an infoROM is corrupted, an
 fallen off the bus or is otherwise inaccessible, while the others answer); the sentences and the words in brackets as
 published outputs have them (`Unable to determine the device handle for GPU1: 0000:AF:00.0: GPU is lost.  Reboot the
 system to recover this GPU`, `WARNING: infoROM is corrupted at gpu 0000:AF:00.0`, `[GPU requires reset]`,
-`[Unknown Error]`). (assumption: smi-lost-gpu)
+`[Unknown Error]`). (assumption: smi-lost-gpu, assumption: smi-corrupt-inforom)
 """
 
 from __future__ import annotations

@@ -144,3 +144,8 @@ class PastPredictions:
     """So many steps did what was predicted of them."""
     cannot_say: Mapping[str, int] = field(default_factory=dict, hash=False)
     """By reason, of how many steps it cannot be said."""
+
+    @property
+    def wrong_steps(self) -> int:
+        """How many steps have a misprediction; one step may have several."""
+        return len({(each.vcenter, each.op_id) for each in self.wrong})

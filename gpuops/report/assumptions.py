@@ -23,7 +23,7 @@ def assumptions_text(rows: Iterable[JudgedAssumption], past: PastPredictions) ->
     table = TextTable("assumption", "confidence", "here", "rule")
     for judged in rows:
         table.add_row(judged.row.id, judged.row.confidence, _here(judged, past), judged.row.statement)
-    steps = f"{count(past.right, 'step')} of this journal went as predicted, {len(past.wrong)} did not"
+    steps = f"{count(past.right, 'step')} of this journal went as predicted, {past.wrong_steps} did not"
     return (table, Text(steps, "bold"), Text("next: gpuops help assumptions says how to test a rule", "dim"))
 
 
@@ -33,7 +33,7 @@ def assumptions_document(rows: Iterable[JudgedAssumption], past: PastPredictions
         "schema_version": SCHEMA_VERSION,
         "kind": "assumptions",
         "journal": past.journal,
-        "predicted_steps": past.right + len(past.wrong),
+        "predicted_steps": past.right + past.wrong_steps,
         "assumptions": [
             {
                 "id": judged.row.id,
@@ -56,4 +56,4 @@ def _here(judged: JudgedAssumption, past: PastPredictions) -> str:
         return f"contradicted {judged.contradictions} x"
     if judged.row.prediction is None:
         return "not seen by gpuops"
-    return "never contradicted" if past.right else "not tried"
+    return "never contradicted" if past.right or past.wrong else "not tried"

@@ -12,6 +12,7 @@ from gpuops.tasks.result import TaskResult, reasons_line
 
 if TYPE_CHECKING:
     from gpuops.api import Site
+    from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm
     from gpuops.model.workloads.workload import Workload
@@ -224,23 +225,37 @@ def gpu_placement(
     file: str | None,
     options: Mapping[str, Any],
     shell: HostShellArguments = NO_SHELL,
+    mig_layout: str | None = None,
 ) -> TaskResult:
-    """A place for each request, or every reason against one; `options` are fields of `Place`. Raises UsageError."""
+    """A place for each request, or every reason against one; `options` are fields of `Place`.
+
+    `mig_layout`: FILE:NAME of a layout; the answer is as if GPUs had its GPU instances. Raises UsageError, PolicyError.
+    """
     from gpuops.api import catalog_of, place
     from gpuops.plan.queue.one_workload import Refusal
     from gpuops.plan.queue.place import Place
     from gpuops.report.advice.placement import placements_document
 
     asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})
+    layout = _layout(mig_layout, asked.workloads) if mig_layout is not None else None
     site, warnings = open_site(connection, shell=shell)
     with site:
-        found = place(asked, site)
+        found = place(asked, site, layout)
     document = placements_document(found, catalog_of(found.before))
     refused = [answer for answer in found.answers if isinstance(answer, Refusal)]
     reasons = [f"{answer.workload.name}: {reason}" for answer in refused for reason in answer.rejections]
     message = reasons_line(reasons, f"{len(refused)} of {len(found.answers)} without a place") if refused else ""
     result = {"changed": False, "placement": document, "reasons": reasons}
     return TaskResult(result, found.exit_code, message, (*warnings, *found.warnings))
+
+
+def _layout(text: str, workloads: Sequence[Workload]) -> ApplyLayout:
+    """Return the layout of `mig_layout`, for the hosts that the requests name if all of them name the same."""
+    from gpuops.config.layout_file import parse_layout_option
+    from gpuops.model.fleet_change import ApplyLayout
+
+    hosts = {workload.host for workload in workloads}
+    return ApplyLayout(parse_layout_option(text, "mig_layout"), hosts.pop() if len(hosts) == 1 else None)
 
 
 def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -> tuple[Workload, ...]:

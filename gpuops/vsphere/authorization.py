@@ -53,35 +53,28 @@ def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) ->
     return _lacking_on(session, "HostSystem", needed)
 
 
-def lacking_on_clusters(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
-    """By cluster, those of the needed privileges that vCenter says this login does not have.
-
-    That to bring a VM into a resource pool is asked of the cluster's own pool.
-    """
-    edits = {ref: frozenset(privileges) - ASSIGN_TO_POOL for ref, privileges in needed.items()}
-    lacking = dict(_lacking_on(session, _CLUSTER, {ref: privileges for ref, privileges in edits.items() if privileges}))
-    for ref, privileges in needed.items():
-        if ASSIGN_TO_POOL & frozenset(privileges):
-            lacking[ref] = lacking.get(ref, frozenset()) | _lacking_on_pool(session, ref)
-    return {ref: privileges for ref, privileges in lacking.items() if privileges}
-
-
 def lacking_on_objects(
     session: Session, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
 ) -> Mapping[str, frozenset[str]]:
-    """By object, those of the privileges needed on it that vCenter says this login does not have."""
+    """By object, those of the privileges needed on it that vCenter says this login does not have.
+
+    That to bring a VM into a resource pool is asked of the own pool of the cluster or standalone host.
+    """
     lacking: dict[str, frozenset[str]] = {}
     for kind, by_object in needed.items():
-        if kind is ObjectKind.CLUSTER:
-            lacking |= lacking_on_clusters(session, by_object)
-        else:
-            lacking |= _lacking_on(session, _TYPES[kind], by_object)
-    return lacking
+        own = {ref: privileges for ref, each in by_object.items() if (privileges := frozenset(each) - ASSIGN_TO_POOL)}
+        lacking |= _lacking_on(session, _TYPES[kind], own)
+        for ref in (ref for ref, privileges in by_object.items() if ASSIGN_TO_POOL & frozenset(privileges)):
+            lacking[ref] = lacking.get(ref, frozenset()) | _lacking_on_pool(session, kind, ref)
+    return {ref: privileges for ref, privileges in lacking.items() if privileges}
 
 
-def _lacking_on_pool(session: Session, cluster: str) -> frozenset[str]:
+def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[str]:
+    """`kind` and `ref` are those of the cluster or standalone host that has the pool."""
     try:
-        pool = session.read(lambda: session.managed(_CLUSTER, cluster).resourcePool)
+        place = session.managed(_TYPES[kind], ref)
+        compute = session.read(lambda: place.parent) if kind is ObjectKind.HOST else place
+        pool = session.read(lambda: compute.resourcePool)
     except NotConnected:
         raise
     except GpuopsError:

@@ -109,7 +109,6 @@ class Connection(Session):
         return samples.samples(self, kind, refs, names, interval_s, span, pace)
 
     lacking = authorization.lacking
-    lacking_on_clusters = authorization.lacking_on_clusters
     lacking_on_objects = authorization.lacking_on_objects
     granted = authorization.granted
     held_on = authorization.held_on

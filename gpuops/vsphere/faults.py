@@ -103,6 +103,7 @@ TABLE: Final[Sequence[Row]] = (
         "gpuops inventory --hosts shows who holds the GPUs",
         trouble=Trouble.CAPACITY,
     ),
+    # assumption: no-memory-fault
     Row(
         "fault.InsufficientHostMemoryCapacityFault",
         StepFailed,

@@ -153,9 +153,8 @@ def test_arguments_of_gpu_placement_are_the_fields_of_its_request(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = spec(modules["gpu_placement"], monkeypatch)
-    assert set(arguments) - CONNECTION - SHELL - {"requests", "file"} == {each.name for each in fields(Place)} - {
-        "workloads"
-    }
+    fields_of_place = {each.name for each in fields(Place)} - {"workloads"}
+    assert set(arguments) - CONNECTION - SHELL - {"requests", "file", "mig_layout"} == fields_of_place
     assert set(arguments["requests"]["options"]) == set(RequestSection.model_fields)
     assert arguments["suspended"]["choices"] == list(SuspendedPolicy)
     assert arguments["pin"]["choices"] == list(PinPolicy)

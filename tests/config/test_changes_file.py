@@ -22,6 +22,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.fleet_change import (
     AddHosts,
     AddVms,
+    ApplyLayout,
     ChangeGpuMode,
     ChangeProfile,
     GpuServing,
@@ -58,6 +59,20 @@ def test_a_file_may_say_each_change() -> None:
     )
 
 
+def test_a_layout_file_lies_next_to_the_file_of_changes(tmp_path: Path) -> None:
+    layouts = "{version: v1, mig-configs: {thirds: [{devices: all, mig-enabled: true, mig-devices: {2g.10gb: 3}}]}}"
+    (tmp_path / "layouts.yaml").write_text(layouts, encoding="utf-8")
+    changes = tmp_path / "changes.yaml"
+    entry = '{mig_layout: {layout: "layouts.yaml:thirds", host: "esx-0*", model: a100, gpu: ["3b:00.0"]}}'
+    changes.write_text(f"version: 1\nchanges: [{entry}]\n", encoding="utf-8")
+    (applied,) = load_changes(changes)
+    assert isinstance(applied, ApplyLayout)
+    assert (applied.layout.name, applied.host, applied.model, applied.gpu) == ("thirds", "esx-0*", "a100", (GPU,))
+    changes.write_text(changes.read_text(encoding="utf-8").replace(":thirds", ":third"), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"layouts\.yaml has no layout 'third'; did you mean thirds\?"):
+        load_changes(changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -68,6 +83,8 @@ def test_a_file_may_say_each_change() -> None:
         ("[{add_hosts: {model: a40}}]", "c: changes.0.add_hosts: `model` and `gpus` belong together"),
         ("[{add_hosts: {count: 2}}]", "c: changes.0.add_hosts: say `model` and `gpus`, or `like`"),
         ("[{gpu_mode: {mode: mixed}}]", "c: changes.0.gpu_mode.mode: "),
+        ("[{mig_layout: {layout: balanced}}]", "c: changes.0.mig_layout.layout: should be FILE:NAME"),
+        ("[{mig_layout: {host: a}}]", "c: changes.0.mig_layout.layout: is missing"),
         ("[{lose_gpu: {host: a, gpu: b}}]", "c: changes.0.lose_gpu.gpu: 'b' is not a PCI address"),
     ],
 )

@@ -17,6 +17,7 @@ from gpuops.model.devices.rdma import Networks
 from gpuops.model.measurements.measurement import CounterWindow, Samples
 from gpuops.model.vcenter.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.core.steps import (
@@ -309,7 +310,9 @@ class SmallVcenter:
     ) -> Mapping[str, Collection[str]]:
         return {}
 
-    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+    def lacking_on_objects(
+        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
+    ) -> Mapping[str, Collection[str]]:
         return {}
 
     def networks(self) -> Networks:

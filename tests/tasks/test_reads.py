@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,19 @@ def test_a_place_for_each_and_every_reason_where_there_is_none(lab: Lab) -> None
     assert answer.exit_code == 3
     assert answer.message.startswith("1 of 2 without a place: two: ")
     assert answer.result["placement"]["placed"] == 1
+
+
+def test_a_place_as_if_gpus_had_a_layout(lab: Lab) -> None:
+    layout = f"{Path(__file__).parents[2] / 'templates' / 'mig-layout.yaml'}:balanced"
+    request = {"name": "one", "vcpu": 8, "memory": "64GiB", "profile": "a100d-3-40c", "host": "esx-02*"}
+    document = gpu_placement(lab.said, [request], None, {}, mig_layout=layout).result["placement"]
+    assert document["placed"] == 1
+    assert document["warnings"][0].startswith("as if: 2 GPUs of esx-02.lab with the layout balanced: ")
+    other = {**request, "name": "two", "host": None}
+    both = gpu_placement(lab.said, [request, other], None, {}, mig_layout=layout).result["placement"]
+    assert both["warnings"][0].startswith("as if: 4 GPUs of esx-01.lab, esx-02.lab with the layout balanced: ")
+    with pytest.raises(UsageError, match="mig_layout 'balanced' cannot be read"):
+        gpu_placement(lab.said, [request], None, {}, mig_layout="balanced")
 
 
 @pytest.mark.long

@@ -33,7 +33,7 @@ from gpuops.model.workloads.job_record import JobState, SubmittedJob
 from gpuops.model.workloads.job_rules import JobRules
 from gpuops.plan.jobs.job_answers import JobDeed, JobsRun
 from gpuops.plan.jobs.turns import JobTurn, job_turns, least_run
-from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, night_due
+from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, longest_checkpoint_s, night_due
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms, vms_of
 
 CALLED_EVERY: Final = timedelta(minutes=5)
@@ -211,12 +211,16 @@ def _started_tonight(policy: Policy, inventory: Inventory, site: Site, now: date
 def return_begins(
     policy: Policy, originals: Sequence[Original], inventory: Inventory, durations: Durations, now: datetime
 ) -> datetime | None:
-    """The moment from which the return needs its time for the desktops; None = no desktop is away."""
+    """Return when the return must begin: it checkpoints and stops the ML VMs, and brings back the desktops.
+
+    None = no desktop is away, or no window says when they are due.
+    """
     due = night_due(policy, originals, now)
     away = [each for each in taken_vms(policy, originals, inventory) if each.whereabouts is Whereabouts.AWAY]
     desktops = [each.vm for each in away if each.original.role is not Role.ML and each.vm is not None]
     if due is None or not desktops:
         return None
     hosts = (each.vm.host for each in away if each.original.role is Role.ML and each.vm is not None)
-    load, times = Load.of(desktops, hosts), ReturnTime(policy, durations, due.back_by)
+    load = Load.of(desktops, hosts, longest_checkpoint_s(policy, (each.original for each in away)))
+    times = ReturnTime(policy, durations, due.back_by)
     return min(times.of(vm.host, load) for vm in desktops)

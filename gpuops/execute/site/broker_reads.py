@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from gpuops import clock
-from gpuops.advise.desktop_sessions import read_sessions
+from gpuops.advise.desktop_sessions import NO_AGENT, read_sessions
 from gpuops.advise.machine_match import MachineMatch, match_machines
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected
 from gpuops.model.desktops.broker import BrokerVcenter, DesktopBroker, DesktopMachine
@@ -17,8 +17,6 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 
 ASK_AGAIN: Final = timedelta(seconds=60)
 """A broker that did not answer is left alone for so long: each look would wait for it anew. Our own figure."""
-
-NO_AGENT: Final = "the agent of its machine does not answer the broker"
 
 
 class BrokerRest:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuops.model.devices.rdma import Networks
     from gpuops.model.measurements.measurement import Samples
     from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.model.vcenter.login import ObjectKind
     from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
     from gpuops.model.vcenter.vm import Guest, PowerState, Vm
     from gpuops.plan.core.host_steps import HostStep, HostTask
@@ -181,8 +182,13 @@ class Vcenter(Protocol):
         """
         ...
 
-    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
-        """The same of clusters."""
+    def lacking_on_objects(
+        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
+    ) -> Mapping[str, Collection[str]]:
+        """By object, those of the privileges needed on it that this login lacks; a vCenter that does not tell: none.
+
+        That to bring a VM into a resource pool is asked of the pool of the cluster or standalone host.
+        """
         ...
 
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:

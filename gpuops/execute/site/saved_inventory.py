@@ -11,6 +11,7 @@ from gpuops.execute.site.ports import Hosts
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.host_steps import HostStep, HostTask
@@ -105,7 +106,9 @@ class SavedVcenter:
     ) -> Mapping[str, Collection[str]]:
         return {}
 
-    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+    def lacking_on_objects(
+        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
+    ) -> Mapping[str, Collection[str]]:
         return {}
 
     def networks(self) -> Networks:

@@ -166,16 +166,16 @@ class Site:
 
         Of a plan that is refused already, the steps it would have had are asked for too.
         """
-        from gpuops.plan.core.privileges import attributes, needed, needed_on_clusters, refused_without
+        from gpuops.plan.core.privileges import attributes, needed, needed_on_hosts_of_vms, refused_without
 
         steps = plan.steps or plan.withheld
         if not steps:
             return plan
         every = (*steps, *later)
         lacking = self.vcenter.lacking(needed(every), attributes(steps))
-        on_clusters = needed_on_clusters(every, inventory)
-        edits = self.vcenter.lacking_on_clusters(on_clusters) if on_clusters else {}
-        return refused_without(plan, {**lacking, **edits}, inventory)
+        on_hosts = needed_on_hosts_of_vms(every, inventory)
+        lacking_on_hosts = self.vcenter.lacking_on_objects(on_hosts) if on_hosts else {}
+        return refused_without(plan, {**lacking, **lacking_on_hosts}, inventory)
 
     @contextmanager
     def locked_journal(

@@ -304,7 +304,7 @@ def _rests_s(outcome: Outcome) -> tuple[float, ...]:
     """How long a step rests before each further try; empty = it is not tried again."""
     if isinstance(outcome.step, RunInGuest):
         return ()  # desktops wait for it
-    if outcome.trouble is Trouble.BUSY:
+    if outcome.trouble is Trouble.BUSY:  # assumption: busy-vm-fault
         return BUSY_RESTS_S
     if isinstance(outcome.step, ResumeVm) and outcome.trouble is not None:
         return RESUME_RESTS_S

@@ -17,7 +17,7 @@ from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.plan.cluster.plan import ClusterPlan
 from gpuops.plan.cluster.removal import REMOVE_PRIVILEGES
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.privileges import EDIT_CLUSTER
+from gpuops.plan.core.privileges import EDIT_CLUSTER, pool_owner
 from gpuops.plan.core.steps import SetVmDrs
 
 CREATE_PRIVILEGES: Final = (
@@ -60,7 +60,7 @@ def required_privileges(
         if member.new is None:
             continue
         need(ObjectKind.TEMPLATE if folder is None else ObjectKind.FOLDER, folder or template.ref, MAKE_IN_FOLDER)
-        need(ObjectKind.CLUSTER, member.host.cluster, ASSIGN_TO_POOL)
+        need(*pool_owner(member.host), ASSIGN_TO_POOL)
         for datastore in template.datastores if member.new.datastore is None else (member.new.datastore,):
             need(ObjectKind.DATASTORE, datastore, ALLOCATE_SPACE)
         need(ObjectKind.PORT_GROUP, member.new.card.port_group if member.new.card else None, ASSIGN_NETWORK)
@@ -84,6 +84,8 @@ def _name_and_kind(ref: str, plan: ClusterPlan, inventory: Inventory) -> tuple[s
     """Return the name and the kind of an object that the plan uses; an unknown id is the folder's."""
     if ref in inventory.clusters:
         return inventory.clusters[ref].name, "cluster"
+    if ref in inventory.hosts:
+        return inventory.hosts[ref].name, "host"
     if ref in inventory.datastores:
         return inventory.datastores[ref].name, "datastore"
     if ref in inventory.vms:

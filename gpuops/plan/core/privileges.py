@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
+from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
 from gpuops.plan.core.host_steps import (
     ConfigureGraphics,
@@ -51,16 +53,28 @@ def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     return {vm: frozenset(privileges) for vm, privileges in found.items()}
 
 
-def needed_on_clusters(steps: Sequence[Step], inventory: Inventory) -> Mapping[str, frozenset[str]]:
-    """Privilege ids by the cluster (managed object id) they are needed on, where its VMs are now or will be started."""
+def needed_on_hosts_of_vms(
+    steps: Sequence[Step], inventory: Inventory
+) -> Mapping[ObjectKind, Mapping[str, frozenset[str]]]:
+    """Privilege ids by the cluster or standalone host on which they are needed: where VMs are now, or will be started.
+
+    The keys are the kind and the managed object id.
+    """
     hosts = {step.vm: step.host for step in steps if isinstance(step, PowerOnVm | RelocateVm) and step.host}
-    found: dict[str, frozenset[str]] = {}
+    found: dict[ObjectKind, dict[str, frozenset[str]]] = {ObjectKind.CLUSTER: {}, ObjectKind.HOST: {}}
     for step in steps:
         vm = inventory.vms.get(step.vm)
         host = inventory.hosts.get(hosts.get(step.vm) or (vm.host if vm else None) or "")
-        if host is not None and host.cluster is not None:
-            found[host.cluster] = found.get(host.cluster, frozenset()) | _of_cluster(step, inventory)
-    return {cluster: privileges for cluster, privileges in found.items() if privileges}
+        privileges = _of_cluster(step, inventory)
+        if host is not None and privileges:
+            kind, ref = pool_owner(host)
+            found[kind][ref] = found[kind].get(ref, frozenset()) | privileges
+    return {kind: by_object for kind, by_object in found.items() if by_object}
+
+
+def pool_owner(host: Host) -> tuple[ObjectKind, str]:
+    """Return the kind and id of what has the resource pool of a host's VMs: its cluster, or the host if it has none."""
+    return (ObjectKind.CLUSTER, host.cluster) if host.cluster is not None else (ObjectKind.HOST, host.ref)
 
 
 def changes_pool(step: RelocateVm, inventory: Inventory) -> bool:
@@ -91,7 +105,7 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
     """
     on_objects = tuple(
         Rejection(
-            inventory.clusters[ref].name if ref in inventory.clusters else inventory.vm(ref).name,
+            _name(ref, inventory),
             f"this login lacks {', '.join(sorted(privileges))}",
             hint=_next_move(ref, privileges, plan, inventory),
         )
@@ -102,6 +116,11 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
     return replace(plan, waves=(), rejections=(*plan.rejections, *rejections)) if rejections else plan
 
 
+def _name(ref: str, inventory: Inventory) -> str:
+    place = inventory.clusters.get(ref) or inventory.hosts.get(ref)
+    return place.name if place is not None else inventory.vm(ref).name
+
+
 def too_old(inventory: Inventory) -> tuple[Rejection, ...]:
     """The refusal of every change of a vCenter whose API is too old for it; empty for others."""
     reason = why_only_read(inventory.api_version)
@@ -109,7 +128,7 @@ def too_old(inventory: Inventory) -> tuple[Rejection, ...]:
 
 
 def _next_move(ref: str, privileges: Collection[str], plan: Plan, inventory: Inventory) -> str:
-    where = "cluster" if ref in inventory.clusters else "VM"
+    where = "cluster" if ref in inventory.clusters else "host" if ref in inventory.hosts else "VM"
     ask = f"ask for a role with it on the {where}, or log in as somebody who has it"
     if DEFINE_ATTRIBUTE not in privileges:
         return ask

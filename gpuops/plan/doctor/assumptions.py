@@ -8,7 +8,7 @@ ml-07, and ml-07 is on GPU af. Without ml-07 the host has two empty GPUs, 3b and
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -79,10 +79,11 @@ def judge_assumptions(
     observed: defaultdict[str, list[Observation]] = defaultdict(list)
     for id, evidence in (*_by_journal(past), *(_by_contact(contact, catalog) if contact and catalog else ())):
         observed[id].append(evidence)
-    wrong = [row_of(misprediction.found, misprediction.step) for misprediction in past.wrong]
+    contradicting = {(row_of(each.found, each.step), each.vcenter, each.op_id) for each in past.wrong}
+    steps = Counter(id for id, _, _ in contradicting)
     return tuple(
         JudgedAssumption(
-            row, min(observed[row.id], key=lambda observation: observation.holds, default=None), wrong.count(row.id)
+            row, min(observed[row.id], key=lambda observation: observation.holds, default=None), steps[row.id]
         )
         for row in rows
     )
@@ -266,16 +267,27 @@ def _is_move(task: PastTask) -> bool:
 
 
 def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Iterator[Observation]:
-    """What clones have of their sources; `copied`: whether the rule says that they have all of it, or none."""
+    """What clones have of their sources; `copied`: whether the rule says that they have all of it, or none.
+
+    A clone shows nothing if it or its source was changed afterwards: people and programs set the attributes of a clone
+    as its source has them, or remove its options. It shows nothing either if such changes could not be read.
+    """
     for task, source in _tasks(contact, "clone"):
         clone = contact.inventory.vms.get(task.created_vm or "")
         expected = of(source)
-        if clone is None or not expected:
+        if clone is None or not expected or _changed_since(contact, task, clone, source):
             continue
         copies = sum(of(clone).get(key) == value for key, value in expected.items())
         if copies in (0, len(expected)):
             facts: Facts = {"vm": clone.ref, "source": source.ref, "copies": copies, "all": len(expected)}
             yield Observation((copies > 0) is copied, CLONE_HAS, facts)
+
+
+def _changed_since(contact: Contact, clone_task: PastTask, *vms: Vm) -> bool:
+    """Whether one of these VMs was changed after the clone was made, or may have been."""
+    made_at = clone_task.queued + timedelta(seconds=clone_task.ran_s or 0.0)
+    refs = {vm.ref for vm in vms}
+    return contact.changes is None or any(change.ref in refs and change.at > made_at for change in contact.changes)
 
 
 def _passthrough_options(vm: Vm) -> Mapping[str, str]:

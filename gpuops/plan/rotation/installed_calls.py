@@ -1,8 +1,9 @@
 """Parses the timers and cron lines of a machine, and compares their calls with the windows of a policy. Pure.
 
 It reads the forms that `rotate timers` writes, and those that earlier releases wrote: in `OnCalendar=` weekdays and
-times of day with an optional zone; in a cron line the five fields, with `*` for the day of the month and the month. Any
-other form is reported as an expression that cannot be compared.
+times of day with an optional zone; in a cron line the five fields, with `*` for the day of the month and the month, or
+one of cron's names for them. Any other form is reported as an expression that cannot be compared. A call that is made
+only when the machine starts has no hours of its own, and is never the call of a night.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ _CALENDAR: Final = re.compile(
     r"((?P<days>[A-Za-z.,]+)\s+)?(\*-\*-\*\s+)?(?P<hours>[\d.,*/]+):(?P<minutes>[\d.,*/]+)(:0?0)?"
     r"(\s+(?P<zone>UTC|[A-Z][A-Za-z_+-]*(/[A-Za-z0-9_+-]+)+))?"
 )
-_CRON_LINE: Final = re.compile(r"(?P<when>(\S+\s+){5})(?P<words>.*\S)\s*")
+_CRON_LINE: Final = re.compile(r"\s*(?P<when>@\S+|\S+(\s+\S+){4})\s+(?P<words>.*\S)\s*")
 _CRON_NAMES: Final = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0"}
+_AT_BOOT: Final = "@reboot"
+_REPEATING: Final = ("OnUnitActiveSec", "OnUnitInactiveSec")
+"""Settings of a timer that call again and again, at hours that depend on when it was started (systemd.timer(5))."""
 _RENDER_HINT: Final = "gpuops rotate timers --policy FILE prints calls that do"
 
 
@@ -44,7 +48,8 @@ class InstalledCalls:
     place: str
     """The file."""
     minutes: tuple[int, ...]
-    """The minutes of the week at which it is called, ascending; 0 = Monday 00:00 in `zone`."""
+    """The minutes of the week at which it is called, ascending; 0 = Monday 00:00 in `zone`. Empty if it is called at no
+    fixed hour, for example only when the machine starts."""
     zone: tzinfo
     is_by_timer: bool
     """Whether `--by-timer` makes a call do nothing in hours of the other half."""
@@ -58,12 +63,17 @@ def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone
     """The calls of a timer of systemd with its service, both as text with their drop-ins."""
     command = next(iter(reversed(_read_values(service, "ExecStart"))), "")
     words = [word.replace("%%", "%").replace("$$", "$") for word in _split_words(command)]
-    for calendar in _read_values(timer, "OnCalendar"):
+    is_by_timer, policy_file = "--by-timer" in words, _policy_file(words)
+    calendars = _read_values(timer, "OnCalendar")
+    if not calendars:
+        repeating = ", ".join(f"{key}={value}" for key in _REPEATING for value in _read_values(timer, key))
+        yield InstalledCalls(half, place, (), machine_zone, is_by_timer, policy_file, repeating)
+    for calendar in calendars:
         found = read_calendar(calendar)
         minutes, zone = found if found is not None else ((), None)
         yield InstalledCalls(
-            half, place, minutes, ZoneInfo(zone) if zone else machine_zone, "--by-timer" in words,
-            _policy_file(words), "" if found is not None else calendar,
+            half, place, minutes, ZoneInfo(zone) if zone else machine_zone, is_by_timer, policy_file,
+            "" if found is not None else calendar,
         )  # fmt: skip
 
 
@@ -78,16 +88,15 @@ def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz
         setting = re.fullmatch(r"\s*CRON_TZ\s*=\s*[\"']?([^\"'\s]+)[\"']?\s*", line)
         if setting is not None and has_cron_tz:
             zone = _zone(setting[1]) or machine_zone
-        name, after = (*line.split(maxsplit=1), "", "")[:2]
-        match = _CRON_LINE.fullmatch(f"{_CRON_NAMES[name]} {after}" if name in _CRON_NAMES else line.strip())
+        match = _CRON_LINE.fullmatch(line)
         if match is None or line.lstrip().startswith("#"):
             continue
         words = _split_words(match["words"].replace("\\%", "%"))
         half = next((half for half in Half if _has_words(words, "rotate", half)), None)
         if half is None:
             continue
-        minutes = read_cron(match["when"])
-        unreadable = match["when"].strip() if minutes is None else ""
+        minutes = () if match["when"] == _AT_BOOT else read_cron(match["when"])
+        unreadable = match["when"] if minutes is None else ""
         yield InstalledCalls(half, place, minutes or (), zone, "--by-timer" in words, _policy_file(words), unreadable)
 
 
@@ -108,8 +117,11 @@ def read_calendar(text: str) -> tuple[tuple[int, ...], str | None] | None:
 
 
 def read_cron(fields: str) -> tuple[int, ...] | None:
-    """The minutes of the week of a line's five fields; None = it names days or months."""
-    minutes_field, hours_field, days, months, weekdays_field = fields.split()
+    """The minutes of the week of a line's five fields, or of a name for them; None = another form."""
+    five_fields = _CRON_NAMES.get(fields, fields).split()
+    if len(five_fields) != 5:
+        return None
+    minutes_field, hours_field, days, months, weekdays_field = five_fields
     names = ["Sun", *(name.title() for name in _WEEKDAYS)]
     minutes, hours = _parse_list(minutes_field, 0, 59, "-"), _parse_list(hours_field, 0, 23, "-")
     weekdays = _parse_list(weekdays_field.title(), 0, 7, "-", names)
@@ -211,11 +223,12 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
     if late:
         night, at = late[0]
         due = night.returns_from.astimezone(night.zone)
-        called = f"{at.astimezone(night.zone):%H:%M}" if at != night.returns_from + _DAY else "later than a day after"
+        is_within_a_day = at != night.returns_from + _DAY
+        called = f"comes at {at.astimezone(night.zone):%H:%M}" if is_within_a_day else "does not come within a day"
         found.append(
             f"the first call of `rotate day` is late on {len(late)} of {len(nights)} mornings: after the night of "
             f"{_evening(night)} the return must begin by {_latest_start(night).astimezone(night.zone):%H:%M} (due from "
-            f"{due:%H:%M}), and the first call is at {called} ({where})"
+            f"{due:%H:%M}), and the first call {called} ({where})"
         )
     if early:
         night, at = early[0]

@@ -124,9 +124,9 @@ class RotateMark:
                 if ref in pooled and ref not in selected
             ]
         if not meant and not refusals:
-            where = [f"of pool {self.pool}"] if self.pool is not None else []
-            where += [f"in folder {self.folder}"] if self.folder is not None else []
-            raise UsageError(f"policy {self.policy.name} has no desktop {' '.join(where)}", hint=_IN_NO_POOL)
+            places = [f"of pool {self.pool}"] if self.pool is not None else []
+            places += [f"in folder {self.folder}"] if self.folder is not None else []
+            raise UsageError(f"policy {self.policy.name} has no desktop {' '.join(places)}", hint=_IN_NO_POOL)
         return sorted(meant, key=lambda desktop: (desktop[1].name, desktop[1].ref)), refusals
 
     def _named(self, inventory: Inventory) -> frozenset[str]:

@@ -120,9 +120,7 @@ class ManagedEntity(ManagedObject):
         field = next((field for field in self._all_fields() if field.name == key), None)
         if field is None:
             raise vmodl.fault.InvalidArgument(msg=f"No custom field is named {key}.", invalidProperty="key")
-        before = self.attributes.get(field.key, "")
-        self.set_attribute(field.key, value)
-        self.world.ledger.record(call, self, before={key: before}, after={key: value})
+        write_attribute(call, self, field.key, key, value)
 
     @method
     def Reload(self, call: Call) -> None:
@@ -153,3 +151,15 @@ def custom_values(attributes: dict[int, str]) -> list[Any]:
     from pyVmomi import vim
 
     return [vim.CustomFieldsManager.StringValue(key=key, value=value) for key, value in sorted(attributes.items())]
+
+
+def write_attribute(call: Call, entity: Any, key: int, name: str, value: str) -> None:
+    """Set a custom field of an entity on the wire: with its event, and its line in the ledger."""
+    from pyVmomi import vim
+
+    before = entity.attributes.get(key, "")
+    entity.set_attribute(key, value)
+    entity.world.ledger.record(call, entity, before={name: before}, after={name: value})
+    argument = vim.event.ManagedEntityEventArgument(name=entity.display_name, entity=entity.ref)
+    own = {"entity": argument, "fieldKey": key, "name": name, "value": value}
+    entity.world.events.post(call, "CustomFieldValueChangedEvent", entity, own=own)

@@ -31,6 +31,9 @@ def deviate(world: World, ids: Iterable[str]) -> None:
         world.deviations.add(id)
         for rule in rules.get(id, ()):
             world.injector.add(Rule.from_json(rule))
+    if "busy-vm-fault" in world.deviations:  # assumption: busy-vm-fault
+        world.tasks.queues = False
+        world.tasks.hides_busy_tasks = True
     for host in world.by_type("HostSystem"):
         if "gpu-choice" in world.deviations:  # assumption: gpu-choice
             # the other policy's choice: performance takes the emptiest GPU, consolidation the fullest

@@ -8,6 +8,7 @@ from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
 from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.managed_entity import write_attribute
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -64,9 +65,7 @@ class CustomFieldsManager(ManagedObject):
             )
         # declared by no method of the API, checked all the same (vSphere security guide, required privileges)
         self.world.authority.require(call, target, "Global.SetCustomField")
-        before = target.attributes.get(key, "")
-        target.set_attribute(key, value)
-        self.world.ledger.record(call, target, before={field.name: before}, after={field.name: value})
+        write_attribute(call, target, key, field.name, value)
 
     def _get(self, key: int) -> CustomField:
         field = self.world.custom_fields.fields.get(key)

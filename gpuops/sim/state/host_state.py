@@ -98,6 +98,7 @@ class GpuFault(StrEnum):
     """The driver's recovery action is `Reset`."""
     UNKNOWN_ERROR = "unknown-error"
     CORRUPT_INFOROM = "corrupt-inforom"
+    """nvidia-smi names it in a sentence, and its answer is complete (assumption: smi-corrupt-inforom)."""
     ROW_REMAP_PENDING = "row-remap-pending"
 
 

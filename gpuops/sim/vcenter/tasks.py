@@ -74,6 +74,8 @@ class Tasks:
         """By moid of the VM, those behind the one that runs, first come first."""
         self.queues = True
         """Whether a task of a VM that has one already is queued, as in vCenter, or refused, as by a host."""
+        self.hides_busy_tasks = False
+        """Whether what is refused for a task that is under way is refused without naming that task."""
 
     def start(
         self,
@@ -201,12 +203,17 @@ class Tasks:
         self._history.clear()
 
     def refuse_if_busy(self, entity: ManagedObject) -> None:
-        """Raises vim.fault.TaskInProgress{task} when an exclusive task of this entity has not ended."""
+        """Raises vim.fault.TaskInProgress{task} when an exclusive task of this entity has not ended.
+
+        With `hides_busy_tasks` it raises InvalidState instead.
+        """
         from pyVmomi import vim
 
         busy = self._running.get(entity.moid)
         if busy is not None:
-            raise vim.fault.TaskInProgress(msg="The operation is not allowed in the current state.", task=busy.ref)
+            if self.hides_busy_tasks:
+                raise vim.fault.InvalidState(msg="The operation is not allowed in the current state.")
+            raise vim.fault.TaskInProgress(msg="Another task is already in progress.", task=busy.ref)
 
     def hasten(self, task: Task, delay_s: float = 0.0) -> None:
         """End a running task `delay_s` from now, sooner than planned."""

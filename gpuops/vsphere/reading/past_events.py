@@ -31,6 +31,8 @@ EVENTS: Final = (
     "VmRelocatedEvent",
 )
 """After these other VMs may be on the GPUs of a host."""
+CHANGES: Final = ("VmReconfiguredEvent", "CustomFieldValueChangedEvent")
+"""After these a VM may have other advanced options or custom attributes than a clone of it, or than its source."""
 
 
 def past_tasks(session: Session, since: datetime) -> tuple[PastTask, ...]:
@@ -72,12 +74,12 @@ def _task(info: Any) -> PastTask:
     )
 
 
-def past_events(session: Session, since: datetime) -> tuple[PastEvent, ...]:
-    """The events about power and place of VMs since then (by vCenter), in their order."""
+def past_events(session: Session, since: datetime, kinds: Collection[str] = EVENTS) -> tuple[PastEvent, ...]:
+    """The events of these kinds about VMs since then (by vCenter), in their order."""
     from pyVmomi import vim
 
     spec = vim.event.EventFilterSpec(
-        time=vim.event.EventFilterSpec.ByTime(beginTime=since), eventTypeId=[f"vim.event.{kind}" for kind in EVENTS]
+        time=vim.event.EventFilterSpec.ByTime(beginTime=since), eventTypeId=[f"vim.event.{kind}" for kind in kinds]
     )
     events = _pages(
         session,
@@ -85,16 +87,22 @@ def past_events(session: Session, since: datetime) -> tuple[PastEvent, ...]:
         lambda collector: collector.ReadNextEvents(_PAGE),
     )
     with session.decoding("ReadNextEvents"):
-        return tuple(_event(event) for event in sorted(events, key=lambda event: int(event.key)) if event.vm)
+        read = (_event(event) for event in sorted(events, key=lambda event: int(event.key)))
+        return tuple(event for event in read if event is not None)
 
 
-def _event(event: Any) -> PastEvent:
-    from pyVmomi import VmomiSupport
+def _event(event: Any) -> PastEvent | None:
+    """The event; None = it is about no VM."""
+    from pyVmomi import VmomiSupport, vim
 
     kind = VmomiSupport.GetWsdlName(type(event))
+    # the event about a custom attribute names its object in a field of its own
+    vm = event.vm.vm if event.vm else event.entity.entity if getattr(event, "entity", None) else None
+    if not isinstance(vm, vim.VirtualMachine):
+        return None
     source = getattr(event, "sourceHost", None)
     return PastEvent(
-        str(event.vm.vm._moId),
+        str(vm._moId),
         kind,
         event.createdTime,
         str(event.host.host._moId) if event.host else None,

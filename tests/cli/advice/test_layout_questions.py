@@ -56,6 +56,18 @@ def test_what_if_gpus_had_a_layout(lab: Lab) -> None:
     assert changes == ["2 GPUs of esx-02.lab with the layout balanced: 2 x 1g.10gb, 1 x 2g.20gb, 1 x 3g.40gb"]
 
 
+def test_a_file_of_changes_says_the_same_as_the_option(lab: Lab, tmp_path: Path) -> None:
+    file = tmp_path / "changes.yaml"
+    entry = f'{{mig_layout: {{layout: "{BALANCED}", host: "esx-02*", model: a100d}}}}'
+    file.write_text(f"version: 1\nchanges: [{entry}]\n", encoding="utf-8")
+    draws = ("--arrivals", "4", "--seeds", "1", "--output", "json")
+    by_file = json.loads(lab.run("what-if", "--changes", str(file), *draws).stdout)
+    options = ("--mig-layout", BALANCED, "--host", "esx-02*", "--model", "a100d")
+    by_option = json.loads(lab.run("what-if", *options, *draws).stdout)
+    assert {**by_file, "read_at": ""} == {**by_option, "read_at": ""}
+    assert len(by_file["changes"]) == 1
+
+
 def test_a_changed_fleet_that_is_saved_keeps_its_layout(lab: Lab, gpuops: Gpuops, tmp_path: Path) -> None:
     saved = str(tmp_path / "then.json")
     what_if = ("what-if", "--mig-layout", BALANCED, "--arrivals", "1", "--seeds", "1", "--save", saved)

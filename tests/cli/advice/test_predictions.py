@@ -89,6 +89,21 @@ def test_the_table_of_assumptions_names_what_the_journal_contradicts(gpuops: Gpu
     assert document["predicted_steps"] == 2
 
 
+def test_a_step_with_two_mispredictions_is_one_step(gpuops: Gpuops, clean: Path) -> None:
+    before = Inventory("vc-uuid", "8.0.3.0", NOW, {}, {}, {}, {})
+    start = Misprediction(Predicted.MIG_START, "slice 0", "slice 4")
+    with closing(Journal.open(default_state_dir(), "vc-uuid", lambda: NOW)) as journal:
+        run = journal.begin("attach")
+        op_id = journal.intend(run, PowerOnVm("vm-1"), before, Prediction(True, host="host-1"))
+        journal.settled(op_id, IntentState.DONE, compared=Compared((WRONG, start)))
+        journal.end(run)
+    shown = gpuops("doctor", "--assumptions").stdout
+    assert "0 steps of this journal went as predicted, 1 did not" in shown
+    assert re.search(r"^suspended-vm-memory +memory +never contradicted", shown, re.MULTILINE), "a step was tried"
+    document = json.loads(gpuops("doctor", "--assumptions", "--output", "json").stdout)
+    assert document["predicted_steps"] == 1
+
+
 def test_both_lists_at_once_are_refused(gpuops: Gpuops) -> None:
     refused = gpuops("doctor", "--assumptions", "--predictions")
     assert (refused.exit_code, refused.stdout) == (2, "")

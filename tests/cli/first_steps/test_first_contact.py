@@ -142,8 +142,8 @@ STATES: Final[dict[str, Callable[[Lab], None]]] = {
 """What brings `lab` into a state in which a look shows whether the rule holds: the effect of the session's commands."""
 CONFIRMED_ALONE: Final = ("broker-maintenance", "lost-gpu-listed")
 """Rules that a look can confirm and not contradict: `tests/wire/nights/gated/test_deviations.py`."""
-ONLY_BY_A_FAILURE: Final = {"lost-gpu-listed", "smi-lost-gpu"}
-"""Rules that no session settles: nobody takes a GPU off the bus of a host for it."""
+ONLY_BY_A_FAILURE: Final = {"lost-gpu-listed", "smi-lost-gpu", "smi-corrupt-inforom"}
+"""Rules that no session settles: nobody takes a GPU off the bus of a host for it, or corrupts its infoROM."""
 NOT_CONFIRMED: Final = ("vgpu-mode-change",)
 """Rules that a look can contradict and not confirm."""
 
@@ -200,6 +200,33 @@ def test_a_look_finds_the_deviation(id: str, tmp_path: Path) -> None:
 def test_a_look_confirms_the_rule_where_it_holds(id: str, tmp_path: Path) -> None:
     row = look(id, deviating=False, folder=tmp_path)
     assert row.standing is Standing.CONFIRMED
+
+
+def mark_clone(lab: Lab) -> None:
+    """Somebody, or a program, gives the clone the attributes of its source."""
+    clone(lab)
+    lab.let_pass(5)
+    for definition in lab.si.content.customFieldsManager.field:
+        values = {value.key: value.value for value in lab.vm("ml-09").customValue}
+        if definition.key in values:
+            lab.vm("copy").setCustomValue(definition.name, values[definition.key])
+
+
+def strip_clone(lab: Lab) -> None:
+    """Somebody removes the options of passthrough devices from the clone."""
+    clone(lab)
+    lab.let_pass(5)
+    for option in lab.vm("copy").config.extraConfig:
+        if option.key.startswith("pciPassthru"):
+            set_option(lab, "copy", option.key, "")
+
+
+@pytest.mark.parametrize(("id", "change"), [("clone-attributes", mark_clone), ("clone-options", strip_clone)])
+def test_a_clone_that_was_changed_afterwards_contradicts_nothing(
+    id: str, change: Callable[[Lab], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STATES, id, change)
+    assert look(id, deviating=False, folder=tmp_path).standing is Standing.NOT_SEEN
 
 
 def test_mig_mode_is_seen_on_both_sides_of_a_boot(lab: CommandLab) -> None:

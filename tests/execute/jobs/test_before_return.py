@@ -25,6 +25,7 @@ from gpuops.execute.jobs.guest_container import GuestContainers
 from gpuops.execute.jobs.nightly import run_jobs
 from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.rotation.rotation import rotate_day, rotate_night
+from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import Site
 from gpuops.model.guests.container_state import CheckpointEnd
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
@@ -33,6 +34,7 @@ from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.core.outcome import Report
+from gpuops.plan.rotation.returns.return_time import Durations
 from tests.execute.jobs.test_job_run import FIT, TableGuest
 from tests.execute.nights import POLICY_TEXT, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
@@ -183,6 +185,27 @@ def test_beside_another_run_jobs_run_on_until_the_window_closes_and_are_stopped_
         with replace(morning.site(), clock=moments.__next__) as site:
             nightly.told_before_return(site)
         assert morning.states == states
+
+
+def test_the_return_begins_earlier_by_the_checkpoint_grace_of_its_night(morning: Morning) -> None:
+    """The graces are of the night's policy also after the policy file has lost them."""
+    with_grace = WITH_JOBS.replace("{vm: ml-01}", "{vm: ml-01, checkpoint: {grace_s: 3600}}")
+    assert with_grace != WITH_JOBS
+    morning.begin(with_grace)
+    with morning.site() as site, site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
+        assert journal is not None
+        originals, inventory = NightVms(journal).all(), site.vcenter.inventory()
+    begins = [
+        nightly.return_begins(parse_policy(text, "jobs"), night_vms, inventory, Durations(), morning.now)
+        for text, night_vms in (
+            (WITH_JOBS, tuple(replace(each, policy=None) for each in originals)),
+            (WITH_JOBS, originals),
+            (with_grace, originals),
+        )
+    ]
+    without, of_night, now_too = begins
+    assert without is not None and of_night == now_too
+    assert of_night is not None and without - of_night > timedelta(minutes=30)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "with_creation": LOOK,
     "has_power_task_near": LOOK,
     "lacking": LOOK,
-    "lacking_on_clusters": LOOK,
+    "lacking_on_objects": LOOK,
     "networks": LOOK,
     "no_way_in": LOOK,
     "defined_attributes": LOOK,

@@ -25,6 +25,7 @@ from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.steps import (
@@ -144,7 +145,9 @@ class DirectVcenter(DirectSession):
     ) -> Mapping[str, Collection[str]]:
         return {}
 
-    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+    def lacking_on_objects(
+        self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
+    ) -> Mapping[str, Collection[str]]:
         return {}
 
     def networks(self) -> Networks:

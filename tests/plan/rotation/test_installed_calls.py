@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime
+from typing import Final
 
 import pytest
 
+from gpuops.config.policy import parse_policy
+from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.runners import Half
-from gpuops.plan.rotation.installed_calls import calls_of_crontab, calls_of_unit, read_calendar
+from gpuops.plan.rotation.installed_calls import calls_of_crontab, calls_of_unit, misfits, read_calendar
 
+NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
+POLICY: Final[Policy] = parse_policy(
+    """
+version: 1
+name: nights
+window: {opens: "20:00", closes: "05:00", back_by: "07:00", zone: UTC}
+pools: [{name: office, parked: true, owner: none, select: {folder: vdi}, idle: {cpu_below_mhz: 500}}]
+""",
+    "policy.yaml",
+)
 TIMER = "[Timer]\nOnCalendar=*-*-* 18:00\n"
 DAY_MINUTES = 24 * 60
 
@@ -44,6 +57,39 @@ def test_an_hour_with_a_step_goes_on_to_the_end_of_the_day() -> None:
 def test_a_line_of_cron(line: str, minutes: int) -> None:
     (calls,) = calls_of_crontab("/etc/cron.d/gpuops", f"{line}\n", UTC, has_cron_tz=False)
     assert (calls.half, len(calls.minutes), calls.unreadable) == (Half.NIGHT, minutes, "")
+
+
+@pytest.mark.parametrize("name", ["@fortnightly", "@monthly", "@every 15m", "@DAILY"])
+def test_a_name_that_cannot_be_compared(name: str) -> None:
+    line = f"{name} root gpuops rotate night --policy /etc/p.yaml --yes\n"
+    (calls,) = calls_of_crontab("/etc/cron.d/gpuops", line, UTC, has_cron_tz=False)
+    assert (calls.half, calls.minutes, calls.policy_file) == (Half.NIGHT, (), "/etc/p.yaml")
+    assert calls.unreadable == name.split()[0]
+
+
+def test_a_call_at_the_start_of_the_machine_is_the_call_of_no_night() -> None:
+    text = "@reboot root gpuops rotate night --yes\n@reboot root gpuops rotate day --by-timer --yes\n"
+    calls = tuple(calls_of_crontab("/etc/cron.d/gpuops", text, UTC, has_cron_tz=False))
+    assert [(each.half, each.minutes, each.unreadable) for each in calls] == [(Half.NIGHT, (), ""), (Half.DAY, (), "")]
+    never, late = misfits(POLICY, calls, NOW)
+    assert "no call of `rotate night` comes in" in never
+    assert "the first call of `rotate day` is late on" in late
+
+
+@pytest.mark.parametrize(
+    ("setting", "unreadable"),
+    [
+        ("OnUnitActiveSec=10min", "OnUnitActiveSec=10min"),
+        ("OnBootSec=5min\nOnUnitInactiveSec=1h", "OnUnitInactiveSec=1h"),
+        ("OnBootSec=5min", ""),
+        ("OnCalendar=*-*-* 18:00\nOnCalendar=", ""),
+    ],
+)
+def test_a_timer_without_hours_is_not_ignored(setting: str, unreadable: str) -> None:
+    service = "[Service]\nExecStart=gpuops rotate night --yes\n"
+    (calls,) = calls_of_unit(Half.NIGHT, "gpuops-night.timer", f"[Timer]\n{setting}\n", service, UTC)
+    assert (calls.minutes, calls.unreadable) == ((), unreadable)
+    assert misfits(POLICY, [calls], NOW)
 
 
 def test_digits_of_other_scripts_are_no_numbers() -> None:

@@ -64,7 +64,10 @@ def _answer(host: HostEntity, words: list[str]) -> tuple[str, int]:
 
 def _answering(host: HostEntity) -> list[HostGpu]:
     """The GPUs that the driver has, but for those that are lost."""
-    return [gpu for gpu in host.state.gpus if gpu.listed and GpuFault.LOST not in gpu.faults]
+    absent = {GpuFault.LOST}
+    if "smi-corrupt-inforom" in host.world.deviations:
+        absent.add(GpuFault.CORRUPT_INFOROM)
+    return [gpu for gpu in host.state.gpus if gpu.listed and not absent & gpu.faults]
 
 
 def _details(gpu: HostGpu) -> str:

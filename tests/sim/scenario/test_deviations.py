@@ -67,6 +67,20 @@ def test_no_gpu_fault(lab: Lab) -> None:
         lab.power_on("ml-06", FIRST)
 
 
+def test_no_memory_fault(lab: Lab) -> None:
+    host = host_of(lab, SECOND)
+    host.state.model = replace(host.state.model, memory_mib=sum(vm.state.reserved_mib for vm in host.running_vms()))
+    with pytest.raises(vim.fault.GenericVmConfigFault, match="memory resource"):
+        lab.power_on("vdi-12", SECOND)
+
+
+def test_busy_vm_fault(lab: Lab) -> None:
+    suspend = lab.vm("vdi-01").SuspendVM_Task()
+    with pytest.raises(vim.fault.InvalidState):
+        lab.vm("vdi-01").PowerOffVM_Task()
+    lab.run(suspend)
+
+
 def test_suspend_frees_slot(lab: Lab) -> None:
     suspend(lab, "vdi-01")
     before = len(host_of(lab, FIRST).seats())

@@ -197,6 +197,24 @@ def test_a_sick_gpu_is_no_misprediction(lab: Lab) -> None:
     assert [outcome.mispredicted for outcome in report.outcomes] == [()]
 
 
+@pytest.mark.parametrize("deviates", [False, True])
+def test_a_corrupt_inforom_promises_no_slot_that_is_taken(lab: Lab, deviates: bool) -> None:
+    """nvidia-smi may leave the GPU out of its answers: it is not empty for that, and the others are known."""
+    run(Attach("ml-01", profile="a100-3-20c", power=PowerPolicy.ON), lab.site, apply=True)
+    [seat] = [seat for seat in host_of(lab.server, ONE).seats() if seat.type.name == "grid_a100-3-20c"]
+    exact = lab.slots()
+    assert exact == (10, 10)
+    if deviates:
+        deviate(lab.server.world, ["smi-corrupt-inforom"])
+    lab.gpu(seat.pci_id).faults = frozenset({GpuFault.CORRUPT_INFOROM})
+    assert lab.slots()[0] <= 10
+    assert deviates or lab.slots() == exact
+    assert lab.said == []
+    states = {str(state.address): state for state in lab.site.shell.mig(ONE)}  # type: ignore[union-attr]
+    assert states[seat.pci_id].health.has_corrupt_inforom
+    assert (states[seat.pci_id].current, states[SECOND].current) == (None if deviates else True, True)
+
+
 @pytest.mark.parametrize("deviation", ["smi-lost-gpu", "lost-gpu-listed"])
 def test_a_lost_gpu_takes_nothing_new_however_it_is_reported(lab: Lab, deviation: str) -> None:
     """nvidia-smi may leave it out of its answer, and vCenter out of its list: no slot on it is promised."""

@@ -293,7 +293,7 @@ def test_nothing_works_without_it_though_nobody_asked(
 ) -> None:
     """With our own question taken away, vCenter itself refuses: no role holds what nothing needs."""
     duty = DUTIES[name]
-    for method in ("lacking", "lacking_on_clusters"):
+    for method in ("lacking", "lacking_on_objects"):
         monkeypatch.setattr(Connection, method, lambda *arguments: {})
     monkeypatch.setattr("gpuops.vsphere.writing.hosts.HostConnection.lacking", lambda *arguments: {})
     with SimServer(duty.world(tmp_path)) as server:

@@ -279,6 +279,29 @@ def test_a_privilege_that_the_login_lacks_is_named_before_anything_is_made(
         assert len(server.world.ledger) == 0
 
 
+def test_the_pools_of_standalone_hosts_are_asked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Connection.inventory
+
+    def without_clusters(connection: Connection) -> Inventory:
+        inventory = read(connection)
+        hosts = {ref: replace(host, cluster=None) for ref, host in inventory.hosts.items()}
+        return replace(inventory, hosts=hosts)
+
+    monkeypatch.setattr(Connection, "inventory", without_clusters)
+    with start("training", clock="virtual") as server:
+        authority = server.world.authority
+        authority.permit(server.username, authority.add_role("clusters", ALL_TO_CREATE - ASSIGN_TO_POOL))
+        with Connection(target_of(server)) as connection:
+            made = Training(server, Site(connection, tmp_path / "state", wall_clock)).create(PVRDMA)
+        assert made.exit_code == 3
+        lacks = {str(each) for each in made.plan.rejections}
+        assert lacks == {
+            f"{member.host.name}: this login lacks Resource.AssignVMToPool" for member in made.plan.members
+        }
+        assert lacks
+        assert len(server.world.ledger) == 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "missing",

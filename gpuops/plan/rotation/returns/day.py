@@ -413,6 +413,7 @@ def _longest_grace_s(
     night = policy.night_at(now)
     if night is None:
         return 0
+    # the load has no checkpoint grace: what the rest of the return does not need is the grace that this returns
     load = Load.of(desktops, (taken_vm.vm.host if taken_vm.vm else None for taken_vm in ml))
     times = ReturnTime(policy, durations, night.back_by)
     needed = max(times.needed(vm.host, load) for vm in desktops)

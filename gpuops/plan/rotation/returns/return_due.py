@@ -14,7 +14,7 @@ from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.window import Night
-from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, nights_called
+from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, longest_checkpoint_s, nights_called
 from gpuops.plan.rotation.taken_vms import vms_of
 
 _BETWEEN_CALLS: Final = timedelta(minutes=10)
@@ -61,10 +61,8 @@ def not_yet_due(
     away = [each for each in originals if each.taken and not (each.returned or each.given_up)]
     vms = [(each, vm) for each in away for vm in vms_of(each, inventory)[:1]]
     desktops = [vm for each, vm in vms if each.role is not Role.ML]
-    # the policy may have been changed since ML VMs were started: their checkpoints take as long as that night's says
-    policies = [policy, *(each.policy for each in away if each.policy is not None)]
-    grace_s = max((queued.checkpoint.grace_s for obeyed in policies for queued in obeyed.ml), default=0)
-    load = Load.of(desktops, (vm.host for each, vm in vms if each.role is Role.ML), grace_s)
+    ml_hosts = (vm.host for each, vm in vms if each.role is Role.ML)
+    load = Load.of(desktops, ml_hosts, longest_checkpoint_s(policy, away))
     due: dict[Night, datetime] = {}
     for night in nights:
         time = ReturnTime(policy, durations, night.back_by)

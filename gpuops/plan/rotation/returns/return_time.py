@@ -152,6 +152,16 @@ class ReturnTime:
         return rounds + canary
 
 
+def longest_checkpoint_s(policy: Policy, originals: Iterable[Original]) -> int:
+    """Return the longest checkpoint grace, in seconds, of the ML VMs of this policy and of the originals' policies.
+
+    The policy may have changed since the ML VMs were started: their checkpoints take as long as the policy of their
+    night allows.
+    """
+    policies = dict.fromkeys([policy, *(each.policy for each in originals if each.policy is not None)])
+    return max((queued.checkpoint.grace_s for obeyed in policies for queued in obeyed.ml), default=0)
+
+
 WAITS_PAST_DUE: Final = timedelta(hours=1)
 """How long a return goes on waiting after its desktops are due; without a window, how long it waits in all."""
 

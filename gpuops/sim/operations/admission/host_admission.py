@@ -70,6 +70,8 @@ def _reservations_fit(vm: VmEntity, host: HostEntity) -> None:
         others += [other.state for other in host.vms() if other.state.power is Power.SUSPENDED and other is not vm]
     free_mib = host.state.model.memory_mib - sum(other.reserved_mib for other in others)
     if vm.state.reserved_mib > free_mib:
+        if "no-memory-fault" in host.world.deviations:  # assumption: no-memory-fault
+            raise faults.will_not_power_on("Admission check failed for memory resource.")
         raise faults.no_memory(free_mib, vm.state.reserved_mib)
     free_mhz = host.state.model.capacity_mhz - sum(other.cpu_reservation_mhz for other in others)
     if vm.state.cpu_reservation_mhz > free_mhz:

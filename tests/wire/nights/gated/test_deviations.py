@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.api import Site, assumptions, catalog_of
+from gpuops.api import Site, assumptions, catalog_of, rotate_night
 from gpuops.api.first_contact import first_contact
+from gpuops.config.policy import parse_policy
 from gpuops.model.assumption import Standing
+from gpuops.model.desktops.evidence import Source
 from gpuops.model.prediction import PastPredictions
+from gpuops.plan.core.outcome import Report
 from gpuops.plan.doctor.assumptions import judge_assumptions
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import recreate
@@ -53,6 +56,43 @@ def test_a_desktop_whose_agent_does_not_answer_is_not_taken(vdi: Gated) -> None:
     assert vdi.suspended
     assert name not in vdi.suspended
     reasons = {choice.subject: choice.reason for choice in night.plan.choices}
+    assert "agent" in reasons[name]
+
+
+def test_without_a_gate_a_desktop_whose_agent_does_not_answer_is_not_taken_either(vdi: Gated) -> None:
+    """The policy names no broker, and its pool does not require what the broker tells: the target has one."""
+    deviate(vdi.server.world, ["broker-no-agent"])
+    name = "vdi-001"
+    vdi.use(name)
+    vdi.vm(name).state.cpu_usage_mhz = 60
+    vdi.pod.without_agent.add(vdi.vm(name).moid)
+    policy = parse_policy(
+        """
+version: 1
+name: vdi-parked
+windows: any
+pools:
+  - name: office
+    parked: true
+    select: {folder: vdi, name: "vdi-*", profile: "*-8q"}
+    idle: {cpu_below_mhz: 500}
+    owner: none
+ml:
+  queue: [{vm: ml-01}, {vm: ml-02}]
+limits: {desktops: 14}
+""",
+        "of the tests",
+    )
+
+    def night(site: Site) -> Report:
+        assert site.gates is not None
+        site.sources, site.gates = {Source.BROKER: site.gates}, None
+        return rotate_night(policy, site, apply=True)
+
+    report = vdi.run(night)
+    assert vdi.suspended
+    assert name not in vdi.suspended
+    reasons = {choice.subject: choice.reason for choice in report.plan.choices}
     assert "agent" in reasons[name]
 
 

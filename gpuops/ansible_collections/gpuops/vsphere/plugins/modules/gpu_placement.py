@@ -111,6 +111,12 @@ options:
     description:
       - A file of requests, YAML or CSV, in place of O(requests).
     type: path
+  mig_layout:
+    description:
+      - C(FILE:NAME), a layout of a file of NVIDIA's mig-parted or vgpu-device-manager. The answer is as if GPUs had the
+        GPU instances of this layout and no others - those of the hosts that O(requests[].host) names where all requests
+        name the same, else of all hosts.
+    type: str
   pin:
     description:
       - V(auto) - vGPUs are bound to their GPUs where the order of power-on or V(numa=required) depends on it. Default
@@ -232,7 +238,9 @@ def ask(module):
 
     params = module.params
     options = {name: params[name] for name in OPTIONS}
-    return gpu_placement(connection(module), params["requests"], params["file"], options, host_shell(module))
+    return gpu_placement(
+        connection(module), params["requests"], params["file"], options, host_shell(module), params["mig_layout"]
+    )
 
 
 def main():
@@ -242,6 +250,7 @@ def main():
             **HOST_SHELL,
             "requests": {"type": "list", "elements": "dict", "options": REQUEST},
             "file": {"type": "path"},
+            "mig_layout": {"type": "str"},
             **OPTIONS,
         },
         mutually_exclusive=[("requests", "file"), ("password", "password_file")],
