@@ -54,9 +54,14 @@ LIVE: Final = (
     "detach --vm moid:{vdi-01} --all",
     "rotate night --policy {policy} --yes",
     "rotate status --policy {policy}",
+    "idle --policy {policy}",
+    "idle --policy {policy} --explain moid:{vdi-01}",
+    "idle --policy {policy} --replay 7d",
     "rotate day --policy {policy} --yes",
     "history",
     "history -o csv",
+    "history show {night}",
+    "history show {night} -o csv",
     "sim ledger --ready-file {ready}",
 )
 
