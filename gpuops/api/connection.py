@@ -100,6 +100,7 @@ def connect(
         real = not vcenter.simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
         site.broker, site.measured = broker, where.measurements
+        site.policy_files = () if isinstance(where, Simulated) else where.policies
         site.no_guests = no_guests[0] if no_guests and returns is None else None
         _ask_sessions_of(site, where, environ, warn or (lambda line: None))
         site.notices = notice_way(where, environ, state_dir, warn)

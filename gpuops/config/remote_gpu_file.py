@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from gpuops.config.file import NOT_PARSED
+from gpuops.config.private_file import replaceable
 from gpuops.config.sections.section import Section, Text
 from gpuops.config.templates import templates
 from gpuops.config.wrong_value import reason
@@ -183,7 +185,11 @@ def load_program(named: str) -> RemoteProgram:
             message = f"no program {named!r} comes with gpuops, which knows {', '.join(known_programs())}"
             raise UsageError(message, hint=f"name a file of your own by its path: ./{named}.yaml")
         return load_remote_gpu(templates()[f"{FOLDER}/{named}.yaml"])
-    return load_remote_gpu(Path(named))
+    path = Path(named)
+    if path.exists() and (opening := replaceable(path)) is not None:  # a book in a database may name any path
+        message = f"{path} is not used, for its scripts run in guests: {opening.why}"
+        raise UsageError(message, hint=opening.fix)
+    return load_remote_gpu(path)
 
 
 def load_remote_gpu(path: Path) -> RemoteProgram:
@@ -210,5 +216,5 @@ def rendered(template: str, values: Mapping[str, Any]) -> str:
     world = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
     try:
         return world.from_string(template).render(**values)
-    except (TemplateError, TypeError, ArithmeticError) as error:
-        raise UsageError(f"the environment cannot be made: {error}", hint=_HINT) from error
+    except (TemplateError, AttributeError, *NOT_PARSED) as error:
+        raise UsageError(f"the environment cannot be made: {error or type(error).__name__}", hint=_HINT) from error

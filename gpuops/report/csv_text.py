@@ -30,11 +30,12 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows([_written(cell) for cell in row] for row in rows)
+    writer.writerows([cell_text(cell) for cell in row] for row in rows)
     return out.getvalue()
 
 
-def _written(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
+    """What is written of a cell, before commas and quotes are escaped."""
     if cell is None:
         return ""
     if isinstance(cell, datetime):

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from zoneinfo import ZoneInfo
 
 from gpuops.errors import NotConnected
+from gpuops.report.csv_text import cell_text
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.json_text import DocumentTexts
 from gpuops.report.layout import Shown, Text, TextTable, Tree
@@ -227,5 +228,5 @@ def merged_csv(tables: Mapping[str, str], column: str = SITE) -> str:
         if not header:
             header = [column, *first]
             writer.writerow(header)
-        writer.writerows([visible(site), *row] for row in rows)
+        writer.writerows([cell_text(site), *row] for row in rows)
     return out.getvalue()

@@ -23,14 +23,14 @@ from urllib.parse import quote, unquote
 
 from gpuops.config.file import read_text
 from gpuops.config.policy import parse_policy
-from gpuops.config.private_file import write_private
+from gpuops.config.private_file import replaceable, write_private
 from gpuops.config.vcenter.sites import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError
 from gpuops.execute.state.state_dir import prepare_state_dir
 from gpuops.runner.shared_targets import SharedTarget, exchange, shared_target
 from gpuops.runner.site_policy import Rotations, SitePolicy
-from gpuops.runner.taking_up import address_of, believed, named_in, policies_in
+from gpuops.runner.taking_up import address_of, believed, named_in, policies_in, without_commands
 
 _SUFFIX: Final = ".toml"
 
@@ -154,7 +154,13 @@ class LeavingTargets:
         refuse_one_login({*configured.targets, site}, os.environ)
         text, policies = believed(site, said, configured), policies_in(site, row)
         for file, policy in policies.items():
-            self._write(self._policy_file(file), policy)
+            kept = without_commands(policy, file)
+            self._write(self._policy_file(file), kept)
+            if kept != policy and not file.exists():
+                self.say(
+                    f"{site}: {file} is not on this machine: returns run none of the commands for guests that the "
+                    "database has of it"
+                )
         self._write(self.copy_of(site), text)
         self.shared.add(site)
         self.say(f"{site} was a target of runners, and nobody plays it")
@@ -180,9 +186,10 @@ class LeavingTargets:
             self.say(f"{error.message}: a target that is taken out while no runner goes on is not returned")
 
     def policy_of(self, file: Path) -> SitePolicy | None:
-        """A policy whose file is not there any more, as it was obeyed last; None = it is there, or was never obeyed."""
+        """A policy whose file is not there any more, or can be written by others, as it was obeyed last; None = it is
+        there, or was never obeyed. The database may name any path."""
         kept = self._policy_file(file)
-        if file.exists() or not kept.exists():
+        if not kept.exists() or (file.exists() and replaceable(file) is None):
             return None
         return SitePolicy(parse_policy(read_text(kept, error=TargetError), str(file), accepted_before=True), file)
 

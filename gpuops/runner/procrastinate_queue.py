@@ -14,20 +14,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
 from procrastinate.connector import BaseConnector
 from procrastinate.exceptions import AlreadyEnqueued, ConnectorException, UniqueViolation
 from procrastinate.jobs import DeleteJobCondition, Job, Status
-from procrastinate.manager import JobManager
+from procrastinate.manager import JobManager, NotificationCallback, get_channel_for_queues
 from psycopg import AsyncConnection, OperationalError
 from psycopg import Error as PostgresError
 from psycopg.errors import ForeignKeyViolation, InsufficientPrivilege
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from gpuops.errors import UsageError
+from gpuops.errors import StateDamaged, UsageError
+from gpuops.execute.journal.stores import refuse_transaction_pooler
 from gpuops.model.nights.runners import PolicyTurn, QueuedTurn, QueueStatus, RunnerSeen, TurnState
 from gpuops.runner.job_queue import HandedOver, Play, QueueAway
 
@@ -45,6 +46,8 @@ ENDS_S: Final = 3.0
 """For so long a worker that lost the database waits for what it plays: then it begins anew, and takes turns again."""
 AT_ONCE: Final = 64
 """Turns that one runner plays at a time: vCenters, each a process of its own."""
+LAST_RANK: Final = 9
+"""The highest rank: rows of runners that do not exist must not put a return off without end."""
 _TURN: Final = "gpuops.turn"
 _GOES_AWAY: Final = frozenset({"08", "53", "57"})
 """Classes of PostgreSQL's errors: of the connection, of its resources, of whoever stops it."""
@@ -72,10 +75,44 @@ SELECT CASE
 END FROM held
 """
 
+# Whoever may write into the tables can write rows that no runner wrote. These are chosen by the database, for some of
+# them cannot even be read: a time before year 1, arguments of 200 MB.
+_IS_TURN: Final = """
+coalesce(j.task_name = 'gpuops.turn' AND j.lock = j.queue_name AND j.scheduled_at IS NULL
+    AND pg_column_size(j.args) <= 4096 AND jsonb_typeof(j.args) = 'object'
+    AND jsonb_typeof(j.args -> 'site') = 'string' AND jsonb_typeof(j.args -> 'policy') = 'string', false)
+"""
+_REMOVE_FOREIGN_ROWS: Final = f"""
+DELETE FROM procrastinate_jobs j
+WHERE j.status = 'todo' AND j.queue_name = ANY(%(queues)s) AND NOT {_IS_TURN}
+RETURNING j.id
+"""  # noqa: S608 - text of this file alone
+_STALLED_TURNS: Final = f"""
+SELECT j.id, j.worker_id FROM procrastinate_jobs j LEFT JOIN procrastinate_workers w ON w.id = j.worker_id
+WHERE j.status = 'doing' AND (w.id IS NULL OR w.last_heartbeat < now() - make_interval(secs => %(dead_s)s))
+AND {_IS_TURN}
+"""  # noqa: S608 - text of this file alone
+_WORKERS: Final = """
+SELECT id, last_heartbeat, last_heartbeat >= now() - make_interval(secs => %(dead_s)s) AS lives
+FROM procrastinate_workers WHERE last_heartbeat BETWEEN '2000-01-01' AND now() + interval '1 day' ORDER BY id
+"""
+_TURNS: Final = f"""
+SELECT j.args, j.status::text AS status, j.worker_id, max(e.at) AS at FROM procrastinate_jobs j
+LEFT JOIN procrastinate_events e ON e.job_id = j.id AND e.at BETWEEN '2000-01-01' AND now()
+WHERE j.status IN ('todo', 'doing') AND {_IS_TURN} GROUP BY j.id ORDER BY j.id
+"""  # noqa: S608 - text of this file alone
+
 _SIGN_OF_LIFE: Final = """
 INSERT INTO procrastinate_workers (id, last_heartbeat) OVERRIDING SYSTEM VALUE VALUES (%(id)s, now())
 ON CONFLICT (id) DO UPDATE SET last_heartbeat = excluded.last_heartbeat
 """
+
+
+class HeldTurn(NamedTuple):
+    """A turn that a runner has, as far as giving it back needs."""
+
+    id: int
+    worker_id: int | None
 
 
 class OwnJobs(JobManager):
@@ -105,6 +142,9 @@ class OwnJobs(JobManager):
             return None
         if self.sites is not None:
             queues = [_digest(site) for site in self.sites()]
+            removed = await self.connector.execute_query_all_async(_REMOVE_FOREIGN_ROWS, queues=queues)
+            if removed:
+                _LOG.error("%d rows of the queue were removed: no runner wrote them", len(removed))
         try:
             return await super().fetch_job(queues, worker_id)
         except ConnectorException as error:
@@ -112,6 +152,16 @@ class OwnJobs(JobManager):
                 raise
             await self.update_heartbeat(worker_id)  # it was struck off
             return None
+
+    async def listen_for_jobs(
+        self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None
+    ) -> None:
+        """Take any notice as a reason to look for turns: every role that may connect can send one, with any text."""
+
+        async def look(*, channel: str, payload: str) -> None:
+            await on_notification(channel=channel, notification={"type": "job_inserted", "job_id": 0})
+
+        await self.connector.listen_notify(on_notification=look, channels=get_channel_for_queues(queues=queues))
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         """One that was broken off, because the database was lost and found while it ran, is offered again."""
@@ -122,14 +172,14 @@ class OwnJobs(JobManager):
         with self._noted(job):
             await self.give_back(job)
 
-    async def give_back(self, job: Job, silent_s: float | None = None) -> bool:
+    async def give_back(self, job: Job | HeldTurn, silent_s: float | None = None) -> bool:
         """Offers a job again that its runner has; whether it did. With `silent_s` only where that runner is silent."""
         for _ in range(2):
             with suppress(UniqueViolation):  # one was offered just now: the next try finds it
                 return await self._settle(job, silent_s=silent_s)
         return False
 
-    async def _settle(self, job: Job, status: str | None = None, silent_s: float | None = None) -> bool:
+    async def _settle(self, job: Job | HeldTurn, status: str | None = None, silent_s: float | None = None) -> bool:
         words = {"id": job.id, "worker": job.worker_id, "status": status, "silent_s": silent_s}
         return bool(await self.connector.execute_query_all_async(_SETTLE, **words))
 
@@ -159,6 +209,9 @@ class ProcrastinateQueue:
     """Implements `JobQueue`. `url` is a connection string of libpq."""
 
     def __init__(self, url: str) -> None:
+        self._url = url
+        self._is_checked = False
+        """Whether it is known that no pooler is in transaction mode between here and the database."""
         self._refusals: list[str] = []
         """Why the last connection could not be made; nothing where it could."""
         self._pool = AsyncConnectionPool(
@@ -179,7 +232,12 @@ class ProcrastinateQueue:
         self._task = self._app.task(name=_TURN, pass_context=True, retry=again)(self._run)
 
     async def _run(self, context: JobContext, site: str, policy: str, timestamp: int = 0) -> None:
-        """`timestamp`: since when it is due; it only tells two turns apart."""
+        """`timestamp`: since when it is due; it only tells two turns apart.
+
+        Raises ValueError for a turn of another vCenter than the one that its queue and its lock stand for.
+        """
+        if context.job.queue != _digest(site):
+            raise ValueError("a turn in the queue of another site")
         self._playing += 1
         try:
             await self._play_to_the_end(PolicyTurn(site, policy))
@@ -238,10 +296,18 @@ class ProcrastinateQueue:
             raise UsageError("the database has no tables of runners", hint="gpuops runner init makes them")
 
     async def _is_there(self) -> bool:
+        """Raises UsageError for a pooler in transaction mode: it drops the notices and the prepared statements of a
+        session."""
         with self._told():
             found = await self._app.connector.execute_query_all_async(
                 "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS there"
             )
+        if not self._is_checked:
+            try:
+                await asyncio.to_thread(refuse_transaction_pooler, self._url)
+            except StateDamaged as error:
+                raise QueueAway(error.message, hint=_HELP) from error
+            self._is_checked = True
         return bool(found[0]["there"])
 
     async def offer(self, turn: PolicyTurn, since: datetime) -> bool:
@@ -310,26 +376,18 @@ class ProcrastinateQueue:
             for job in tuple(self._jobs.untold):
                 await self._jobs.give_back(job)
                 self._jobs.untold.remove(job)
-            found = list(await self._jobs.get_stalled_jobs(seconds_since_heartbeat=TAKEN_FOR_DEAD_S))
-            return sum([await self._jobs.give_back(job, TAKEN_FOR_DEAD_S) for job in found])
+            rows = await self._app.connector.execute_query_all_async(_STALLED_TURNS, dead_s=TAKEN_FOR_DEAD_S)
+            return sum([await self._jobs.give_back(HeldTurn(**row), TAKEN_FOR_DEAD_S) for row in rows])
 
     async def status(self) -> QueueStatus:
         query = self._app.connector.execute_query_all_async
         with self._told():
-            workers = await query(
-                "SELECT id, last_heartbeat, last_heartbeat >= now() - make_interval(secs => %(dead_s)s) AS lives "
-                "FROM procrastinate_workers ORDER BY id",
-                dead_s=TAKEN_FOR_DEAD_S,
-            )
-            jobs = await query(
-                "SELECT j.args, j.status::text AS status, j.worker_id, max(e.at) AS at FROM procrastinate_jobs j "
-                "LEFT JOIN procrastinate_events e ON e.job_id = j.id "
-                "WHERE j.status IN ('todo', 'doing') GROUP BY j.id ORDER BY j.id"
-            )
+            workers = await query(_WORKERS, dead_s=TAKEN_FOR_DEAD_S)
+            jobs = await query(_TURNS)
         runners = tuple(RunnerSeen(each["id"], each["last_heartbeat"], lives=each["lives"]) for each in workers)
         living = [each.number for each in runners if each.lives]
         if self._jobs.number in living:
-            self._rank = living.index(self._jobs.number)
+            self._rank = min(living.index(self._jobs.number), LAST_RANK)
         turns = tuple(
             QueuedTurn(
                 PolicyTurn(each["args"]["site"], each["args"]["policy"]),

@@ -3,21 +3,26 @@
 Whoever writes there must not have a password of this machine sent to an address of their choice, nor a command run. So
 of an address that this machine's configuration file names, under whatever target, that file's settings are taken; of
 another one only where `[fleet].vcenters` has its name, over TLS that is verified, and no command, proxy or receiver of
-notices that the row names.
+notices that the row names. Nor are commands for guests run that the policies in the row name: those of this machine's
+own files are.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpuops.config.file import parse_json
+from gpuops.config.policy import parse_policy
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import SERVED, SIMULATED
 from gpuops.config.vcenter.targets import Configuration, NamedTarget, parsed_configuration
-from gpuops.errors import Refused, StateDamaged
+from gpuops.config.yaml_file import parse_yaml
+from gpuops.errors import PolicyError, Refused, StateDamaged
 from gpuops.runner.shared_targets import HELP, SharedTarget
 
 _BELIEVED: Final = (
@@ -52,6 +57,23 @@ def policies_in(site: str, row: SharedTarget) -> dict[Path, str]:
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
         raise StateDamaged(f"the policies of {site} in the database of runners are none", hint=HELP)
     return {Path(file): text for file, text in found.items()}
+
+
+def without_commands(policy: str, file: Path) -> str:
+    """The text of a policy without the `hook` of any checkpoint; as it stands where it has none, or is no policy.
+
+    A return then gives a guest the same time to keep its work while it shuts down.
+    """
+    with suppress(PolicyError):
+        if any(entry.checkpoint.hook for entry in parse_policy(policy, str(file), accepted_before=True).ml):
+            return json.dumps(_without_hooks(parse_yaml(policy, str(file))), ensure_ascii=False)
+    return policy
+
+
+def _without_hooks(section: Any) -> Any:
+    if isinstance(section, dict):
+        return {key: _without_hooks(section[key]) for key in section if key != "hook"}
+    return [_without_hooks(each) for each in section] if isinstance(section, list) else section
 
 
 def believed(site: str, said: Configuration, configured: Configuration) -> str:

@@ -6,7 +6,7 @@ python -m tests.bench results [NAME ...]    the same, and their sections of RESU
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
 firstcome, pool, departures, migrations, ablation, filling, lookahead, ownstarts, batch, defrag, numa, rotation, shares,
 jobs, night, executor, journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, diagnosis,
-page, sites, runners
+page, sites, runners, services
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ MODULES = {
     "page": "tests.bench.services.report_page",
     "sites": "tests.bench.reads.sites",
     "runners": "tests.bench.services.runners",
+    "services": "tests.bench.services.load",
 }
 
 

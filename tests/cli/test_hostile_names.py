@@ -54,9 +54,13 @@ LIVE: Final = (
     "detach --vm moid:{vdi-01} --all",
     "rotate night --policy {policy} --yes",
     "rotate status --policy {policy}",
+    "idle --policy {policy}",
+    "idle --policy {policy} --explain moid:{vdi-01}",
     "rotate day --policy {policy} --yes",
     "history",
     "history -o csv",
+    "history show {night}",
+    "history show {night} -o csv",
     "sim ledger --ready-file {ready}",
 )
 
@@ -154,7 +158,8 @@ def test_no_view_of_a_vcenter_obeys_them(
         monkeypatch.setenv("GPUOPS_VCENTER", f"sim@{ready}")
         refs = {vm.name.removesuffix(tail): vm.moid for vm in server.world.by_type("VirtualMachine")}
         for words in LIVE:
-            shown = run(words, policy=policy(tmp_path, tail), ready=ready, **refs)
+            night = json.loads(run("history -o json").stdout)["nights"][-1]["night"] if "{night}" in words else ""
+            shown = run(words, policy=policy(tmp_path, tail), ready=ready, night=night, **refs)
             require_harmless(words, shown)
             assert shown.exit_code in (0, 3), (words, shown.stderr)
             assert codes.setdefault(words, lines(shown)) == lines(shown), (words, shown.stdout, shown.stderr)

@@ -160,3 +160,28 @@ def test_a_program_is_named_or_is_a_file(tmp_path: Path) -> None:
     assert load_program(str(tmp_path / "mine.yaml")).name == "mine"
     with pytest.raises(GpuopsError, match=r"none\.yaml"):
         load_program(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ shares.append(1) }}", "{% include '/etc/passwd' %}", "{% import 'os' as os %}", "{{ 'x' * 10 ** 15 }}",
+        "{% for each in range(10 ** 9) %}x{% endfor %}", "{{ '%d'|format('x') }}", "{{ 1 / 0 }}",
+        "{{ shares[99].told }}", "{{ '{0.__class__}'.format(1) }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)  # fmt: skip
+def test_a_template_reaches_nothing_and_fails_in_one_line(template: str) -> None:
+    shares = [{"address": "10.0.0.1", "port": 1, "gpu": 0, "memory_mib": 1, "told": ""}]
+    with pytest.raises(UsageError, match="the environment cannot be made: ") as refused:
+        rendered(template, {"lease": "a1", "shares": shares, "key_file": "/k"})
+    assert len(shares) == 1 and "\n" not in refused.value.message
+
+
+def test_a_file_that_others_can_write_is_no_program(tmp_path: Path) -> None:
+    """Whoever writes into the database of pools may name any path, and its scripts run in guests."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(TEXT.replace("program: lupine", "program: mine"), encoding="utf-8")
+    mine.chmod(0o666)
+    with pytest.raises(UsageError, match="its scripts run in guests: others can write"):
+        load_program(str(mine))

@@ -11,12 +11,18 @@ from time import monotonic, sleep
 
 import pytest
 
+from gpuops.model.notice import Notice, NoticeKind
 from gpuops.notify import sending
 from gpuops.notify.watch import send_test
-from tests.notify.conftest import Webhook
-from tests.notify.test_watch import Told, state
+from gpuops.report.notice import notice_text
+from tests.notify.conftest import MailServer, Webhook
+from tests.notify.test_watch import HOSTILE, NOW, Told, state
 
 __all__ = ["state"]
+EXPECTED_HEADERS = {
+    "auto-submitted", "content-transfer-encoding", "content-type", "date", "from", "message-id", "mime-version",
+    "subject", "to", "x-application",
+}  # fmt: skip
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 3000000000\r\n\r\n"
 
 
@@ -72,3 +78,19 @@ def test_a_reply_without_end_ends_with_the_time_or_the_memory_that_it_has(
     assert monotonic() - began < 60
     assert receipt.trouble in {trouble, "it ended in MemoryError"}
     assert [each.name for each in threading.enumerate() if each.name == "gpuops-notice"] == []
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize(
+    "hostile",
+    [HOSTILE, "x\r\n\r\nbody", "x\r\n.\r\nQUIT\r\n", "x" * 5000 + "\nBcc: a@b", "\u2028Bcc: a@b"],
+    ids=["header", "body", "end", "long", "separator"],
+)
+def test_no_name_writes_a_header_a_recipient_or_a_mail_of_its_own(mail_server: MailServer, hostile: str) -> None:
+    notice = Notice(NoticeKind.ALARM, hostile, (hostile,), NOW, hostile, (hostile,), hostile)
+    told = Told(Path(), mail_server.url)
+    assert [receipt.trouble for receipt in sending.send_once(told.way, notice_text(notice))] == [""]
+    (mail,) = mail_server.mails
+    assert mail["Bcc"] is None and mail["To"] == "ops@example.com"
+    assert len(mail.get_all("Subject", [])) == 1
+    assert {*map(str.lower, mail.keys())} <= EXPECTED_HEADERS

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.report.csv_text import csv_text
+from gpuops.report.sites import merged_csv
 
 SIGNS = "=+-@\t\r\n＝＋－＠"
 
@@ -36,3 +37,7 @@ def test_every_name_is_one_cell_that_computes_nothing(names: list[str]) -> None:
 def test_figures_moments_and_what_is_unknown() -> None:
     row = (1, -0.5, None, datetime(2026, 11, 20, 21, tzinfo=UTC), "a, b", True)
     assert csv_text(("n",) * 6, [row]) == 'n,n,n,n,n,n\n1,-0.5,,2026-11-20T21:00:00+00:00,"a, b",True\n'
+
+
+def test_a_table_of_several_sites_computes_nothing_of_their_names() -> None:
+    assert merged_csv({"=1+1": "vm\nml-01\n", "@muc": "vm\n'=x\n"}) == "site,vm\n'=1+1,ml-01\n'@muc,'=x\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from gpuops.config.file import parse_toml
+from gpuops.config.file import parse_json, parse_toml
 from gpuops.runner.leaving import leaving
 from gpuops.runner.site_policy import Rotations
 from tests.execute.journal.postgres import PASSWORD, Server
@@ -238,6 +238,30 @@ def test_of_a_row_neither_command_nor_proxy_is_believed(database: Database, tmp_
     own = machine.obeyed.configuration_of("prod")
     assert own is not None
     assert set(parse_toml(own.read_text(encoding="utf-8"))["targets"]["prod"]) == {"host", "username", "rotations"}
+
+
+@pytest.mark.parametrize("is_here", [False, True])
+def test_of_a_policy_no_command_is_believed_but_those_of_the_own_file(
+    database: Database, tmp_path: Path, is_here: bool
+) -> None:
+    """Whoever writes into the database must not have a command run in a guest."""
+    left_alone(database, tmp_path, "vc-prod")
+    ((text,),) = database.do("SELECT policies FROM runner_targets")
+    hooked = str(text).replace("ml: {", "ml: {checkpoint: {grace_s: 60, hook: {program: /opt/evil, arguments: -x}}, ")
+    assert hooked != text
+    database.do(f"UPDATE runner_targets SET policies = $row${hooked}$row$")
+    (file,) = (Path(each) for each in parse_json(hooked))
+    own = file.read_text(encoding="utf-8")
+    file.unlink()
+    if is_here:
+        file.write_text(own, encoding="utf-8")
+        file.chmod(0o666)  # somebody on this machine writes it, and names it in the database
+        file.write_text(parse_json(hooked)[str(file)], encoding="utf-8")
+    machine = Machine(tmp_path / "one", database.url, "munich")
+    assert (machine.begin(), machine.look()) == ([], ["prod"])
+    (played,) = machine.known["prod"].values()
+    assert played.policy.ml and not played.policy.commands
+    assert "/opt/evil" not in played.file.read_text(encoding="utf-8")
 
 
 @pytest.mark.long

@@ -1,14 +1,16 @@
-"""Table: controls against the threats S1 to S24, the edit that takes each away, the test that misses it."""
+"""Tables: what SECURITY.md claims, and the tests that show it; controls against the threats S1 to S24, the edit that
+takes each away, and the test that misses it.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutants.table import Edit, TextEdit
+from tests.mutants.table import ROOT, Edit, TextEdit
 
 HERE: Final = Path(__file__).parent
 
@@ -39,3 +41,25 @@ def removals(names: Sequence[str] = ()) -> tuple[Removal, ...]:
     if len({each.name for each in found}) != len(found):
         raise ValueError("two removals have one name")
     return tuple(each for each in found if not names or each.name in names or each.threat in names)
+
+
+def claims() -> dict[str, tuple[str, ...]]:
+    """The tests that show each claim of SECURITY.md, by its words there."""
+    entries = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
+    return {entry["says"]: tuple(entry["tests"]) for entry in entries}
+
+
+def claimed() -> Iterator[str]:
+    """Each part of a row of the table in SECURITY.md, and the sentence on `--insecure`."""
+    for line in (ROOT / "SECURITY.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| ") and not line.startswith("| From |"):
+            yield from (part.strip() for part in line.strip("|").split("|")[1].split(";"))
+        elif line.startswith("`--insecure`"):
+            yield line
+
+
+def is_test(node: str) -> bool:
+    """Whether there is a test of that node id."""
+    file, _, name = node.partition("::")
+    path = ROOT / file
+    return path.is_file() and f"def {name.partition('[')[0].rpartition('::')[2]}(" in path.read_text(encoding="utf-8")

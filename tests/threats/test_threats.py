@@ -9,7 +9,7 @@ import pytest
 
 from tests.mutants.table import ROOT, check
 from tests.sample import every_nth
-from tests.threats.table import WAITING, Removal, removals
+from tests.threats.table import WAITING, Removal, claimed, claims, is_test, removals
 
 THREATS = {f"S{number}" for number in range(1, 25)}
 
@@ -17,14 +17,19 @@ THREATS = {f"S{number}" for number in range(1, 25)}
 @pytest.mark.parametrize("removal", removals(), ids=lambda removal: removal.name)
 def test_a_removal_is_of_the_code_as_it_is(removal: Removal) -> None:
     check(removal.edits)
-    file, _, name = removal.test.partition("::")
-    assert f"def {name.partition('[')[0].rpartition('::')[2]}(" in (ROOT / file).read_text(encoding="utf-8")
+    assert is_test(removal.test)
 
 
 def test_every_threat_has_one_or_waits_for_what_it_threatens() -> None:
     shown = {removal.threat for removal in removals()}
     assert shown.isdisjoint(WAITING)
     assert shown | {*WAITING} == THREATS
+
+
+def test_each_claim_has_tests_and_no_other_is_shown() -> None:
+    assert sorted(claims()) == sorted(claimed())
+    tests = {test for shown in claims().values() for test in shown}
+    assert all(claims().values()) and [test for test in sorted(tests) if not is_test(test)] == []
 
 
 @pytest.mark.long

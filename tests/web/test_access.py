@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import doctest
+from hmac import compare_digest
 
 import pytest
 
@@ -160,3 +161,17 @@ def test_a_host_header_names_the_address_or_a_name_of_the_service(host: str, rea
     assert named.answers_to([(b"host", host.encode("latin-1"))], reached) is answered
     assert not named.answers_to([(b"host", host.encode("latin-1"))] * 2, reached), "said twice"
     assert not named.answers_to([], reached)
+
+
+@pytest.mark.parametrize("told", ["", "ann", f"ann:{PASSWORD}", f"ann:{PASSWORD[:-1]}", "nobody:" + "x" * 5000])
+def test_a_password_is_compared_with_all_in_constant_time(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was told, digests of one length are compared in full, one after another: no answer comes sooner."""
+    compared: list[tuple[int, int]] = []
+
+    def compare(first: bytes, second: bytes) -> bool:
+        compared.append((len(first), len(second)))
+        return compare_digest(first, second)
+
+    monkeypatch.setattr(access.hmac, "compare_digest", compare)
+    PASSWORDS.lets_in(basic(told), "127.0.0.1")
+    assert compared == [(64, 64)] * len(PASSWORDS.digests)

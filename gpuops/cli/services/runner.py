@@ -107,16 +107,16 @@ def runner_run(
     file, text = _file_and_text()
     configured = parsed_configuration(text, file)
     url, state_dir = _database(common, configured), default_state_dir()
-    leaving = LeavingTargets(state_dir / "leaving", output.note, url)
+    leaving = LeavingTargets(state_dir / "leaving", _say, url)
     environment = {"GPUOPS_JOURNAL_URL": url}
     with ExitStack() as stack:
         copy = Path(stack.enter_context(TemporaryDirectory(prefix="gpuops-runner-")), file.name)
         obeyed = ObeyedConfiguration(
-            file, text, common.vcenter, partial(_database, common), url, copy, environment, output.note,
+            file, text, common.vcenter, partial(_database, common), url, copy, environment, _say,
             leaving,
         )  # fmt: skip
         rotations = obeyed.begin(wall_clock())
-        alarm = OverdueAlarm(state_dir, url, lambda: parsed_configuration(obeyed.text, file), os.environ, output.note)
+        alarm = OverdueAlarm(state_dir, url, lambda: parsed_configuration(obeyed.text, file), os.environ, _say)
         told = stack.enter_context(served(address, STALE_S)) if address is not None else None
         collect_garbage_often()
         tell_systemd(BEGUN)
@@ -246,8 +246,8 @@ async def _run(
     from gpuops.runner.service import Service
 
     async with ProcrastinateQueue(url).opened() as queue:
-        children = Children(obeyed.environment, obeyed.configuration_of, output.note)
-        service = Service(queue, rotations, children, output.note, configured=obeyed.read_anew)
+        children = Children(obeyed.environment, obeyed.configuration_of, _say)
+        service = Service(queue, rotations, children, _say, configured=obeyed.read_anew)
         service.returned_all = obeyed.leaving.returned
         service.share, service.alarm = obeyed.share, alarm.look
         if health is not None:
@@ -255,12 +255,19 @@ async def _run(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, service.end)
-        output.note(told(rotations))
+        _say(told(rotations))
         try:
             await queue.require()
         except QueueAway as away:  # returns are due all the same
-            output.note(away.message)
+            _say(away.message)
         await service.run()
+
+
+def _say(line: str) -> None:
+    """Writes a line of the runner's log: names in it may come from the database, or from a process that it started."""
+    from gpuops.report.text import visible
+
+    output.note(visible(line))
 
 
 def _url(common: CommonOptions) -> str:

@@ -84,6 +84,8 @@ class Destination:
     """The login to guests of its VMs that the target names; None = it names none."""
     measurements: MeasurementSettings = UNSAID
     """What is measured of it, and where that lies."""
+    policies: tuple[Path, ...] = ()
+    """The files of its policies."""
 
 
 def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = False) -> str | None:

@@ -226,7 +226,14 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         broker=_broker(meant.name, named, environ),
         guest=named.guest if named is not None else None,
         measurements=_measured(named),
+        policies=_policies(named),
     )
+
+
+def _policies(named: NamedTarget | None) -> tuple[Path, ...]:
+    if named is None:
+        return ()
+    return (*([named.policy] if named.policy is not None else []), *named.rotations)
 
 
 def _measured(named: NamedTarget | None) -> MeasurementSettings:

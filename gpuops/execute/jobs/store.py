@@ -18,6 +18,7 @@ from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, Strin
 from sqlalchemy import delete as deleting
 from sqlalchemy import text as sql_text
 
+from gpuops.config.file import NOT_PARSED
 from gpuops.errors import Locked, Refused, StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
@@ -200,7 +201,7 @@ class JobStore:
                 )
                 for row in rows
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError) as error:
+        except (AttributeError, *NOT_PARSED) as error:
             raise StateDamaged(
                 f"the jobs of this vCenter cannot be read: {error}", hint="use the gpuops that wrote them"
             ) from error

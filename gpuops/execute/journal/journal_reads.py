@@ -20,6 +20,7 @@ from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
 from gpuops.execute.journal.stores import look_into_store
 from gpuops.execute.state.lock import LockHold
 from gpuops.model.nights.journal import GivenUp
+from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 
@@ -55,6 +56,9 @@ class JournalReads:
         self.clock = clock
         self.hold: LockHold | None = None
         """The lock of this machine that its run holds; None = it does not know of one."""
+        self.own_commands: Callable[[], frozenset[GuestCommand]] | None = None
+        """Reads the commands for guests that policy files of this machine name; None = the journal is a file of this
+        machine, and commands of its policies are run as they stand."""
         self.unlocked: StateDamaged | None = None
         """Why a return that is only looked at would go on without the lock."""
 

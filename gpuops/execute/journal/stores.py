@@ -8,6 +8,7 @@ where the writer saw it.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -86,6 +87,13 @@ def open_database(text: str, **told: str) -> Database:
     event.listen(engine, "first_connect", partial(_refuse_transaction_pooler, engine, shown(url)))
     event.listen(engine, "connect", _make_commits_durable)
     return Database(engine, shown(url), **told)
+
+
+def refuse_transaction_pooler(text: str) -> None:
+    """Raise UsageError where the database at that URL is reached through a pooler in transaction mode, and StateDamaged
+    where it does not answer. Changes nothing."""
+    with closing(open_database(text)) as database, database.reading():
+        pass  # the first connection of a database is checked
 
 
 def shown(url: URL) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Connection, delete, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from gpuops.config.file import NOT_PARSED
 from gpuops.errors import Locked, StateDamaged, UsageError
 from gpuops.execute.journal.database import Database
 from gpuops.execute.pool.tables import alone, found_database, leases_table, made_database, pools_table
@@ -211,7 +212,7 @@ def _encoded(value: object) -> str:
 def _decoded(body: str, kind: type[Value], pool: str) -> Value:
     try:
         return msgspec.convert(with_field_names(kind, msgspec.json.decode(body)), type=kind)
-    except msgspec.MsgspecError as error:
+    except (*NOT_PARSED, msgspec.MsgspecError) as error:
         raise StateDamaged(
             f"the book of pool {pool} cannot be read: {error}", hint="bring it back from a backup; nothing is lent"
         ) from error

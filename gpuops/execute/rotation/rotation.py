@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, StateDamaged, UsageError
 from gpuops.execute.jobs.night_jobs import with_jobs
 from gpuops.execute.jobs.nightly import told_before_return
@@ -22,7 +21,14 @@ from gpuops.execute.rotation.setup import require_setup
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.rotation.watch_state import refuse_beside_watch
 from gpuops.execute.runs.exclusion import no_change_open
-from gpuops.execute.runs.nights import NightVms, known_originals, last_policy, policies_of, remembered_policy
+from gpuops.execute.runs.nights import (
+    NightVms,
+    known_originals,
+    last_policy,
+    own_policy,
+    policies_of,
+    remembered_policy,
+)
 from gpuops.execute.runs.run_kind import EXCLUSIVE_RUNS, ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_of, once_agreed
 from gpuops.execute.site.vcenter_wait import VcenterWait
@@ -165,6 +171,8 @@ def rotate(
     A policy that cannot be read is raised, unless nights are to be returned that are under policies of their own.
     Where a VM of a cluster does not start, those of it that did are stopped again.
     """
+
+    site.said_policy = policy if isinstance(policy, Policy) else None
 
     def run(apply: bool, consent: Consent) -> Report:
         if asks and kind.takes:
@@ -369,6 +377,7 @@ def resume(
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         left_open = journal.open_runs(ROTATION_RUNS) if journal else ()
+        policy = own_policy(left_open[-1].policy, journal) if left_open else None
     if not left_open:
         nothing = NOTHING_CUT_OFF if journal else NO_JOURNAL
         return Report(None, site.vcenter.inventory(), nothing, applied=apply)
@@ -381,7 +390,7 @@ def resume(
         consent = _taken_back_first(consent, site, told, asks=asks)
     report = rotate(
         kind,
-        parse_policy(last.policy, "the journal", accepted_before=True),
+        policy,
         site,
         apply=apply,
         consent=consent,

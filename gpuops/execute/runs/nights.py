@@ -13,6 +13,7 @@ from gpuops.errors import PolicyError, UsageError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site.ports import Vcenter
+from gpuops.model.nights.ml_queue import GuestCommand
 from gpuops.model.nights.night_record import Original
 from gpuops.model.nights.rotation import LATE, Policy
 from gpuops.model.stored import to_stored
@@ -70,7 +71,7 @@ class NightVms:
                 suspended_at=saved.suspended_at,
                 started_at=saved.started_at,
                 unsure=key in state.lost and now - state.lost[key] < LATE,
-                policy=_parsed(saved.policy) if saved.policy else None,
+                policy=_remembered(saved.policy, self._journal) if saved.policy else None,
                 leases=frozenset(state.leases.get(saved.night, ())),
                 given_up=saved.returned is not None and saved.vm in state.given_up,
                 closes_late=key in state.lost_closes and now - state.lost_closes[key] < LATE,
@@ -129,11 +130,26 @@ def note_later_starts(originals: Iterable[Original], inventory: Inventory, vcent
     )
 
 
+def own_policy(text: str, journal: Journal | None) -> Policy:
+    """The policy of this text in the journal. Raises PolicyError.
+
+    Where others can write the journal, it is without commands that no policy file of this machine names: whoever may
+    write into the database must not have a command run in a guest.
+    """
+    return _parsed(text, journal.own_commands() if journal is not None and journal.own_commands is not None else None)
+
+
 @lru_cache(maxsize=16)
-def _parsed(text: str) -> Policy | None:
-    """Once for all the VMs of a night; None = this version cannot read it, and the policy that is said speaks."""
+def _parsed(text: str, own: frozenset[GuestCommand] | None) -> Policy:
+    """Once for all the VMs of a night."""
+    policy = parse_policy(text, "the journal", accepted_before=True)
+    return policy if own is None else policy.with_commands(own)
+
+
+def _remembered(text: str, journal: Journal) -> Policy | None:
+    """None = this version cannot read it, and the policy that is said speaks."""
     try:
-        return parse_policy(text, "the journal", accepted_before=True)
+        return own_policy(text, journal)
     except PolicyError:
         return None
 
@@ -164,7 +180,7 @@ def last_policy(journal: Journal | None) -> Policy | None:
     """The last night's policy; None = the journal knows of no night. The lease on its lock VM keeps rotations of other
     machines away."""
     text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
-    return parse_policy(text, "the journal", accepted_before=True) if text else None
+    return own_policy(text, journal) if text else None
 
 
 def remembered_policy(journal: Journal | None) -> Policy:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from gpuops import clock as time_here
-from gpuops.errors import GpuopsError, say_applied
+from gpuops.errors import GpuopsError, PolicyError, say_applied
 from gpuops.execute.site.host_shell import HostShell, ShelledHosts, with_vgpus
 from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.policy_reads import NO_SOURCES, with_policy_reads
@@ -23,6 +24,7 @@ from gpuops.model.vcenter.inventory import Inventory
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.model.devices.catalog import Catalog
+    from gpuops.model.nights.ml_queue import GuestCommand
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.target import BrokerTarget
     from gpuops.plan.core.outcome import Outcome, Report
@@ -98,6 +100,10 @@ class Site:
     asked."""
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
+    policy_files: tuple[Path, ...] = ()
+    """The policies that the configuration file of this machine names for the vCenter."""
+    said_policy: Policy | None = None
+    """The policy that the present run was given; None = none."""
     measured: MeasurementSettings = UNSAID
     """What is measured, how long that is kept, and where."""
     notices: NoticeWay | None = None
@@ -136,6 +142,18 @@ class Site:
     def with_health(self, inventory: Inventory) -> Inventory:
         """The snapshot with the health of GPUs, where the target's entry lets hosts be asked for it."""
         return inventory if self.gpu_health is None else self.gpu_health(inventory)
+
+    def _own_commands(self) -> frozenset[GuestCommand]:
+        """The commands for guests that policy files of this machine name, those that nobody else can write."""
+        from gpuops.config.policy import load_policy
+        from gpuops.config.private_file import replaceable
+
+        policies = [self.said_policy] if self.said_policy is not None else []
+        for file in self.policy_files:
+            with suppress(PolicyError, OSError):  # it names no command that could be run
+                if replaceable(file) is None:
+                    policies.append(load_policy(file))
+        return frozenset(command for policy in policies for command in policy.commands)
 
     def close(self) -> None:
         self.closing.close()
@@ -197,6 +215,7 @@ class Site:
                 hold = stack.enter_context(locked(self.state_dir, vcenter, now, alone=alone, doing=doing))
             journal = Journal.open(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
             journal.hold = hold
+            journal.own_commands = cache(self._own_commands) if self.journal_url else None
             with closing(journal):
                 yield journal
 
@@ -209,6 +228,7 @@ class Site:
         if journal is None:
             yield None
             return
+        journal.own_commands = cache(self._own_commands) if self.journal_url else None
         with closing(journal):
             yield journal
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
@@ -56,8 +56,16 @@ class Checkpoint:
     grace_s: int = 0
     hook: GuestCommand | None = None
     """None = the guest is only asked to shut down."""
+    withheld: GuestCommand | None = None
+    """The hook that a shared journal names, and no policy file of this machine: it is not run."""
     every_s: int | None = None
     """The guest keeps its work by itself so often, counted from its start; None = it does not, or nobody has said."""
+
+    def within(self, own: Collection[GuestCommand]) -> Checkpoint:
+        """The same, without a hook that is not one of these."""
+        if self.hook is None or self.hook in own:
+            return self
+        return replace(self, hook=None, withheld=self.hook)
 
     def lost_s(self, started: datetime | None, now: datetime) -> float | None:
         """The seconds of work that are lost when the VM is stopped now; None = not known when it was started."""

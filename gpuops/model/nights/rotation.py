@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from enum import StrEnum
@@ -13,7 +13,7 @@ from gpuops.model.desktops.evidence import BY_DEFAULT, Source
 from gpuops.model.lent_by_night import LentByNight
 from gpuops.model.measurements.measurement import CPU_MHZ
 from gpuops.model.nights.fair_share import FairShare
-from gpuops.model.nights.ml_queue import MlStop, QueuedVm
+from gpuops.model.nights.ml_queue import GuestCommand, MlStop, QueuedVm
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night, Window, moments
@@ -244,6 +244,15 @@ class Policy:
     """SHA-256 of the file."""
     text: str = field(default="", repr=False)
     """The file's own text: kept with the night, so that the morning obeys the same policy."""
+
+    @property
+    def commands(self) -> frozenset[GuestCommand]:
+        """The commands that a return runs in guests before it stops them."""
+        return frozenset(entry.checkpoint.hook for entry in self.ml if entry.checkpoint.hook is not None)
+
+    def with_commands(self, own: Collection[GuestCommand]) -> Policy:
+        """The same, of whose commands these alone are run."""
+        return replace(self, ml=tuple(replace(entry, checkpoint=entry.checkpoint.within(own)) for entry in self.ml))
 
     @property
     def gates(self) -> bool:

@@ -100,7 +100,7 @@ class HorizonEndpoint:
 
     def _authenticate(self, operation: str, told: Any) -> Outgoing:
         if operation == "login":
-            if (told["username"], told["password"]) != self._login or told["domain"].upper() != DOMAIN:
+            if (told["username"], told["password"]) != self._login or str(told["domain"]).upper() != DOMAIN:
                 return _json(401, {"error_message": "Unable to authenticate."})
             refresh = secrets.token_urlsafe(32)
             self._refresh.add(refresh)

@@ -249,6 +249,21 @@ def test_a_client_that_sends_no_request_is_left(monkeypatch: pytest.MonkeyPatch)
         assert asked(port)[2] == "hello"
 
 
+class Large(GetHandler):
+    def page(self, path: str) -> tuple[int, str, bytes]:
+        return 200, "text/plain", b"x" * 10_000_000
+
+
+@pytest.mark.parametrize("sent", [b"GET /metrics HTTP/1.1\r\n\r\n" * 500, b"GET / HTTP/1.1\r\nX: " + b"y" * 60_000])
+def test_clients_that_take_no_answer_or_end_no_request_shut_nobody_out(sent: bytes) -> None:
+    with listening(OPTION, ("127.0.0.1", 0), Large) as port, ExitStack() as stack:
+        for _ in range(http_listener.MOST_AT_ONCE + 4):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)).sendall(sent)
+        began_s = passed_s()
+        assert len(asked(port)[2]) == 10_000_000
+        assert passed_s() - began_s < http_listener.SILENT_S / 2
+
+
 def test_requests_that_are_none_end_nothing() -> None:
     with listening(OPTION, ("127.0.0.1", 0), Hello) as port:
         for nonsense in (b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01" * 50, b"GET / HTTP/9.9\r\n\r\n", b"G" * 70_000):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
-from gpuops.errors import Refused
+from gpuops.errors import Refused, StateDamaged
 from gpuops.execute.jobs import store as job_store
-from gpuops.execute.jobs.store import JobChanged, JobStore
+from gpuops.execute.jobs.store import JobChanged, JobStore, _job_text, _jobs
 from gpuops.execute.journal import Journal
+from gpuops.execute.journal.stores import make_file
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 
@@ -119,3 +123,17 @@ def test_of_many_that_submit_and_begin_it_at_once_one_does(store: JobStore) -> N
     [job] = store.read()
     assert sorted(told)[:7] == ["lost"] * 7 and job.attempt is not None
     assert job.attempt.vm_name in told and (job.attempt.number, len(job.records)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "body", ["null", "5", "[]", '"x"', "{}", "", "{", "[" * 100_000, "9" * 5000, '{"run_time": 1e300}', '{"mounts": 5}']
+)
+def test_a_row_that_somebody_else_wrote_is_named_and_ends_in_no_error_of_ours(tmp_path: Path, body: str) -> None:
+    store = JobStore("vc", tmp_path)
+    [job] = submitted(store, FIT)
+    text = json.loads(_job_text(job.job))
+    for row in (body, json.dumps({**text, **json.loads(body)}) if body.startswith('{"') else body):
+        with closing(make_file(tmp_path)) as database, database.writing() as connection:
+            connection.execute(update(_jobs).values(body=row))
+        with pytest.raises(StateDamaged, match="the jobs of this vCenter cannot be read"):
+            store.read()

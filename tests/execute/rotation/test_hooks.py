@@ -11,9 +11,11 @@ from gpuops.errors import StepFailed
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
+from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, RunInGuest, ShutDownGuest
+from tests.execute.journal.postgres import Server
 from tests.execute.nights import POLICY_TEXT, Night
 from tests.execute.small_vcenter import Killed, SmallVcenter
 
@@ -90,3 +92,50 @@ def test_a_morning_that_was_cut_off_runs_it_again_and_does_not_wait_for_the_firs
     assert any(isinstance(step, ResumeVm) for step in night.world.requests)
     assert not any(isinstance(step, PowerOffVm) for step in night.world.requests)
     assert sum(isinstance(step, RunInGuest) and step.vm == "vm-91" for step in night.world.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "file_mode", "runs"),
+    [(False, None, False), (True, None, True), (False, 0o600, True), (False, 0o666, False)],
+)
+def test_one_of_a_shared_journal_runs_where_a_policy_file_of_this_machine_names_it(
+    postgresql: Server, tmp_path: Path, said: bool, file_mode: int | None, runs: bool
+) -> None:
+    """Whoever writes into the database must not have a command run in a guest."""
+    night, url = Night(tmp_path / "state"), postgresql.database()
+    file = tmp_path / "policy.yaml"
+    if file_mode is not None:
+        file.write_text(POLICY.text, encoding="utf-8")
+        file.chmod(file_mode)
+
+    def rotated(which: RunKind, policy: Policy | None) -> Report:
+        site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick, journal_url=url, policy_files=(file,))
+        return rotate(which, policy, site, apply=True, consent=agreed)
+
+    rotated(RunKind.NIGHT, POLICY)
+    report = rotated(RunKind.DAY, POLICY if said else None)
+    assert report.exit_code == 0
+    assert bool(hooks(report)) is runs
+    assert any("/opt/keep is not run" in warning for warning in report.plan.warnings) is not runs
+    assert night.world.power("ml-01") is PowerState.OFF
+    assert night.world.power("desktop-01") is PowerState.ON
+
+
+def test_a_return_that_was_cut_off_runs_none_of_a_shared_journal_either(postgresql: Server, tmp_path: Path) -> None:
+    night, url = Night(tmp_path / "state"), postgresql.database()
+
+    def site() -> Site:
+        return Site(SmallVcenter(night.world), night.state_dir, night.world.tick, journal_url=url)
+
+    def killed(step: object) -> None:
+        if isinstance(step, ShutDownGuest):
+            raise Killed(str(step))
+
+    rotate(RunKind.NIGHT, POLICY, site(), apply=True, consent=agreed)
+    night.world.on_submit = killed
+    with pytest.raises(Killed):
+        rotate(RunKind.DAY, None, site(), apply=True, consent=agreed)
+    night.world.on_submit = lambda step: None
+    report = resume(site(), apply=True, consent=agreed)
+    assert report.exit_code == 0
+    assert not any(isinstance(step, RunInGuest) for step in night.world.requests)

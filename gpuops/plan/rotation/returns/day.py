@@ -374,6 +374,11 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
         grace_s = checkpoint.grace_s if most_s is None else min(checkpoint.grace_s, most_s)
         if grace_s < checkpoint.grace_s:
             warnings.append(f"{name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
+        if checkpoint.withheld is not None:
+            warnings.append(
+                f"{name}: {checkpoint.withheld.program} is not run before it is stopped: a shared journal names "
+                "it, and no policy file of this machine that nobody else can write"
+            )
         if checkpoint.hook is None:
             # no command keeps its work: the guest does it while it shuts down, and gets the time for that
             stops.append(ShutDownGuest(vm, stop.grace_s + grace_s, stop.then_off))
