@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from gpuops.execute.rotation.next_night import preview as rotate_plan
     from gpuops.execute.rotation.next_night import skip_next as rotate_skip_next
     from gpuops.execute.rotation.queue_look import queue_look
-    from gpuops.execute.rotation.queue_look import site_offer as queue_offer
     from gpuops.execute.rotation.setup import set_up as rotate_init
     from gpuops.execute.rotation.status import status as rotate_status
     from gpuops.execute.rotation.unlock import unlock as rotate_unlock
@@ -115,7 +114,6 @@ __all__ = [
     "pool_return",
     "pool_show",
     "queue_look",
-    "queue_offer",
     "readiness",
     "roles",
     "rotate_abandon",
@@ -169,7 +167,6 @@ _AT_FIRST_USE: Final = {
     "pool_return": "api.pools.pool_return",
     "pool_show": "execute.pool.running.show",
     "queue_look": "execute.rotation.queue_look.queue_look",
-    "queue_offer": "execute.rotation.queue_look.site_offer",
     "past_predictions": "execute.past.history.past_predictions",
     "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
     "rotate_adopt": "execute.rotation.adopt.adopt",

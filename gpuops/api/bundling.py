@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gpuops.config.vcenter.origins import Setting
     from gpuops.model.prediction import PastPredictions
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.wire_reply import WireReply
     from gpuops.report.bundle.archive import Bundle
     from gpuops.report.bundle.setup import Versions
     from gpuops.report.first_contact import JudgedContact
@@ -32,7 +31,6 @@ def bundle(
     settings: Iterable[Setting],
     now: datetime,
     journal: tuple[Path, str],
-    asked: Sequence[str] = (),
     *,
     contact: bool = False,
 ) -> tuple[Bundle, JudgedContact | None]:
@@ -40,25 +38,22 @@ def bundle(
 
     `contact`: also all that the table of assumptions is judged by; it is returned as it was read, with names.
 
-    `journal`: the state directory, and the URL of the journal where it is not kept there. `asked`: names of VMs and
-    hosts of which vCenter's replies are wanted. Raises Refused where a text of the site would get into it, VmNotFound
-    for a name that is not there, NotConnected in its kinds, StateDamaged.
+    `journal`: the state directory, and the URL of the journal if it is kept in a database. Raises Refused if a text of
+    the site would get into the bundle, NotConnected and its subclasses, StateDamaged.
     """
     from gpuops.execute.past.history import history, past_predictions
     from gpuops.plan.core.scope import gpu_hosts
-    from gpuops.report.bundle.archive import CONTACT, REPLIES
+    from gpuops.report.bundle.archive import CONTACT
     from gpuops.report.bundle.archive import bundle as packed
     from gpuops.report.bundle.contact import ContactWriter, api_words
     from gpuops.report.bundle.mispredictions import mispredictions_document
     from gpuops.report.bundle.pseudonyms import Pseudonyms
-    from gpuops.report.bundle.replies import ReplyWriter, schema_words
     from gpuops.report.bundle.runs import PastWriter
     from gpuops.report.bundle.setup import configuration_document, versions_document
     from gpuops.report.bundle.world import world
 
     inventory = site.with_vgpus(site.vcenter.inventory())
     inventory = site.hosts.with_settings(inventory, [host.ref for host in gpu_hosts(inventory) if host.connected])
-    told = _replies(site, inventory, asked)
     predictions = past_predictions(*journal)
     judged = _judged(site, inventory, predictions) if contact else None
     catalog, names = catalog_of(inventory), Pseudonyms(key)
@@ -69,12 +64,9 @@ def bundle(
         "runs.json": PastWriter(inventory, catalog, names).document(past),
         "mispredictions.json": mispredictions_document(predictions, inventory.vcenter, names),
     }
-    if asked:
-        parts[REPLIES] = ReplyWriter(inventory, names).document(told)
-    words = schema_words(told)
+    words = api_words(judged) if judged is not None else frozenset[str]()
     if judged is not None:
-        words |= api_words(judged)
-        parts[CONTACT] = ContactWriter(names, api_words(judged)).document(judged)
+        parts[CONTACT] = ContactWriter(names, words).document(judged)
     return packed(world(inventory, catalog, names), parts, names, now, words), judged
 
 
@@ -87,27 +79,6 @@ def _judged(site: Site, inventory: Inventory, past: PastPredictions) -> JudgedCo
     look = first_contact(site, inventory)
     rows = judge_assumptions(assumptions().values(), past, look, catalog_of(inventory))
     return JudgedContact(look, rows, contact_session())
-
-
-def _replies(site: Site, inventory: Inventory, asked: Sequence[str]) -> tuple[WireReply, ...]:
-    """What vCenter tells of the VMs and hosts of these names, and of the hosts of the VMs. Raises VmNotFound."""
-    from gpuops.errors import HostNotFound
-    from gpuops.vsphere.connection import Connection
-    from gpuops.vsphere.reading.replies import replies
-
-    if not asked:
-        return ()
-    assert isinstance(site.vcenter, Connection), "a bundle is made of a vCenter"
-    vms: dict[str, None] = {}
-    hosts: dict[str, None] = {}
-    for name in asked:
-        try:
-            hosts[inventory.find_host(name).ref] = None
-        except HostNotFound:
-            vm = inventory.find_vm(name)
-            vms[vm.ref] = None
-            hosts.update({vm.host: None} if vm.host else {})
-    return replies(site.vcenter, vms, hosts)
 
 
 def _versions(site: Site) -> Versions:

@@ -47,11 +47,6 @@ class Children:
         self.running[site, half] = asyncio.create_task(self._played(half, site, policy))
         return self.running[site, half]
 
-    async def assign_requests(self) -> int:
-        """Has it written down which site each request across sites is for; the exit code, or OSError."""
-        words = ("queue", "--site", "all", "--assign", "--quiet")
-        return await self._run(words, "requests across sites", errors_alone=True)
-
     async def ended(self, site: str | None = None) -> None:
         """Returns when nothing of that site runs; None = nothing at all."""
         while mine := [task for (of, _), task in self.running.items() if site in (None, of)]:
@@ -72,18 +67,15 @@ class Children:
         finally:
             del self.running[site, half]
 
-    async def _run(
-        self, words: tuple[str, ...], about: str, more: Mapping[str, str] | None = None, *, errors_alone: bool = False
-    ) -> int:
-        """What it prints is said line by line; `errors_alone`: of stderr alone."""
+    async def _run(self, words: tuple[str, ...], site: str, more: Mapping[str, str]) -> int:
+        """Run a command and pass on what it prints, line by line."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gpuops", *words, stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL if errors_alone else asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE if errors_alone else asyncio.subprocess.STDOUT,
-            limit=LONGEST_LINE, env={**os.environ, **self.environment, **(more or {})},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            limit=LONGEST_LINE, env={**os.environ, **self.environment, **more},
         )  # fmt: skip
         self.processes.add(process)
-        printed = asyncio.create_task(self._heard(about, process.stderr if errors_alone else process.stdout))
+        printed = asyncio.create_task(self._heard(site, process.stdout))
         try:
             if self.ending:  # since it was begun
                 _tell(process)
@@ -94,17 +86,17 @@ class Children:
             self.processes.discard(process)
             printed.cancel()
 
-    async def _heard(self, about: str, printed: asyncio.StreamReader | None) -> None:
+    async def _heard(self, site: str, printed: asyncio.StreamReader | None) -> None:
         """Until its end, whatever it prints: a process whose pipe nobody empties waits for ever."""
         while printed is not None:
             try:
                 line = await printed.readline()
             except ValueError:  # what was read of it is dropped
-                self.say(f"{about}: a line of more than {LONGEST_LINE} bytes is left out")
+                self.say(f"{site}: a line of more than {LONGEST_LINE} bytes is left out")
                 continue
             if not line:
                 return
-            self.say(f"{about}: {line.decode('utf-8', 'replace').rstrip()}")
+            self.say(f"{site}: {line.decode('utf-8', 'replace').rstrip()}")
 
 
 def _tell(process: asyncio.subprocess.Process) -> None:

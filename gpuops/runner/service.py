@@ -19,7 +19,7 @@ from typing import Final
 from gpuops import clock
 from gpuops.errors import StateDamaged
 from gpuops.model.nights.rotation import Policy
-from gpuops.model.nights.runners import ASSIGNING, Half, PolicyTurn
+from gpuops.model.nights.runners import Half, PolicyTurn
 from gpuops.runner.children import Children
 from gpuops.runner.due import EVERY, DueTurn, due, half_of, waits
 from gpuops.runner.job_queue import HandedOver, JobQueue, QueueAway
@@ -62,13 +62,9 @@ class Service:
     beside: dict[str, datetime] = field(default_factory=dict)
     """By site: when it last began a return beside a night that had not ended."""
     alone: set[asyncio.Task[int | None] | asyncio.Task[None]] = field(default_factory=set)
-    """Returns that it began so and that have not ended; and what assigns requests across sites."""
+    """Returns that it began so and that have not ended."""
     unasked: set[PolicyTurn] = field(default_factory=set)
     """Returns that it began so, and for which the queue has not been asked for a turn yet."""
-    assigning_since: datetime | None = None
-    """The latest turn of assigning requests across sites that somebody has offered."""
-    assigning_code: int = 0
-    """How the last one that this runner played ended."""
     not_offered: dict[str, str] = field(default_factory=dict)
     """By site: why its turns cannot be offered."""
     load: Callable[[Path, Policy], Policy] = loaded
@@ -116,9 +112,6 @@ class Service:
     async def play(self, turn: PolicyTurn) -> None:
         """One turn, whichever half it is by now. Raises HandedOver where this runner ends, or the turn had no end; once
         also where it had no journal, for PostgreSQL that was started anew answers by the time somebody takes it."""
-        if turn == ASSIGNING:
-            await self._assign()
-            return
         policies = self.rotations.get(turn.site, {})
         known = policies.get(turn.policy)
         if known is None:
@@ -174,12 +167,7 @@ class Service:
 
     def _sites(self) -> list[str]:
         """Whose turns this runner takes now."""
-        return [*self.rotations, *([ASSIGNING.site] if self._across_sites() else [])]
-
-    def _across_sites(self) -> bool:
-        """Whether a policy that it plays has requests across sites."""
-        played = (each for policies in self.rotations.values() for each in policies.values() if not each.leaving)
-        return any(queued.across_sites for each in played for queued in each.policy.ml)
+        return [*self.rotations]
 
     def _note_away(self, serving: asyncio.Task[None]) -> None:
         error = serving.exception()
@@ -249,7 +237,6 @@ class Service:
                 if self.not_offered.get(site) != away.message:
                     self.not_offered[site] = away.message
                     self.say(f"{site}: its turns cannot be offered: {away.message}")
-        await self._offer_assigning(now)
 
     async def _ask_for_turns(self) -> None:
         """Has the queue hold a turn for each return that this runner began on its own account.
@@ -262,34 +249,6 @@ class Service:
             if (turn.site, Half.DAY) in self.children.running:
                 await self.queue.ask(turn)
             self.unasked.discard(turn)
-
-    async def _offer_assigning(self, now: datetime) -> None:
-        """Offers to assign requests across sites every ten minutes: a turn like others, so that a runner plays it that
-        has such requests, whichever comes first."""
-        since = now.replace(minute=now.minute - now.minute % 10, second=0, microsecond=0)
-        if self._across_sites() and self.assigning_since != since:
-            await self.queue.offer(ASSIGNING, since)
-            self.assigning_since = since
-
-    async def _assign(self) -> None:
-        """Raises HandedOver where this runner ends. Two that do it at once disturb each other in nothing."""
-        if not self.ending.is_set():
-            task = asyncio.create_task(self._assigned())
-            self.alone.add(task)
-            task.add_done_callback(self.alone.discard)
-            await asyncio.shield(task)
-        if self.ending.is_set():
-            raise HandedOver
-
-    async def _assigned(self) -> None:
-        try:
-            code = await self.children.assign_requests()
-        except OSError as error:
-            self.say(f"requests across sites: what assigns them cannot be started: {error.strerror}")
-            return
-        if code != self.assigning_code:
-            self.say(f"requests across sites: gpuops queue --site all --assign ended with {code}")
-        self.assigning_code = code
 
     def _return_beside(self) -> None:
         """Begins a return where a night of this runner has not ended when it should have, as cron would: the return

@@ -3,7 +3,7 @@
 python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
-names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, openb, profiles,
+names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, profiles,
 firstcome, pool, departures, migrations, ablation, filling, lookahead, ownstarts, batch, defrag, numa, rotation, shares,
 jobs, night, executor, journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, diagnosis,
 page, sites, runners, services
@@ -35,7 +35,6 @@ MODULES = {
     "tasks": "tests.bench.changes.many_tasks",
     "churn": "tests.bench.placement.churn",
     "decisions": "tests.bench.placement.decisions",
-    "openb": "tests.bench.trace.openb",
     "profiles": "tests.bench.trace.profiles",
     "firstcome": "tests.bench.trace.first_come",
     "pool": "tests.bench.placement.lent_gpus",

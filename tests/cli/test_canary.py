@@ -51,7 +51,7 @@ SWEPT: Final = (
     "cluster run --name train -- true",
     "cluster bench --name train",
     "bundle --dry-run",
-    "bundle --yes --replies ml-07 --file bundle.zip",
+    "bundle --yes --file bundle.zip",
     "attach --vm ml-07 --profile a100-3-20c",
     "attach --vm ml-70 --profile a100-3-20c",
     "attach --vm ml-07 --profile l40s-48q --output json",

@@ -84,7 +84,6 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
         deadline=time(4),
         minimum_run=timedelta(hours=2),
         checkpoint=Checkpoint(900),
-        across_sites=True,
     )
     assert policy.ml[2] == train
     assert policy.ml[0].checkpoint == Checkpoint(600, hook, 900)
@@ -176,6 +175,25 @@ def test_the_policy_of_a_night_in_the_journal_is_read_though_a_new_one_would_be_
     assert policy.pools[0].owner is None
     assert policy.windows[0].length_on(date(2026, 11, 23)) == timedelta(minutes=30)
     assert parse_policy(SMALL, "said").pools == policy.pools
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "hint"),
+    [
+        ("ml: {queue: [{vm: a, across_sites: true}]}\n", "ml.queue.0", "in the queue of one vCenter alone"),
+        ("fair_share: {by: folder, across_sites: true}\n", "fair_share", "are those of one vCenter"),
+    ],
+)
+def test_a_removed_key_is_refused_with_what_to_write_and_its_night_still_comes_back(
+    text: str, place: str, hint: str
+) -> None:
+    with pytest.raises(PolicyError) as refused:
+        parse_policy(SMALL + text, "night.yaml")
+    assert refused.value.message == f"night.yaml: {place}: `across_sites` is no longer supported"
+    assert hint in (refused.value.hint or "")
+    past = parse_policy(SMALL + text, "the journal", accepted_before=True)
+    new = parse_policy(SMALL + text.replace(", across_sites: true", ""), "night.yaml")
+    assert (past.ml, past.fair_share) == (new.ml, new.fair_share)
 
 
 def test_one_window_may_stand_alone() -> None:

@@ -92,16 +92,7 @@ class CalledChildren(Children):
     """Until it is set those of `lasting` run; None = all end at once."""
     lasting: tuple[Half, ...] = tuple(Half)
 
-    assigned: list[datetime] = field(default_factory=list)
-    """When requests across sites were."""
-
-    async def _run(
-        self, words: tuple[str, ...], about: str, more: Mapping[str, str] | None = None, *, errors_alone: bool = False
-    ) -> int:
-        if words[0] == "queue":
-            assert words == ("queue", "--site", "all", "--assign", "--quiet")
-            self.assigned.append(clock.wall_clock())
-            return self.code
+    async def _run(self, words: tuple[str, ...], site: str, more: Mapping[str, str]) -> int:
         self.called.append((Half(words[1]), words[-1]))
         if self.lasts is not None and Half(words[1]) in self.lasting:
             await self.lasts.wait()

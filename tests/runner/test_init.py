@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import create_engine, inspect, make_url
 
+from gpuops.execute.journal.stores import shown
 from gpuops.execute.migrations import HEAD, REVISIONS
+from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import Server, binaries
 from tests.runner.test_shared_targets import Database
 
@@ -24,12 +26,12 @@ class Typed:
             "GPUOPS_JOURNAL_URL": url, "GPUOPS_CONFIG": str(folder / "none.toml"), "GPUOPS_STATE_DIR": str(folder / "s")
         }  # fmt: skip
 
-    def init(self, *words: str) -> str:
+    def init(self, *words: str, stderr: str = "") -> str:
         done = subprocess.run(
             [sys.executable, "-m", "gpuops", "runner", "init", *words], env=self.environment, cwd=self.folder,
             capture_output=True, encoding="utf-8", check=False, timeout=60,
         )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, stderr)
         return done.stdout
 
     def tables(self) -> list[str]:
@@ -86,3 +88,22 @@ def test_it_prints_the_revisions_alone_that_are_not_there(typed: Typed) -> None:
     assert "container_jobs" not in printed
     typed.psql(printed)
     assert database.do("SELECT version_num FROM alembic_version") == [(HEAD,)]
+
+
+@pytest.mark.long
+def test_requests_across_sites_are_named_once_and_no_turn_waits_for_them(typed: Typed) -> None:
+    typed.init()
+    database = Database(typed.url)
+    for statement in (*old_tables.REQUESTS, f"UPDATE alembic_version SET version_num = '{REVISIONS[2]}'"):
+        database.do(statement)
+    for site in ("requests across sites", "prod"):
+        words = f"""('q', 't', '{{"site": "{site}"}}')"""
+        database.do(f"INSERT INTO procrastinate_jobs (queue_name, task_name, args) VALUES {words}")
+    dropped = (
+        "requests across sites are no longer supported, and their assignments are dropped: 'ml-1' was assigned to "
+        "'prod'; next: name each of these VMs in the queue of one vCenter's policy, and remove `across_sites`\n"
+    )
+    assert f"-- warning: {dropped}" in typed.init("--sql")
+    typed.init("--quiet", stderr=f"warning: {shown(make_url(typed.url))}: {dropped}")
+    assert typed.init("--sql") == "-- nothing to do\n"
+    assert database.do("SELECT args->>'site' FROM procrastinate_jobs") == [("prod",)]

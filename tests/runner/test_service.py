@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from gpuops.model.nights.ml_queue import QueuedVm
-from gpuops.model.nights.runners import ASSIGNING, Half
+from gpuops.model.nights.runners import Half
 from gpuops.runner import service as module
-from gpuops.runner.service import Service
 from gpuops.runner.site_policy import SitePolicy, loaded, read_anew
 from tests.runner.memory_queue import TURN, MemoryQueue, looks, service_of
 from tests.runner.test_due import PARIS, policy_of
@@ -149,26 +146,3 @@ def test_the_loop_goes_on_after_the_database_was_away_and_ends_when_it_is_told(
     assert children.called == [(Half.NIGHT, "prod")]
     assert answered[-1]
     assert len(said) == 2
-
-
-def with_requests(service: Service) -> None:
-    known = service.rotations["prod"]["nights"]
-    known.policy = replace(known.policy, ml=(QueuedVm("ml-1", across_sites=True),))
-
-
-@pytest.mark.parametrize(("across", "expected"), [(True, [0, 10]), (False, [])])
-def test_to_assign_requests_across_sites_is_a_turn(at: object, across: bool, expected: list[int]) -> None:
-    """Of every ten minutes, where a policy has any. A runner without such requests does not take it, whichever lived
-    first."""
-    at("2026-11-02T22:01:00")  # type: ignore[operator]
-    queue = MemoryQueue(place=3)
-    service, _, _ = service_of(queue)
-    if across:
-        with_requests(service)
-    asyncio.run(looks(service, 6, minutes=3))
-    assert [since.minute for turn, since in queue.offered if turn == ASSIGNING] == expected
-    assert (ASSIGNING.site in service._sites()) is across
-    service.rotations = {
-        "prod": {name: replace(each, leaving=True) for name, each in service.rotations["prod"].items()}
-    }
-    assert service._sites() == ["prod"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.model.nights.runners import ASSIGNING, Half, PolicyTurn
+from gpuops.model.nights.runners import Half, PolicyTurn
 from gpuops.runner import children as children_module
 from gpuops.runner.children import Children
 from gpuops.runner.job_queue import HandedOver
@@ -206,37 +206,18 @@ def test_no_return_of_one_policy_ends_the_night_of_another(at: object) -> None:
     assert children.called == [(Half.DAY, "prod")]
 
 
-def test_whoever_takes_that_turn_assigns_them(at: object) -> None:
-    """What goes wrong is said once."""
-    at("2026-11-02T22:01:00")  # type: ignore[operator]
-    service, children, said = service_of(MemoryQueue())
-    children.code = 4
-    for _ in range(2):
-        asyncio.run(service.play(ASSIGNING))
-    assert (len(children.assigned), children.called) == (2, [])
-    assert said == ["requests across sites: gpuops queue --site all --assign ended with 4"]
-
-
-def test_that_turn_is_handed_over_where_its_runner_ends(at: object) -> None:
-    service, children, _ = service_of(MemoryQueue())
-
-    async def play() -> None:
-        service.end()
-        with pytest.raises(HandedOver):
-            await service.play(ASSIGNING)
-
-    asyncio.run(play())
-    assert children.assigned == []
-
-
 def test_a_line_without_an_end_does_not_stop_what_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A return that waits for its pipe would bring nobody back."""
     monkeypatch.setattr(children_module, "LONGEST_LINE", 1000)
     said: list[str] = []
     children = Children({}, say=said.append)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", partial(_instead, asyncio.create_subprocess_exec))
-    assert asyncio.run(asyncio.wait_for(children.assign_requests(), 20)) == 0
-    assert said[-1] == "requests across sites: the end"
+
+    async def play() -> int:
+        return await asyncio.wait_for(children.begin(Half.DAY, "prod", Path("policy.yaml")), 20)
+
+    assert asyncio.run(play()) == 0
+    assert said[-1] == "prod: the end"
     assert any("is left out" in line for line in said)
 
 

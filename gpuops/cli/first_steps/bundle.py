@@ -27,12 +27,6 @@ def bundle(
     file: Annotated[
         Path, typer.Option(metavar="FILE", help="What is written: a ZIP file, mode 0600, never over another one.")
     ] = FILE,
-    replies: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Also what vCenter tells of this VM and its host, or of this host, as it tells it."
-        ),
-    ] = None,
     first_contact: Annotated[
         bool,
         typer.Option(
@@ -54,7 +48,7 @@ def bundle(
     \b
     Examples:
       gpuops bundle --dry-run --vcenter sim:vdi
-      gpuops bundle --replies vdi-001 --yes --vcenter sim:vdi
+      gpuops bundle --yes --vcenter sim:vdi
       gpuops bundle --first-contact --dry-run --vcenter sim:lab
       gpuops capacity --vcenter sim:./gpuops-bundle.zip
     """
@@ -66,7 +60,7 @@ def bundle(
     if not dry_run and os.path.lexists(file):
         raise UsageError(f"{file} is there already", hint="name another one with --file")
     state_dir, url = journal_of(common)
-    found, judged, key = _gathered(common, host_shell, (state_dir, url), replies or [], contact=first_contact)
+    found, judged, key = _gathered(common, host_shell, (state_dir, url), contact=first_contact)
     from gpuops.report.bundle.archive import bundle_document, bundle_text
     from gpuops.report.first_contact import contact_document, contact_text
 
@@ -85,7 +79,7 @@ def bundle(
 
 
 def _gathered(
-    common: CommonOptions, host_shell: HostShellOptions, journal: tuple[Path, str], replies: list[str], *, contact: bool
+    common: CommonOptions, host_shell: HostShellOptions, journal: tuple[Path, str], *, contact: bool
 ) -> tuple[Bundle, JudgedContact | None, bytes]:
     """What is to be written, what a first contact says, and the key that names are hidden by: this machine's, or a new
     one."""
@@ -98,7 +92,7 @@ def _gathered(
     settings = settings_of(common)
     with open_site(common) as site:
         host_shell.give_to(site)
-        return *gather(site, key, settings, clock.wall_clock(), journal, replies, contact=contact), key
+        return *gather(site, key, settings, clock.wall_clock(), journal, contact=contact), key
 
 
 def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:

@@ -10,7 +10,6 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, PolicyFile, Saved
 from gpuops.cli.spread import reads_sites, spread
-from gpuops.errors import UsageError
 
 
 @spread
@@ -25,28 +24,20 @@ def queue(
             help="Of the night that would begin then, such as 22:00 in the policy's zone; default: now, or the next.",
         ),
     ] = None,
-    assign: Annotated[
-        bool,
-        typer.Option(
-            "--assign", help="With --site all: write down which site each request across sites is for (help across)."
-        ),
-    ] = False,
     saved: Saved = None,
 ) -> None:
     """Show the ML queue in the order in which tonight would take it: who starts, who waits and why. Changes no vCenter.
 
     Where the policy says `fair_share`, also how its teams stand: weights, GPU-hours of late, what they may still have.
-    Without --policy it goes by the policy that the last night ran under. With --site it also says which site each
-    request across sites goes to (gpuops help across).
+    Without --policy it goes by the policy that the last night ran under.
 
     \b
     Examples:
       gpuops queue --policy templates/policy.yaml --vcenter sim:vdi
       gpuops queue --policy templates/spare-policy.yaml --vcenter sim:lab
     """
-    from gpuops.api import queue_look, queue_offer
+    from gpuops.api import queue_look
     from gpuops.cli.opening import open_site
-    from gpuops.cli.sites.requests import requests_left_out
     from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.ml_queue import queue_document, queue_text
@@ -54,9 +45,5 @@ def queue(
     wanted = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        left_out = requests_left_out()
-        if assign and left_out is None:
-            raise UsageError("--assign is about several sites", hint="say --site all too (gpuops help across)")
-        found = queue_look(wanted, site, moment, left_out)
-        offer = queue_offer(found, site) if left_out is not None else None
-    output.show(queue_text(found), queue_document(found, offer))
+        found = queue_look(wanted, site, moment)
+    output.show(queue_text(found), queue_document(found))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -19,7 +20,6 @@ from gpuops.errors import UsageError
 from gpuops.report.sites import SiteAnswer
 
 if TYPE_CHECKING:
-    from gpuops.cli.sites.requests import RequestsAnswer
     from gpuops.config.vcenter.sites import ConfiguredSite
 
 JOBS: Final = 8
@@ -55,29 +55,13 @@ def ask_sites(command: Callable[..., Any], given: Mapping[str, Any], common: Com
             own = files.of(site.name) | _policy_of(site.policy, given)
             alone = _of_site(common, site)
             arguments[site.name] = {name: alone if value is common else value for name, value in given.items()} | own
-        across = "assign" in given
-
-        def ask(tell: Callable[[str], None] | None = None) -> list[SiteAnswer]:
-            questions = [
-                SiteQuestion(
-                    site,
-                    _bound(command, arguments[site.name], tell, site.name),
-                    files.need_document or across,
-                    first=site is sites[0],
-                )
-                for site in sites
-            ]
-            return answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
-
-        requests = None
-        if across:
-            from gpuops.cli.sites.requests import ask_for_requests
-
-            answers, requests = ask_for_requests(ask, sites, common, assign=given["assign"], at=given["at"])
-        else:
-            answers = ask()
+        questions = [
+            SiteQuestion(site, partial(command, **arguments[site.name]), files.need_document, first=site is sites[0])
+            for site in sites
+        ]
+        answers = answers_of(questions, jobs=common.jobs or JOBS, timeout_s=common.site_timeout or TIMEOUT_S)
         _tell(answers)
-        _show(answers, files, requests)
+        _show(answers, files)
 
 
 def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptions]]:
@@ -109,19 +93,6 @@ def _of_site(common: CommonOptions, site: ConfiguredSite) -> CommonOptions:
     return replace(common, vcenter=site.name, site=None, jobs=None, site_timeout=None)
 
 
-def _bound(
-    command: Callable[..., Any], arguments: Mapping[str, Any], tell: Callable[[str], None] | None, site: str
-) -> Callable[[], object]:
-    """The command of one site; `tell` is called before it, in its process."""
-
-    def ask() -> object:
-        if tell is not None:
-            tell(site)
-        return command(**arguments)
-
-    return ask
-
-
 def _policy_of(policy: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The site's own rotation policy, where the command takes one and none is said."""
     return {"policy": policy} if policy is not None and "policy" in given and given["policy"] is None else {}
@@ -141,15 +112,13 @@ def _tell(answers: list[SiteAnswer]) -> None:
             output.note(visible(f"next: {each.failure.hint}") if each.failure.hint else ())
 
 
-def _show(answers: list[SiteAnswer], files: Any, requests: RequestsAnswer | None) -> None:
-    """All answers, and below them where requests across sites go, where that was asked."""
+def _show(answers: list[SiteAnswer], files: Any) -> None:
+    """Print all answers as one."""
     from gpuops.report.sites import exit_code_of, merged_csv, sites_document, sites_text
 
     text, answers = files.written(answers)
     tables = {each.site: each.csv for each in answers if each.failure is None}
     document, shown = sites_document(answers), text if text is not None else sites_text(answers)
-    if requests is not None:
-        document, shown = {**document, "across_sites": requests.document}, (shown, "", requests.text)
     output.show(shown, document, csv=lambda: merged_csv(tables))
     if code := exit_code_of(answers):
         raise typer.Exit(code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -45,10 +45,11 @@ class TeamSection(Section):
 class FairShareSection(Section):
     """Whose an ML VM is, and how the teams share."""
 
+    removed_keys: ClassVar = {"across_sites": "remove it: GPU-hours and limits are those of one vCenter"}
+
     by: Text
     half_life_days: Annotated[float, Field(ge=0.1, le=_LONGEST_DAYS, allow_inf_nan=False)] = WEEK / timedelta(days=1)
     teams: dict[Text, TeamSection] = Field(default_factory=dict, max_length=1000)
-    across_sites: bool = False
 
     @field_validator("by")
     @classmethod
@@ -61,4 +62,4 @@ class FairShareSection(Section):
 
     def rule(self) -> FairShare:
         teams = tuple(section.team(name) for name, section in self.teams.items())
-        return FairShare(OwnerKey.parse("by", self.by), timedelta(days=self.half_life_days), teams, self.across_sites)
+        return FairShare(OwnerKey.parse("by", self.by), timedelta(days=self.half_life_days), teams)

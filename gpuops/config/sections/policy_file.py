@@ -280,8 +280,6 @@ class PolicyFile(Section):
             raise mistake("`jobs` are of nights: a watch runs none", "leave `jobs` out")
         if self.spare is not None and self.lending:
             raise mistake("`lending` is of nights: a watch takes no server of a pool", "leave `lending` out")
-        if self.spare is not None and any(queued.across_sites for queued in self.ml.queue):
-            raise mistake("`across_sites` of a queue is of nights: a watch starts what is spare here", "leave it out")
         if not self.pools and (self.spare is None or self.spare.take_idle):
             raise mistake("`pools` is missing or empty: no desktop would be taken", "say which desktops")
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, time, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -98,6 +98,8 @@ class CheckpointSection(Section):
 class QueuedSection(Section):
     """One entry."""
 
+    removed_keys: ClassVar = {"across_sites": "name each VM in the queue of one vCenter alone, and remove the key"}
+
     vm: Text | None = None
     vms: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
     count: int | None = Field(default=None, ge=1)
@@ -107,7 +109,6 @@ class QueuedSection(Section):
     deadline: Deadline | None = None
     minimum_run_minutes: int = Field(default=0, ge=0, le=24 * 60)
     checkpoint: CheckpointSection | None = None
-    across_sites: bool = False
 
     @model_validator(mode="after")
     def _some_vms(self) -> QueuedSection:
@@ -136,7 +137,6 @@ class QueuedSection(Section):
             deadline=self.deadline,
             minimum_run=timedelta(minutes=self.minimum_run_minutes),
             checkpoint=(self.checkpoint or otherwise).checkpoint(),
-            across_sites=self.across_sites,
         )
 
 

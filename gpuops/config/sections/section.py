@@ -5,7 +5,8 @@ With the sections that select VMs, by where they are and by what they carry.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
@@ -28,6 +29,17 @@ class Section(BaseModel):
     """One mapping of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    removed_keys: ClassVar[Mapping[str, str]] = {}
+    """Key that earlier versions of gpuops had -> what to write instead."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed_keys(cls, content: Any, info: ValidationInfo) -> Any:
+        """Refuse a removed key in a new file. The policy of a past night may have it, and its desktops come back."""
+        removed = [key for key in cls.removed_keys if isinstance(content, dict) and key in content]
+        if removed and not accepted_before(info):
+            raise mistake(f"`{removed[0]}` is no longer supported", cls.removed_keys[removed[0]])
+        return {key: content[key] for key in content if key not in removed} if removed else content
 
 
 def mistake(reason: str, hint: str = "") -> PydanticCustomError:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.nights.across_sites import Elsewhere
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.jobs.owned_hours import with_job_times
@@ -48,8 +47,3 @@ def by_owners_of_jobs(nights: Iterable[PastNight], site: Site) -> tuple[PastNigh
             of_it = iter(with_job_times((each for each in nights if each.vcenter == vcenter), submitted))
             nights = tuple(next(of_it) if each.vcenter == vcenter else each for each in nights)
     return nights
-
-
-def elsewhere_by_owners(elsewhere: Elsewhere, site: Site) -> Elsewhere:
-    """The same of the nights of other vCenters. Raises StateDamaged."""
-    return replace(elsewhere, nights=by_owners_of_jobs(elsewhere.nights, site))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from io import StringIO
@@ -9,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from gpuops.errors import StateDamaged
 from gpuops.execute import migrations
@@ -23,6 +24,8 @@ HasTables = Callable[[Connection, Database], bool]
 """Whether a database has tables of this kind. Raises StateDamaged where this gpuops cannot read them."""
 _NO_RIGHT: Final = "42501"
 """PostgreSQL's insufficient_privilege."""
+_LOG: Final = logging.getLogger(__name__)
+_SITE_REQUESTS: Final = text("SELECT name, site FROM site_requests ORDER BY name")
 _ALEMBIC: Final = Lock()
 """Alembic keeps what it is at in variables of its modules: in one process, one upgrade at a time."""
 _TURN_S: Final = 30
@@ -67,7 +70,11 @@ def to_read(database: Database, check: HasTables) -> Database | None:
 
 
 def upgrade(database: Database, contents: Contents) -> str | None:
-    """Does it, and returns the revision that was there before; None = there was none. Raises StateDamaged."""
+    """Do it, and return the revision that was there before; None if there was none. Raises StateDamaged.
+
+    What the database holds of features that gpuops no longer has is named once, by a warning in the log. Without a
+    configured log Python prints it on stderr, `--quiet` or not.
+    """
     from alembic import command  # imported before the lock is taken: it takes a while
 
     try:
@@ -75,10 +82,14 @@ def upgrade(database: Database, contents: Contents) -> str | None:
             if connection.dialect.name == "postgresql":  # SQLite has one writer anyway
                 connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops tables'))"))
             before = database.revision(connection)
+            dropped = ""
             if before != HEAD:
+                dropped = _dropped_requests(connection)
                 with _turn(database):
                     command.upgrade(_configured(connection, contents), "head")
-            return before
+        if dropped:
+            _LOG.warning("warning: %s: %s", database.name, dropped)
+        return before
     except StateDamaged as failed:
         raise _without_right(database, failed) or failed from failed.__cause__
 
@@ -95,10 +106,25 @@ def statements(database: Database) -> str:
         if before == HEAD:
             return ""
         printed = StringIO()
+        if dropped := _dropped_requests(connection):
+            printed.write(f"-- warning: {dropped}\n")
         configured = _configured(connection, Contents.JOURNAL, printed)
         with _turn(database):
             command.upgrade(configured, f"{before}:head" if before else "head", sql=True)
     return printed.getvalue().strip() + "\n"
+
+
+def _dropped_requests(connection: Connection) -> str:
+    """Return one line about the requests across sites that the next revision drops; "" if there are none."""
+    if not inspect(connection).has_table("site_requests"):
+        return ""
+    assigned = [f"{row.name!r} was assigned to {row.site!r}" for row in connection.execute(_SITE_REQUESTS)]
+    if not assigned:
+        return ""
+    return (
+        f"requests across sites are no longer supported, and their assignments are dropped: {', '.join(assigned)}; "
+        "next: name each of these VMs in the queue of one vCenter's policy, and remove `across_sites`"
+    )
 
 
 @contextmanager

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 
 from gpuops.advise.forecast import Forecast, forecast
 from gpuops.errors import StateDamaged
-from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, elsewhere_by_owners, with_jobs
+from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, with_jobs
 from gpuops.execute.measurements.demand import in_use
 from gpuops.execute.past.followed_nights import FollowedNights
-from gpuops.execute.past.other_vcenters import requests_here, requests_looked_at
 from gpuops.execute.rotation.installed_timers import timer_misfits
 from gpuops.execute.rotation.required import require_mode
 from gpuops.execute.runs.nights import NightVms, known_originals, remembered_policy
@@ -31,18 +29,16 @@ def preview(
     policy: Policy | None,
     site: Site,
     at: datetime | time | None = None,
-    left_out: Mapping[str, str] | None = None,
     policy_file: Path | None = None,
 ) -> NightPreview:
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
     `policy` None = the one of the last night in the journal. `at` None = now, or where no window of the policy takes
     desktops when the next one opens; one without an offset is read in the zone of the windows, and a time of day alone
-    is the next such. `left_out`: request across sites -> why it is for another site, all others may start; None = by
-    what is assigned. `policy_file`: that of the policy, whose timers are looked at. Raises UsageError for a moment or a
+    is the next such. `policy_file`: that of the policy, whose timers are looked at. Raises UsageError for a moment or a
     policy that cannot be told.
     """
-    request, moment = night_asked(policy, site, at, left_out)
+    request, moment = night_asked(policy, site, at)
     obeyed = request.policy
     seen = site.judged(as_if_drained(obeyed, site.vcenter.inventory()), obeyed)
     try:
@@ -53,9 +49,7 @@ def preview(
     return replace(foreseen, timers=timer_misfits(obeyed, site, policy_file))
 
 
-def night_asked(
-    policy: Policy | None, site: Site, at: datetime | time | None = None, left_out: Mapping[str, str] | None = None
-) -> tuple[RotateNight, datetime]:
+def night_asked(policy: Policy | None, site: Site, at: datetime | time | None = None) -> tuple[RotateNight, datetime]:
     """The request for that night with what the journal knows, and its moment; arguments and errors of `preview`."""
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
@@ -68,12 +62,7 @@ def night_asked(
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
     past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed.at_night(moment), site)
-    here, elsewhere = requests_here(obeyed, site) if left_out is None else requests_looked_at(obeyed, site, left_out)
-    elsewhere = elsewhere_by_owners(elsewhere, site)
-    request = RotateNight(
-        obeyed, originals, measured, skipped, setbacks, over=over, past=past, requests=here, elsewhere=elsewhere
-    )
-    return request, moment
+    return RotateNight(obeyed, originals, measured, skipped, setbacks, over=over, past=past), moment
 
 
 def _forecasts(policy: Policy, site: Site, seen: Inventory, at: datetime) -> dict[str, Forecast]:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, time
 
 from gpuops.errors import UsageError
 from gpuops.execute.rotation.next_night import preview
 from gpuops.execute.rotation.watch import planned_once
 from gpuops.execute.runs.nights import remembered_policy
-from gpuops.execute.runs.run_kind import ROTATION_RUNS
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.nights.rotation import Policy
-from gpuops.plan.across.offer import SiteOffer, offer_in
 from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, look_at_queue
 
 
-def queue_look(
-    policy: Policy | None, site: Site, at: datetime | time | None = None, left_out: Mapping[str, str] | None = None
-) -> QueueLook:
+def queue_look(policy: Policy | None, site: Site, at: datetime | time | None = None) -> QueueLook:
     """The queue at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
-    `policy` None = that of the last night in the journal. `at` and `left_out` as for `preview`; under `mode:
-    spare-capacity` the queue is looked at now, and a moment is refused (UsageError).
+    `policy` None = that of the last night in the journal. `at` as for `preview`; under `mode: spare-capacity` the queue
+    is looked at now, and a moment is refused (UsageError).
     """
     if policy is None:
         with site.journal_to_read(site.vcenter.uuid) as journal:
@@ -34,14 +29,6 @@ def queue_look(
         catalog = catalog_of(seen)
         night_plan = request.night_plan(request.may_take(seen, catalog, moment), seen, catalog, moment)
         return look_at_queue(night_plan, seen, catalog, moment)
-    found = preview(policy, site, at, left_out)
+    found = preview(policy, site, at)
     starts_at = {expected.start.vm.ref: expected.run.begins for expected in found.expected_runs}
     return look_at_queue(found.night_plan, found.inventory, catalog_of(found.inventory), found.at, starts_at)
-
-
-def site_offer(found: QueueLook, site: Site) -> SiteOffer:
-    """What this vCenter says of the requests across sites, for who asks several; its name there is left out."""
-    with site.journal_to_read(site.vcenter.uuid) as journal:
-        run_open = journal is not None and bool(journal.open_runs(ROTATION_RUNS))
-    catalog = catalog_of(found.inventory)
-    return offer_in("", found, catalog, run_open=run_open)

@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
-from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, elsewhere_by_owners
+from gpuops.execute.jobs.night_jobs import by_owners_of_jobs
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.nights_elsewhere import nights_elsewhere
-from gpuops.execute.past.other_vcenters import assignments_of, requests_here
 from gpuops.execute.pool.by_night import pools_not_there
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
-from gpuops.execute.runs.assignments import AssignedElsewhere
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
 from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
@@ -28,7 +26,6 @@ from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.history import PastNight
-from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation import GivesWayBy, Limits, Policy, strictest
 from gpuops.model.vcenter.inventory import Inventory
@@ -148,9 +145,6 @@ class RotationRun:
     ) -> Report:
         night = self.kind.takes
         request = self._request(originals, journal, ahead)
-        if isinstance(request, RotateNight):
-            here, elsewhere = requests_here(self.policy, self.site)
-            request = replace(request, requests=here, elsewhere=elsewhere_by_owners(elsewhere, self.site))
         plan = request.plan(before, catalog_of(before), self.now)
         if night and is_another_vcenter(originals, before):
             plan = refuse(another_vcenter(originals, before))
@@ -272,7 +266,6 @@ class RotationRun:
         consent(report)
         run = self._begin(report, journal)
         self._end(left_open, journal)
-        self._begin_requests(report, journal, run)
         plan, night = report.plan, self.kind.takes
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
@@ -371,20 +364,6 @@ class RotationRun:
         if isinstance(request, RotateNight):
             NightVms(journal).save(request.saved(report.plan, report.before, self.now), run)
         return run
-
-    def _begin_requests(self, report: Report, journal: Journal, run: Run) -> None:
-        """Says that requests across sites start here, once the journal tells of the run and before anything is sent.
-
-        Raises AssignedElsewhere, and ends the run, where one was given to another site since the look.
-        """
-        started = {step.vm for step in report.plan.steps if isinstance(step, PowerOnVm)} if self.kind.takes else set()
-        vms = (report.before.vms[ref] for ref in started)
-        names = {vm.name for vm in vms if (entry := entry_of(self.policy.ml, vm)) is not None and entry.across_sites}
-        try:
-            assignments_of(self.site).begin(self.site.vcenter.uuid, names, self.site.clock())
-        except AssignedElsewhere:
-            journal.end(run)
-            raise
 
     @property
     def _limits(self) -> Limits:

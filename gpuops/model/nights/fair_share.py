@@ -40,8 +40,6 @@ class FairShare:
     by: OwnerKey
     half_life: timedelta = WEEK
     teams: tuple[Team, ...] = ()
-    across_sites: bool = False
-    """Whether what other vCenters of the same journal gave a team counts as well."""
 
     def team(self, name: str) -> Team:
         return next((team for team in self.teams if team.name == name), Team(name))

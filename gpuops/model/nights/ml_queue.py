@@ -98,8 +98,6 @@ class QueuedVm:
     minimum_run: timedelta = timedelta()
     """A start that would leave it less is not made."""
     checkpoint: Checkpoint = Checkpoint()
-    across_sites: bool = False
-    """Each of its VMs is a request that other sites have a VM of the same name for: it runs at one of them."""
     owner: str | None = None
     """Whose work its VM is started for, where that is a job's; None = whose the VM is."""
     for_jobs: bool = False

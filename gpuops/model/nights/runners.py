@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 
 class Half(StrEnum):
@@ -30,10 +29,6 @@ class PolicyTurn:
     """Name of the target."""
     policy: str
     """Name of the policy."""
-
-
-ASSIGNING: Final = PolicyTurn("requests across sites", "assign")
-"""The turn of no vCenter in which they are assigned (`gpuops queue --site all --assign`)."""
 
 
 @dataclass(frozen=True, slots=True)

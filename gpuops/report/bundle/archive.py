@@ -20,7 +20,6 @@ from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
-REPLIES: Final = "replies.json"
 CONTACT: Final = "first-contact.json"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The moment of every file in the archive: the same content is the same archive."""
@@ -60,7 +59,7 @@ def bundle(
 ) -> Bundle:
     """The archive of a world and what else was asked for, by file name. Raises Refused where a text is left in it.
 
-    `api_words`: words of the vSphere API that its replies and its first contact may hold.
+    `api_words`: words of the vSphere API that its first contact may hold.
     """
     documents = {SCENARIO: world.scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
@@ -75,7 +74,7 @@ def bundle(
     found = [
         place
         for name, each in {MANIFEST: manifest, **documents}.items()
-        for place in strays(each, name, api_words if name in (REPLIES, CONTACT) else ())
+        for place in strays(each, name, api_words if name == CONTACT else ())
     ]
     if found:
         more = f" and {len(found) - _FEW_PLACES} more" if len(found) > _FEW_PLACES else ""

@@ -13,7 +13,7 @@ DIGITS: Final = 12
 
 
 _MOID: Final = re.compile(r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}")
-"""Managed object ids as vCenters number them: they tell nothing, and journal, replies and world have the same ones."""
+"""Managed object ids as vCenters number them: they tell nothing, and journal and world have the same ones."""
 
 
 class NameKind(StrEnum):

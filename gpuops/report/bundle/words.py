@@ -27,7 +27,7 @@ SETTINGS: Final = (
     "sched.cpu.affinity",
     "sched.mem.pin",
 )
-"""Keys of extraConfig that plans go by; in replies they are values."""
+"""Keys of extraConfig that plans go by."""
 STEPS: Final = (
     "suspend", "resume", "start", "power-off", "shutdown", "change", "move", "checkpoint hook", "override of DRS",
     "marker", "gate", "opening of the gate", "maintenance mode", "end of maintenance mode", "reboot", "setting",
@@ -80,7 +80,7 @@ WORDS: Final = frozenset(
         "TRUE", "FALSE", "1", "0", "question", "unknown", "guest", "guest-without-tools", "otherGuest64",
         "VirtualMachine", "desktop", "ml", "connected", "disconnected", "failed", "outcome unknown", "cut off",
         "given up", "admitted", "refused", "gpuops-bundle", "scenario.json", "versions.json",
-        "configuration.json", "runs.json", "mispredictions.json", "replies.json",
+        "configuration.json", "runs.json", "mispredictions.json",
         # facts of a first contact
         "first-contact.json", "key", "found", "predicted", "seconds", "mib", "reserved", "running", "event", "source",
         "copies", "all", "power", "poweredOff", "poweredOn", "instance", "configured", "mode", "vm", "host", "cluster",
@@ -134,8 +134,6 @@ KEYS: Final = frozenset(
         "steps", "step", "done", "about", "became", "reason",
         # mispredictions.json
         "mispredictions", "right", "cannot_say", "run_kind", "what", "predicted", "found", "facts", "fact",
-        # replies.json
-        "properties",
         # first-contact.json
         "assumptions", "standing", "evidence", "tasks", "ran_s", "fault", "names_vgpu", "created_vm", "by_user",
         "events", "counters", "instances", "machines", "state", "managed", "unread",

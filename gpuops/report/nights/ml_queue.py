@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from gpuops.plan.across.offer import SiteOffer
 from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, Turn
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.nights.across_sites import offer_document
 from gpuops.report.plan_json import rejection_document
 from gpuops.report.text import count, visible
 
@@ -98,8 +96,8 @@ def _zone(found: QueueLook) -> tzinfo:
     return windows[0].zone if windows else UTC
 
 
-def queue_document(found: QueueLook, offer: SiteOffer | None = None) -> Document:
-    """The same for programs; every moment in UTC. `offer`: what is said of requests across sites."""
+def queue_document(found: QueueLook) -> Document:
+    """The same for programs; every moment in UTC."""
     plan = found.night_plan
     shares = plan.shares
     return {
@@ -115,13 +113,11 @@ def queue_document(found: QueueLook, offer: SiteOffer | None = None) -> Document
         else {
             "by": str(shares.rule.by),
             "half_life_days": shares.rule.half_life / _DAY,
-            "across_sites": shares.rule.across_sites,
         },
         "teams": [_standing(each) for each in (shares.standings if shares is not None else ())],
         "queue": [_place(place) for place in found.places],
         "rejections": [rejection_document(refusal) for refusal in plan.refusals],
         "warnings": list(shares.unclear if shares is not None else ()),
-        "offer": None if offer is None else offer_document(offer),
     }
 
 
@@ -138,7 +134,6 @@ def _standing(each: TeamStanding) -> Document:
         "gpu_hours_at_most": each.team.gpu_hours,
         "gpu_hours_left": None if left is None else round(left, 3),
         "gpus": round(each.running_gpus, 4),
-        "gpus_elsewhere": round(each.gpus_elsewhere, 4),
         "gpus_at_most": each.team.gpus,
         "uncounted_runs": each.use.unknown,
     }

@@ -35,16 +35,14 @@ class NoPrices(Engine):
     """What GPUs could sell at the site's prices does not count, only what each shape could use."""
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        return usable_by_mix(self.shapes, self.model[rows], gains, cpu, memory)
+        return usable_by_mix(self.shapes, gains, cpu, memory)
 
 
 class OnlyPrices(Engine):
     """Only that counts."""
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        return super()._value(rows, gains, cpu, memory) - usable_by_mix(
-            self.shapes, self.model[rows], gains, cpu, memory
-        )
+        return super()._value(rows, gains, cpu, memory) - usable_by_mix(self.shapes, gains, cpu, memory)
 
 
 class NoReserve(Engine):

@@ -7,6 +7,7 @@ at one of its legal starts (NVIDIA Multi-Instance GPU User Guide; `nvidia-smi mi
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,12 +29,13 @@ from gpuops.plan.placement.fleet.mix_value import (
     with_weights,
 )
 from gpuops.plan.placement.fleet.prices import LargeShapes, slot_prices
-from tests.bench.trace.openb_trace import MILLI, read_rows
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 GB: Final = 40
+MILLI: Final = 1000
+"""Milli-GPU of a GPU of the trace."""
 HOSTS: Final = {"G2": (96_000, 393_216), "G3": (128_000, 786_432)}
 """Milli-cores and MiB of one host."""
 TRACES: Final = ("default", "gpushare100", "default#small70")
@@ -182,6 +184,12 @@ class Scenario:
 
     def geometry(self) -> SameSize | Mig:
         return SameSize() if self.mode == "ts" else Mig()
+
+
+def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
+    """The lines of one file of the trace."""
+    with (folder / f"{name}.csv").open() as lines:
+        return list(csv.DictReader(lines))
 
 
 def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:

@@ -129,14 +129,12 @@ def test_a_bundle_holds_nothing_of_a_hostile_site(site: Lab, tmp_path: Path) -> 
     done = site.run("detach", "--vm", f"moid:{free[-1].moid}", "--all")
     assert done.exit_code == 0, done.output
     path = tmp_path / "bundle.zip"
-    replies = [f"moid:{vm.moid}" for vm in machines[:12]]
-    words = ["bundle", "--yes", "--file", str(path), *(word for each in replies for word in ("--replies", each))]
-    result = site.run(*words)
+    result = site.run("bundle", "--yes", "--file", str(path))
     assert result.exit_code == 0, result.output
     own = sorted(texts_of(site))
     assert len(own) > 200
     shown = [("stdout", result.stdout.replace(str(path), "").encode()), *bytes_of(path)]
-    assert {name for name, _ in shown} >= {"scenario.json", "runs.json", "replies.json", "versions.json"}
+    assert {name for name, _ in shown} >= {"scenario.json", "runs.json", "versions.json"}
     for name, content in shown:
         text = content.decode("utf-8", "replace")
         require_hidden(name, text)
@@ -273,26 +271,6 @@ def test_a_key_that_is_none(content: str, clean: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_replies_of_what_is_not_there(lab: Lab) -> None:
-    result = lab.run("bundle", "--dry-run", "--replies", "ml-70")
-    assert result.exit_code == 2
-    assert "ml-70" in result.stderr
-
-
-@pytest.mark.long
-def test_replies_are_of_a_vm_and_its_host(lab: Lab, tmp_path: Path) -> None:
-    path = tmp_path / "bundle.zip"
-    assert lab.run("bundle", "--yes", "--file", str(path), "--replies", "vdi-01").exit_code == 0
-    vm, host = documents(path)["replies.json"]
-    assert [each["type"] for each in (vm, host)] == ["VirtualMachine", "HostSystem"]
-    assert vm["properties"]["runtime.powerState"] == "poweredOn"
-    assert vm["properties"]["runtime.host"]["moid"] == host["moid"]
-    graphics = host["properties"]["config.graphicsInfo"]
-    assert {each["pciId"] for each in graphics} == {"0000:3b:00.0", "0000:af:00.0", "0000:d8:00.0"}
-    assert graphics[0]["deviceName"] == "NVIDIA A100 40GB" or graphics[0]["deviceName"].startswith("NVIDIA")
-
-
-@pytest.mark.long
 def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_path: Path) -> None:
     """As administrators spell them: True, and a moment by the clock of the site."""
     machines = {vm.name: vm for vm in lab.server.world.by_type("VirtualMachine")}
@@ -307,7 +285,7 @@ def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_pa
     for name, (typed, _) in wanted.items():
         machines[name].state.attributes = {**machines[name].state.attributes, field: typed}
     path = tmp_path / "bundle.zip"
-    result = lab.run("bundle", "--yes", "--file", str(path), "--replies", "vdi-01")
+    result = lab.run("bundle", "--yes", "--file", str(path))
     assert result.exit_code == 0, result.output
     written = documents(path)
     shown = {each["as_read"]["moid"]: each for each in written["scenario.json"]["vms"]}
@@ -315,8 +293,6 @@ def test_ordinary_settings_of_a_vm_and_no_time_zone_of_the_site(lab: Lab, tmp_pa
         assert shown[machines[name].moid]["attributes"]["gpuops.return"] == said
     spelled = {key: value.upper() for key, value in given.items()}
     assert shown[machines["vdi-01"].moid]["extra_config"] == spelled
-    options = written["replies.json"][0]["properties"]["config.extraConfig"]
-    assert {each["key"]: each["value"] for each in options} == spelled
     assert b"05:45" not in b"".join(content for _, content in bytes_of(path))
     assert len(list(build(str(path)).by_type("VirtualMachine"))) == len(shown)
 

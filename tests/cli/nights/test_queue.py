@@ -68,7 +68,7 @@ def test_the_queue_of_a_watch_is_that_of_now(lab: Lab, tmp_path: Path) -> None:
     policy.write_text(Path(SPARE).read_text(encoding="utf-8") + SHARED, encoding="utf-8")
     found = asked(lab, "--policy", str(policy))
     assert turns(found) == [(1, "ml-01", "starts"), (2, "ml-02", "starts"), (3, "ml-06", "waits")]
-    shares = {"by": "attribute:gpuops.owner", "half_life_days": 7.0, "across_sites": False}
+    shares = {"by": "attribute:gpuops.owner", "half_life_days": 7.0}
     assert found["fair_share"] == shares
     refused = lab.run("queue", "--policy", str(policy), "--at", "22:00")
     assert refused.exit_code == 2 and "a watch looks at its queue now" in refused.stderr

@@ -98,7 +98,7 @@ def test_what_cannot_be_meant_names_its_key(line: str, said: str) -> None:
 def test_the_policy_of_a_site_is_its_own_or_the_only_one_that_runners_play(
     said: dict[str, Any], expected: str | None
 ) -> None:
-    """Requests across sites of a fleet whose first night is still to come are assigned by it."""
+    """`gpuops queue --site all` shows the queue of a fleet before its first night."""
     configuration = Configuration.model_validate({"targets": {"fra": {"host": "fra.example.com", **said}}})
     (site,) = chosen_sites("fra", configuration, FILE)
     assert site.policy == (Path(expected) if expected else None)

@@ -8,10 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from gpuops.execute.jobs.night_jobs import by_owners_of_jobs, elsewhere_by_owners
+from gpuops.execute.jobs.night_jobs import by_owners_of_jobs
 from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.site import Site
-from gpuops.model.nights.across_sites import Elsewhere
 from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
 from gpuops.model.nights.night_record import Role
 from gpuops.model.vcenter.owner import NotedOwner
@@ -45,5 +44,4 @@ def test_each_night_has_the_jobs_of_its_own_vcenter(tmp_path: Path) -> None:
     assert {each.id: each.vms[0].jobs for each in found if each.vms[0].jobs} == {
         "2": (JobTime(NotedOwner("folder", "b"), begins, ends),)
     }
-    assert elsewhere_by_owners(Elsewhere(nights), site) == Elsewhere(found)
     assert by_owners_of_jobs((), site) == ()

@@ -36,8 +36,6 @@ from gpuops.execute.measurements import tables as measurement_tables
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.migrations import HEAD, REVISIONS, Contents
 from gpuops.execute.pool import tables as pool_tables
-from gpuops.execute.runs import assignments
-from gpuops.execute.runs.assignments import AssignmentStore
 from gpuops.runner import shared_targets
 from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import PASSWORD, Server
@@ -45,7 +43,7 @@ from tests.execute.journal.test_audit import NOW, clock
 from tests.nights.interrupted.victim import FORKED
 
 TABLES: dict[Contents, tuple[MetaData, ...]] = {
-    Contents.JOURNAL: (journal_tables.metadata, assignments._metadata, job_store._metadata),
+    Contents.JOURNAL: (journal_tables.metadata, job_store._metadata),
     Contents.MEASUREMENTS: (measurement_tables.metadata,),
     Contents.POOLS: (pool_tables.metadata,),
     Contents.RUNNERS: (shared_targets._metadata,),
@@ -157,7 +155,7 @@ def test_a_database_from_before_becomes_what_a_new_one_is_and_keeps_all(
     shared = (*old_tables.MEASUREMENTS, *old_tables.VGPUS, *old_tables.RUNNERS) if old.url else ()
     old.age(*(old_tables.REQUESTS if more else ()), *(shared if more == "all" else ()))
     audited = verify(old.state_dir, old.url)
-    kept = {name: old.rows(name) for name in old.schema()}
+    kept = {name: old.rows(name) for name in old.schema() if name != "site_requests"}
     seen = [old.seen(vcenter) for vcenter in ("vc-1", "vc-2")]
     assert "alembic_version" not in old.schema(), "to read it changes nothing"
     assert [old.records(vcenter) for vcenter in ("vc-1", "vc-2")] == seen
@@ -170,6 +168,24 @@ def test_a_database_from_before_becomes_what_a_new_one_is_and_keeps_all(
     assert again.whole, again
     assert [each.good for each in again.chains] == [6, 6]
     assert old.revisions() == new.revisions() == [(HEAD,)]
+
+
+@pytest.mark.parametrize("has_requests", [True, False])
+def test_requests_across_sites_are_named_once_when_their_table_is_dropped(
+    place: Place, caplog: pytest.LogCaptureFixture, has_requests: bool
+) -> None:
+    place.age(*old_tables.REQUESTS)
+    if not has_requests:
+        place.do("DELETE FROM site_requests")
+    named = "'ml-1' was assigned to 'prod'; next: name each of these VMs in the queue of one vCenter's policy"
+    if place.url:
+        assert (named in statements(place.opened())) is has_requests
+    for _ in range(2):
+        assert len(place.records()) == 6
+    warnings = [record.getMessage() for record in caplog.records if "across sites" in record.getMessage()]
+    assert len(warnings) == has_requests
+    assert all(named in warning and "\n" not in warning for warning in warnings)
+    assert "site_requests" not in place.schema()
 
 
 @pytest.mark.long
@@ -269,14 +285,11 @@ def test_a_database_of_a_later_gpuops_is_refused_in_one_line_and_left_as_it_is(p
     assert place.records() == []
     place.do("UPDATE alembic_version SET version_num = '9999'")
     before = place.schema()
-    requests = AssignmentStore(place.state_dir, place.url)
     jobs = job_store.JobStore("vc-1", place.state_dir, place.url)
     ways: list[Callable[[], object]] = [
         lambda: open_store(place.state_dir, place.url, "vc-1"),
         lambda: look_into_store(place.state_dir, place.url, "vc-1"),
         lambda: verify(place.state_dir, place.url),
-        requests.read,
-        lambda: requests.change([]),
         jobs.read,
         lambda: jobs.submit((), "ada", NOW),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import exp
 from random import Random
 
@@ -14,11 +13,9 @@ from hypothesis import strategies as st
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.mix_value import ShapeArrays
 from gpuops.plan.placement.fleet.prices import (
-    InsistingVms,
     LargeShapes,
     chance_of_at_least,
     count_places,
-    model_prices,
     place_prices,
     slot_prices,
 )
@@ -28,17 +25,13 @@ from tests.bench.trace.vgpu_world import Mig, SameSize
 CPU, MEMORY = 48, 192
 
 
-def shapes(large: bool = True) -> tuple[ShapeArrays, LargeShapes | None]:
+def shapes() -> tuple[ShapeArrays, LargeShapes]:
     """A mix of small, half and whole GPUs, and of four whole ones."""
     kind, count = np.array([0, 3, 4, 4]), np.array([1, 1, 1, 4])
     size, cpu, memory = np.array([5, 20, 40, 40]), np.array([4, 8, 12, 40]), np.array([16, 32, 64, 160])
-    mix = ShapeArrays(
-        tuple(range(5)), kind, count, size, cpu, memory, np.array([0.4, 0.3, 0.2, 0.1]), np.ones((1, 4), np.bool_), 2.0
-    )
-    several = LargeShapes(
-        count[3:], count[3:], cpu[3:], memory[3:], np.ones((1, 1), np.bool_), np.array([0.1]), 40, 30.0
-    )
-    return mix, several if large else None
+    mix = ShapeArrays(tuple(range(5)), kind, count, size, cpu, memory, np.array([0.4, 0.3, 0.2, 0.1]))
+    several = LargeShapes(count[3:], count[3:], cpu[3:], memory[3:], np.array([0.1]), 40, 30.0)
+    return mix, several
 
 
 def pool(hosts: int = 3) -> Hosts:
@@ -46,16 +39,6 @@ def pool(hosts: int = 3) -> Hosts:
     mix, large = shapes()
     free = np.full(rows, CPU), np.full(rows, MEMORY)
     return Hosts(Mig(), np.ones((rows, 4), np.int64), *free, mix, step=0.04, large=large)
-
-
-def pool_of_two_models(insist: float) -> Hosts:
-    """A host of the model 0 and one of the model 1; so much of all that is asked for insists on the model 0."""
-    mix, large = shapes(large=False)
-    mix = replace(mix, suits=np.ones((2, 4), np.bool_))
-    free, insisting = np.full(4, CPU), InsistingVms((0b01,), (insist,), (20.0,))
-    model = np.array([0, 0, 1, 1])
-    state = np.ones((4, 4), np.int64)
-    return Hosts(Mig(), state, free, 4 * free, mix, step=0.04, large=large, model=model, insisting=insisting)
 
 
 asks = st.builds(
@@ -187,7 +170,6 @@ def test_chance_of_so_many_where_many_come_is_near_the_exact_one() -> None:
 
 def test_the_last_place_of_a_large_shape_is_dear_and_one_of_many_is_not() -> None:
     _, large = shapes()
-    assert large is not None
     few, many = place_prices(large, np.array([1]), 960.0)[0], place_prices(large, np.array([30]), 960.0)[0]
     assert few > 0.9 * 160
     assert many < 1
@@ -195,48 +177,7 @@ def test_the_last_place_of_a_large_shape_is_dear_and_one_of_many_is_not() -> Non
 
 def test_places_need_gpus_cpu_and_memory() -> None:
     _, large = shapes()
-    assert large is not None
     gains = np.zeros((3, 7), dtype=np.int64)
     gains[:, 4] = [4, 4, 3]
-    found = count_places(large, np.zeros(3, np.int64), gains, np.array([48, 39, 48]), np.array([192, 192, 192]))
+    found = count_places(large, gains, np.array([48, 39, 48]), np.array([192, 192, 192]))
     assert found[:, 0].tolist() == [1, 0, 0]
-
-
-@given(st.floats(0, 1), st.integers(1, 7), st.lists(st.integers(0, 2000), min_size=3, max_size=3), st.floats(1, 50))
-def test_only_who_may_go_elsewhere_pays_for_a_model_and_never_more_than_it_holds(
-    share: float, mask: int, free: list[int], size: float
-) -> None:
-    insisting, left = InsistingVms((mask,), (share,), (size,)), np.array(free, dtype=np.float64)
-    inside = np.array([bool(mask >> model & 1) for model in range(3)])
-    for models in range(1, 8):
-        price = model_prices(insisting, models, left)
-        assert (price[~inside] == 0).all()
-        assert ((price >= 0) & (price <= 1)).all()
-        if not models & ~mask:
-            assert (price == 0).all()
-
-
-def test_a_model_is_dear_where_more_insist_on_it_than_it_holds() -> None:
-    free = np.array([140.0, 860.0])
-    scarce, plenty = (model_prices(InsistingVms((0b01,), (share,), (1.0,)), 0b11, free) for share in (0.18, 0.1))
-    assert scarce[0] > 0.99
-    assert plenty[0] < 0.01
-
-
-@pytest.mark.parametrize(("insist", "model"), [(0.0, 0), (0.8, 1)])
-def test_what_may_go_anywhere_leaves_a_scarce_model_to_those_that_insist(insist: float, model: int) -> None:
-    world = pool_of_two_models(insist)
-    seat = world.choose(PoolRequest(3, 1, 8, 32))
-    assert seat is not None
-    assert world.model[seat.parts[0].row] == model
-
-
-def test_the_last_gpu_is_taken_however_dear_it_is() -> None:
-    world = pool_of_two_models(0.8)
-    for _ in range(8):
-        seat = world.choose(PoolRequest(4, 1, 4, 16, models=0b10))
-        assert seat is not None
-        world.take(seat)
-    seat = world.choose(PoolRequest(4, 1, 4, 16))
-    assert seat is not None
-    assert world.model[seat.parts[0].row] == 0

@@ -91,10 +91,10 @@ def test_a_key_is_a_text_too() -> None:
     assert list(strays({"attributes": {"secret-key": "1"}})) == [".attributes.<key 1>"]
 
 
-def test_words_of_the_api_are_given_for_replies() -> None:
-    reply = {"type": "VirtualMachine", "properties": {"runtime.powerState": "poweredOn"}}
-    assert list(strays(reply, "", {"runtime.powerState", "poweredOn"})) == []
-    assert list(strays(reply)) == [".properties.<key 1>"]
+def test_words_of_the_api_are_given_for_a_first_contact() -> None:
+    task = {"kind": "VirtualMachine.powerOn", "fault": "InvalidState"}
+    assert list(strays(task, "", {"VirtualMachine.powerOn", "InvalidState"})) == []
+    assert list(strays(task)) == [".kind", ".fault"]
 
 
 @pytest.mark.parametrize("text", ["runs nvidia_a40-8q, nvidia_a40-8q", "180 s at the most", "2 GPUs free"])

@@ -93,8 +93,6 @@ class PoolRequest:
     count: int
     cpu: int
     memory: int
-    models: int = -1
-    """Bit mask of the models of nodes that will do."""
     beside: bool = True
     """Whether CPU and memory must be on the node of the GPUs; else what the node lacks comes from elsewhere."""
 

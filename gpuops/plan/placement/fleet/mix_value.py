@@ -3,11 +3,10 @@
 `pool.py` calls `node_value`; `board_pools.py` makes the arrays for it. Two measures together:
 
 * what each shape of VM could use of the node (after FGD: Weng et al., "Beware of Fragmentation", USENIX ATC 2023), as
-far
-  as CPU and memory feed instances of the shape, counted as a real number: counted in whole instances, or not at all as
-  in FGD, which of the nodes that seem equal comes first decides more than the score does. Each further instance on the
-  same node is worth less than the one before, so that places stay spread over nodes, and CPU and memory with them;
-* what its GPUs could sell at the site's prices (`prices.py`), as far as CPU and memory can feed that much.
+  far as CPU and memory feed instances of the shape, counted as a real number: counted in whole instances, or not at all
+  as in FGD, which of the nodes that seem equal comes first decides more than the score does. Each further instance on
+  the same node is worth less than the one before, so that places stay spread over nodes, and CPU and memory with them;
+* what its GPUs could sell at the site's prices (`prices.py`), as far as memory can feed that much.
 """
 
 from __future__ import annotations
@@ -57,34 +56,30 @@ class ShapeArrays:
     cpu: Ints
     memory: Ints
     weight: Floats
-    suits: Flags
-    """For each model of node and each shape, whether it may go there."""
-    fed_by_cpu: float = np.inf
-    """Value at the prices that one unit of CPU can feed."""
     fed_by_memory: float = np.inf
+    """Value at the prices that one unit of memory can feed."""
     sale_weight: float = SALE_WEIGHT
     """Of the value at the prices beside what the mix can use."""
 
 
-def node_value(shapes: ShapeArrays, model: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
+def node_value(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
     """The value of each of these nodes to the mix.
 
     `gains` has, per node: the free slots for every kind of device, what these could use, and the value at the prices.
     """
     sold: Floats = gains[:, 2 * len(shapes.kinds)] / VALUE_UNIT
-    for fed, free in ((shapes.fed_by_cpu, cpu), (shapes.fed_by_memory, memory)):
-        if fed < np.inf:
-            sold = np.minimum(sold, fed * free)
-    return shapes.sale_weight * sold + usable_by_mix(shapes, model, gains, cpu, memory)
+    if shapes.fed_by_memory < np.inf:
+        sold = np.minimum(sold, shapes.fed_by_memory * memory)
+    return shapes.sale_weight * sold + usable_by_mix(shapes, gains, cpu, memory)
 
 
-def usable_by_mix(shapes: ShapeArrays, model: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
+def usable_by_mix(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
     """How much of each of these nodes the mix can be expected to use."""
     # Instances of each shape by free slots, and by CPU and memory as a real number; less than one counts as none.
     several = np.maximum(1, shapes.count)
     instances = gains[:, : len(shapes.kinds)][:, shapes.kind] // several
     fed = np.minimum(cpu[:, None] / np.maximum(1, shapes.cpu), memory[:, None] / np.maximum(1, shapes.memory))
-    there: Flags = shapes.suits[model] & (instances > 0) & (shapes.count > 0) & (fed >= 1)
+    there: Flags = (instances > 0) & (shapes.count > 0) & (fed >= 1)
     # The fifth VM of a shape on one node counts less than the first: a power below 1.
     use = several * shapes.size * np.minimum(instances, fed) ** INSTANCE_POWER
     total: Floats = np.where(there, use, 0.0) @ shapes.weight
@@ -131,29 +126,23 @@ def make_shape_arrays(asked: Sequence[ShapeFrequency], sizes: Mapping[int, int],
         np.array([-(-each.cpu // half) for each, half in zip(asked, halves, strict=True)]),
         np.array([-(-each.memory // half) for each, half in zip(asked, halves, strict=True)]),
         often / often.sum(),
-        np.ones((1, len(asked)), dtype=np.bool_),
     )
 
 
 def with_weights(
     shapes: ShapeArrays, asked: Sequence[ShapeFrequency], price: Mapping[int, float], slack: float, *, cut: bool
 ) -> ShapeArrays:
-    """The shapes with their weights, and with the value that a unit of CPU and of memory can feed at these prices.
+    """The shapes with their weights, and with the value that a unit of memory can feed at these prices.
 
-    `cut`: the GPUs are cut into GPU instances.
+    `cut`: the GPUs are cut into GPU instances. `slack`: memory feeds so many times the mean, for not all of the VMs
+    come at once.
     """
     weight = shape_weights(shapes.weight, shapes.count, shapes.size)
-
-    def fed(rest: Floats) -> float:
-        """Value per unit, over those that ask for any; `slack` more than the mean, for not all of it comes at once."""
-        value = sum(each.often * each.count * price[each.kind] for each, much in zip(asked, rest, strict=True) if much)
-        total = sum(each.often * much for each, much in zip(asked, rest, strict=True))
-        return slack * value / total if total else np.inf
-
-    cpu = fed(np.array([each.cpu for each in asked], dtype=np.float64))
-    memory = fed(np.array([each.memory for each in asked], dtype=np.float64))
+    value = sum(shape.often * shape.count * price[shape.kind] for shape in asked if shape.memory)
+    memory = sum(shape.often * shape.memory for shape in asked)
+    fed_by_memory = slack * value / memory if memory else np.inf
     sale_weight = CUT_SALE_WEIGHT if cut else SALE_WEIGHT
-    return replace(shapes, weight=weight, fed_by_cpu=cpu, fed_by_memory=memory, sale_weight=sale_weight)
+    return replace(shapes, weight=weight, fed_by_memory=fed_by_memory, sale_weight=sale_weight)
 
 
 def large_shapes(
@@ -183,5 +172,4 @@ def large_shapes(
     )
     mean = sum(each.often * each.count * sizes[each.kind] for each in asked) / total
     column = np.array([shapes.kinds.index(kind) for kind in kinds.tolist()])
-    suits = np.ones((1, len(asks)), dtype=np.bool_)
-    return LargeShapes(column, asks[:, 0], asks[:, 1], asks[:, 2], suits, share / total, float(gpu), mean)
+    return LargeShapes(column, asks[:, 0], asks[:, 1], asks[:, 2], share / total, float(gpu), mean)

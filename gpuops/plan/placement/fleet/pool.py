@@ -16,11 +16,9 @@ import numpy as np
 from gpuops.plan.placement.fleet.geometry import Geometry, GpuTransitions, NodePart, PoolRequest, PoolSeat
 from gpuops.plan.placement.fleet.mix_value import ShapeArrays, node_value
 from gpuops.plan.placement.fleet.prices import (
-    InsistingVms,
     LargeShapes,
     count_places,
     half_of_two_nodes,
-    model_prices,
     place_prices,
 )
 
@@ -38,8 +36,6 @@ class _ScoredRequest:
     """Of the GPU then; a way is a GPU and one of the states that it may have."""
     destroyed: Ints
     """Places for each large shape that go with it."""
-    taken: Ints
-    """GPU memory that is no longer free then."""
 
 
 NO_ROOM: Final = np.inf
@@ -61,14 +57,10 @@ class NodePool:
         *,
         step: float,
         large: LargeShapes | None = None,
-        model: Ints | None = None,
         sibling: Ints | None = None,
-        insisting: InsistingVms | None = None,
     ) -> None:
         self.geometry, self.shapes, self.step, self.large = geometry, shapes, step, large
-        self.insisting = insisting
         self.state, self.cpu, self.memory = state.copy(), cpu.copy(), memory.copy()
-        self.model = np.zeros(len(cpu), dtype=np.int64) if model is None else model
         self.sibling = np.full(len(cpu), -1) if sibling is None else sibling
         self._wide = np.zeros(0, dtype=np.bool_) if large is None else large.count > state.shape[1]
         self._half = half_of_two_nodes(large) if large is not None and self._wide.any() else None
@@ -84,9 +76,6 @@ class NodePool:
         """The best seat on one node, `among` these nodes if given; None = none has room."""
         scored = self._up_to_date(ask)
         loss: Floats = scored.loss if among is None else np.where(among[:, None], scored.loss, NO_ROOM)
-        if self.insisting is not None:
-            free = np.bincount(self.model, weights=self.gains[:, -1]).astype(np.float64)
-            loss = loss + model_prices(self.insisting, ask.models, free)[self.model][:, None] * scored.taken
         total = self.total(loss, scored.destroyed)
         row, way = divmod(self.select(total), loss.shape[1])
         if loss[row, way] == NO_ROOM:
@@ -145,7 +134,7 @@ class NodePool:
         return loss, np.maximum(0, self.places[rows] - self._places(rows, gains, cpu, memory))
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        return node_value(self.shapes, self.model[rows], gains, cpu, memory)
+        return node_value(self.shapes, gains, cpu, memory)
 
     def _places(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
         """Places for each large shape on these nodes, were they like this.
@@ -154,11 +143,11 @@ class NodePool:
         """
         if self.large is None:
             return np.zeros((len(rows), 0), dtype=np.int64)
-        counts = count_places(self.large, self.model[rows], gains, cpu, memory)
+        counts = count_places(self.large, gains, cpu, memory)
         if self._half is not None:
             wide, other = self._wide, self.sibling[rows]
-            here = count_places(self._half, self.model[rows], gains, cpu, memory)
-            there = count_places(self._half, self.model[other], self.gains[other], self.cpu[other], self.memory[other])
+            here = count_places(self._half, gains, cpu, memory)
+            there = count_places(self._half, self.gains[other], self.cpu[other], self.memory[other])
             both = np.where((other >= 0)[:, None], np.minimum(1, np.minimum(here, there)), 0)
             counts[:, wide] = both[:, wide]
         return counts
@@ -169,9 +158,7 @@ class NodePool:
             changed = np.arange(len(self.cpu))
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
             destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
-            scored = self._scored[ask] = _ScoredRequest(
-                0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed, np.zeros(size, np.int64)
-            )
+            scored = self._scored[ask] = _ScoredRequest(0, np.full(size, NO_ROOM), np.zeros(size, np.int64), destroyed)
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
         scored.at = len(self._changed)
@@ -181,18 +168,16 @@ class NodePool:
 
     def _score(self, ask: PoolRequest, rows: Ints, scored: _ScoredRequest) -> None:
         """Score these nodes for the request anew."""
-        # 1. Nodes with room for CPU and memory, if these must be local, and of a model that will do.
+        # 1. Nodes with room for CPU and memory, if these must be local.
         scored.loss[rows] = NO_ROOM
         if ask.beside:
             rows = rows[(self.cpu[rows] >= ask.cpu) & (self.memory[rows] >= ask.memory)]
-        rows = rows[((ask.models >> self.model[rows]) & 1).astype(np.bool_)]
         # 2. Every way to add the devices, and the value that the node loses by each.
         option, way, state, gains = self._options(ask, rows)
         at = rows[option]
         gpu = way // self.geometry.ways if ask.count else way - 1
         scored.loss[at, way] = self.cost(ask, at, gpu, gains)
         scored.state[at, way] = state
-        scored.taken[at, way] = self.gains[at, -1] - gains[:, -1]
         # 3. The places for large shapes that it destroys; their price depends on the whole pool, so it comes in
         # `total`.
         if self.large is not None:

@@ -9,8 +9,6 @@ memory less what it makes impossible to sell. They are the dual prices of the cu
 `place_prices`: a rule that looks at one node breaks up GPUs and hosts that VMs with whole GPUs could still have had.
 The price of such a place is what it holds, times the chance that more VMs of its size come than the fleet has places
 left (the expected marginal seat revenue of airlines: Belobaba, 1989).
-
-`model_prices`: the same of a GPU model that some VMs insist on, asked of those that may go elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 ROUNDS: Final = 400
 _NORMAL_FROM: Final = 50
@@ -61,8 +59,6 @@ class LargeShapes:
     count: Ints
     cpu: Ints
     memory: Ints
-    suits: Flags
-    """For each model of node and each shape."""
     share: Floats
     """The share of all arrivals that ask for at least as much."""
     gpu: float
@@ -71,11 +67,11 @@ class LargeShapes:
     """Size of the mean arrival."""
 
 
-def count_places(large: LargeShapes, model: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
+def count_places(large: LargeShapes, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
     """For each node and each shape the number of VMs that fit, by GPUs, CPU and memory."""
     fed = np.minimum(cpu[:, None] // np.maximum(1, large.cpu), memory[:, None] // np.maximum(1, large.memory))
     counts: Ints = np.minimum(gains[:, large.column] // large.count, np.maximum(0, fed))
-    return counts * large.suits[model]
+    return counts
 
 
 def half_of_two_nodes(large: LargeShapes) -> LargeShapes:
@@ -89,35 +85,6 @@ def place_prices(large: LargeShapes, left: Ints, free: float) -> Floats:
     chances = [chance_of_at_least(int(many), share * arrivals) for many, share in zip(left, large.share, strict=True)]
     worth: Floats = large.count * large.gpu * np.array(chances)
     return worth
-
-
-@dataclass(frozen=True, slots=True)
-class InsistingVms:
-    """VMs that some GPU models will not do for: one entry for each set of models that any of them names."""
-
-    masks: tuple[int, ...]
-    """The set, as in `PoolRequest.models`."""
-    share: tuple[float, ...]
-    """What VMs that can go nowhere outside the set ask for, as a share of all GPU memory that is asked for."""
-    mean: tuple[float, ...]
-    """Size of the mean one of them."""
-
-
-def model_prices(insisting: InsistingVms, models: int, free: Floats) -> Floats:
-    """What a VM that any of `models` will do for takes from those that insist, per unit of GPU memory of each model.
-
-    `free`: GPU memory free of each model. A unit of a set of models is worth the chance that those that can go nowhere
-    else ask for all that is free of it, before all of the fleet is asked for. A VM that needs the set itself pays
-    nothing. Example: T4 have 14 of 100 free units, 15 of 100 that come insist on T4: VMs that may go anywhere pay for a
-    T4 about what it holds, and take another as long as there is one.
-    """
-    price = np.zeros(len(free))
-    for mask, share, mean in zip(insisting.masks, insisting.share, insisting.mean, strict=True):
-        if models & ~mask:
-            of_set = ((mask >> np.arange(len(free))) & 1).astype(np.bool_)
-            chance = chance_of_at_least(max(1, int(free[of_set].sum() / mean)), share * float(free.sum()) / mean)
-            price = np.where(of_set, np.maximum(price, chance), price)
-    return price
 
 
 def chance_of_at_least(many: int, mean: float) -> float:

@@ -11,20 +11,17 @@ until desktops are due. Nothing that runs is stopped for it, and no return waits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import groupby
 from typing import Final
 
 from gpuops.advise.fair_share import NO_USE, TeamUse, Wish, fair_order, use_by_team
 from gpuops.advise.showback import owner_in, vm_now
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.nights.across_sites import NOTHING_ELSEWHERE, Elsewhere
 from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team, team_of
-from gpuops.model.nights.history import PastNight, PastVm
+from gpuops.model.nights.history import PastNight
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.owner import NOBODY, OwnerKey
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of_vm
 from gpuops.plan.rotation.ml_queue.ml_vms import NO_WINDOW, WaitingVm, within_counts
@@ -49,8 +46,6 @@ class TeamStanding:
     """What its VMs hold now, those of the queue and those that a night or a watch has started."""
     coming_hours: float = 0.0
     """GPU-hours that what was started of it may still use until desktops are due; 0 where that is never."""
-    gpus_elsewhere: float = 0.0
-    """Of `running_gpus`, those of other vCenters, with what is assigned there and has not started."""
 
     @property
     def hours_left(self) -> float | None:
@@ -85,13 +80,10 @@ class TeamShares:
         inventory: Inventory,
         catalog: Catalog,
         bounds: Bounds,
-        elsewhere: Elsewhere = NOTHING_ELSEWHERE,
     ) -> TeamShares:
         past = tuple(past)
         owner_of = owner_in(inventory, rule.by)
         used = use_by_team(past, owner_of, bounds.now, rule.half_life)
-        for name, use in use_by_team(elsewhere.nights, noted_by(rule.by), bounds.now, rule.half_life).items():
-            used[name] = used.get(name, NO_USE) + use
         night = bounds.night
         hours = None if night is None else max(0.0, (night.back_by - bounds.now).total_seconds() / 3600)
         in_queue = {waits.vm.ref: waits.vm for waits in queue if waits.vm is not None}
@@ -109,8 +101,7 @@ class TeamShares:
         teams = {ref: team_now(vm) for ref, vm in in_queue.items()}
         gpus = {ref: gpus_of_vm(vm, catalog) for ref, vm in in_queue.items()}
         running = {vm.ref: vm for vm in (*in_queue.values(), *held) if vm.power is PowerState.ON}
-        others = _held_elsewhere(rule, elsewhere, bounds, hours)
-        names = sorted({*teams.values(), *used, *others, *(team.name for team in rule.teams)})
+        names = sorted({*teams.values(), *used, *(team.name for team in rule.teams)})
         weights = sum(rule.team(name).weight for name in names)
         total = sum(use.decayed for use in used.values())
         standings = []
@@ -119,9 +110,8 @@ class TeamShares:
             runs = sum(gpus_of_vm(vm, catalog) for vm in running.values() if team_now(vm) == name)
             started = sum(gpus_of_vm(vm, catalog) for vm in _once(held) if team_now(vm) == name)
             used_share = use.decayed / total if total > 0 else None
-            there, there_hours = others.get(name, (0.0, 0.0))
-            coming = started * (hours or 0.0) + there_hours
-            standings.append(TeamStanding(team, team.weight / weights, use, used_share, runs + there, coming, there))
+            coming = started * (hours or 0.0)
+            standings.append(TeamStanding(team, team.weight / weights, use, used_share, runs, coming))
         return cls(rule, tuple(standings), teams, gpus, hours, tuple(_unclear(rule, in_queue.values(), teams)))
 
     def standing(self, vm: Vm) -> TeamStanding:
@@ -188,38 +178,6 @@ class TeamShares:
         standing = next(each for each in self.standings if each.team.name == waits.team)
         had = "nothing" if standing.used_share is None else f"{standing.used_share:.0%}"
         return f"fair share: team {waits.team} has had {had} of late, its share is {standing.share:.0%}"
-
-
-def noted_by(key: OwnerKey) -> Callable[[PastVm], str]:
-    """The owner of a VM of another vCenter: as its journal noted it by this key; no inventory tells of it here."""
-
-    def owner_of(past: PastVm) -> str:
-        return past.owner.owner if past.owner is not None and past.owner.by == str(key) else NOBODY
-
-    return owner_of
-
-
-def _held_elsewhere(
-    rule: FairShare, elsewhere: Elsewhere, bounds: Bounds, hours: float | None
-) -> dict[str, tuple[float, float]]:
-    """Team -> the GPUs that its VMs hold in other vCenters or are promised there, and the GPU-hours that these may
-    still use: until their own desktops are due, or ours where that is not known."""
-    owner_of = noted_by(rule.by)
-    held: dict[str, tuple[float, float]] = {}
-
-    def add(team: str, gpus: float, until: datetime | None) -> None:
-        left = (hours or 0.0) if until is None else max(0.0, (until - bounds.now).total_seconds() / 3600)
-        had = held.get(team, (0.0, 0.0))
-        held[team] = (had[0] + gpus, had[1] + gpus * left)
-
-    for night in elsewhere.nights:
-        for vm in night.ml:
-            if vm.held[-1].ends is None and vm.gpus is not None:
-                *_, (now_of, _) = vm.parts(vm.held[-1].until(bounds.now))
-                add(team_of(owner_of(now_of)), vm.gpus, night.back_by)
-    for promised in elsewhere.promised:
-        add(promised.team, promised.gpus, promised.until)
-    return held
 
 
 def _once(vms: Iterable[Vm]) -> Iterable[Vm]:

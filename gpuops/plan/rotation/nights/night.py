@@ -7,14 +7,12 @@ under whatever name, is of one and the same watch; and each start leaves what is
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.nights.across_sites import NOTHING_ELSEWHERE, NOTHING_HERE, Elsewhere, RequestsHere
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
@@ -98,10 +96,6 @@ class RotateNight(NightsOfPolicy):
     """Pool -> how many of its desktops are to run by a forecast, whoever uses them."""
     past: tuple[PastNight, ...] = field(default=(), repr=False)
     """What nights and watches of this vCenter came to, this one too, where the policy says `fair_share`."""
-    requests: RequestsHere = field(default=NOTHING_HERE, repr=False)
-    """Which requests across sites may start in this vCenter."""
-    elsewhere: Elsewhere = field(default=NOTHING_ELSEWHERE, repr=False)
-    """What teams had, have and are promised in other vCenters, where the policy counts that."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -191,7 +185,7 @@ class RotateNight(NightsOfPolicy):
         rule = self.policy.fair_share
         if rule is None:
             return None
-        return TeamShares.of(rule, queue, self.past, inventory, catalog, bounds, self.elsewhere)
+        return TeamShares.of(rule, queue, self.past, inventory, catalog, bounds)
 
     def _objection(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> Objection:
         """Which limit a start would exceed, which pool it would leave with too few ready desktops, or which slots that
@@ -233,22 +227,10 @@ class RotateNight(NightsOfPolicy):
             # a marker alone does not tell whether the start that it was set for was ever sent
             if taken_vm.foreign is None and taken_vm.vm is not None and taken_vm.vm.power is PowerState.OFF
         } | self._not_now(inventory)
-        waiting = waiting_vms(self.policy, inventory, self._suspended_ml(inventory))
-        across = Counter(waits.vm.name for waits in waiting if waits.vm is not None and waits.queued.across_sites)
         return tuple(
-            replace(waits, reason=waits.reason or stopped.get(waits.vm.ref, "") or self._not_here(waits, across))
-            if waits.vm is not None
-            else waits
-            for waits in waiting
+            replace(waits, reason=waits.reason or stopped.get(waits.vm.ref, "")) if waits.vm is not None else waits
+            for waits in waiting_vms(self.policy, inventory, self._suspended_ml(inventory))
         )
-
-    def _not_here(self, waits: WaitingVm, across: Mapping[str, int]) -> str:
-        """Why a request across sites does not start in this vCenter; empty = it may, or it is none."""
-        if waits.vm is None or not waits.queued.across_sites:
-            return ""
-        if across[waits.vm.name] > 1:
-            return f"{across[waits.vm.name]} VMs here are called so: a request across sites is one VM of each site"
-        return self.requests.refusal(waits.vm.name)
 
     def _suspended_ml(self, inventory: Inventory) -> frozenset[str]:
         """The ML VMs (refs) that are suspended in the state in which they gave way: they start by going on."""
