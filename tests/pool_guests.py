@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -15,22 +14,7 @@ import yaml
 from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import vim
 
-from gpuops.clock import wall_clock
-from gpuops.config.remote_gpu_file import parse_remote_gpu
-from gpuops.execute.pool.clients import PoolGuests
-from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import GuestLogin, Secret
-from gpuops.model.workloads.lease_book import (
-    GpuLease,
-    LeaseBook,
-    LeaseState,
-    LeaseWish,
-    LendingPool,
-    LentShare,
-    PoolServer,
-    ServerGpu,
-)
-from gpuops.model.workloads.remote_gpu import RemoteProgram
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.sim.guests.guests_of import Guest
@@ -39,15 +23,9 @@ from tests.wire.conftest import target_of
 USER, PASSWORD = "ml", "Kept4now"
 AUTH = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD, interactiveSession=False)
 SERVERS, CLIENTS = ("gpu-01", "gpu-02"), ("ds-01", "ds-02")
-MEMORY_MIB: Final = 46068
 NETWORK: Final = "VM Network"
 _BASE: Final = Path(__file__).parent / "sim" / "guests" / "real_guests.yaml"
 PROGRAM: Final = Path(__file__).parent / "pool_program"
-
-
-def loopback() -> RemoteProgram:
-    """The tests' program."""
-    return parse_remote_gpu(loopback_text(), "loopback.yaml")
 
 
 def loopback_text() -> str:
@@ -89,39 +67,23 @@ class PoolWorld:
     connection: Connection
     guests: dict[str, Guest]
 
-    def inventory(self) -> Inventory:
-        return self.connection.inventory()
-
-    def uuid(self, name: str) -> str:
-        [found] = [vm.instance_uuid for vm in self.inventory().vms.values() if vm.name == name]
-        assert found is not None
-        return found
-
-    def pool_server(self, name: str) -> PoolServer:
-        return PoolServer(name, self.uuid(name), (ServerGpu(0, MEMORY_MIB), ServerGpu(1, MEMORY_MIB)))
-
-    def book(self) -> LeaseBook:
-        return LeaseBook(LendingPool("lab", NETWORK), tuple(map(self.pool_server, SERVERS)))
-
-    def pool(self, program: RemoteProgram | None = None) -> PoolGuests:
-        return PoolGuests.of(self.book(), program or loopback(), self.inventory(), self.connection)
-
-    def lease(self, client: str, *shares: LentShare, id: str = "lease-1", lasts_s: float = 600) -> GpuLease:
-        now, lasts = wall_clock(), timedelta(seconds=lasts_s)
-        wish = LeaseWish(client, self.uuid(client), shares[0].memory_mib, lasts, len(shares))
-        return GpuLease(id, wish, lasts, LeaseState.LENT, now, now, now + lasts, shares)
-
     def root(self, name: str) -> Path:
         """Where the files of that guest lie."""
         return self.server.world.guests.guest(self.guests[name].vm._moId).root
 
+    def home(self, name: str) -> Path:
+        """The home directory of the guest's user."""
+        return self.root(name) / "root"
+
+    def fail(self, hook: str, name: str, fails: bool = True) -> None:
+        """Let this hook of the loopback program fail in that guest, or work again."""
+        file = self.home(name) / f"fail-{hook}"
+        file.touch() if fails else file.unlink()
+
     def kept(self, name: str) -> list[str]:
-        """What the pool has in that guest, but for the program's own files, as paths."""
-        home = self.root(name)
-        found = [str(each.relative_to(home)) for each in home.rglob("*") if ".gpuops-pool/" in str(each)]
-        return sorted(
-            each for each in found if Path(each).name not in ("pid", "log", "lock", "ended") and "/ended/" not in each
-        )
+        """The names of leases, shares and ports that the pool has in that guest."""
+        lie = (self.home(name) / ".gpuops-pool").glob("*")
+        return sorted(path.name for path in lie if path.name not in ("lock", "ended"))
 
     def until_quiet(self) -> None:
         """Until every program that was started in a guest has ended, one that goes on without its caller too."""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         rotate_restore,
         rotate_resume,
     )
-    from gpuops.api.pools import pool_create, pool_delete, pool_lend, pool_reclaim, pool_return
     from gpuops.api.reporting import fleet_report
     from gpuops.catalog.assumptions import assumptions
     from gpuops.execute.change.abandon import abandon as change_abandon
@@ -51,6 +50,11 @@ if TYPE_CHECKING:
     from gpuops.execute.measurements.store_reads import stored as stored_measurements
     from gpuops.execute.past.history import history, past_night, past_predictions
     from gpuops.execute.past.overdue_vcenters import overdue_vcenters
+    from gpuops.execute.pool.running import create as pool_create
+    from gpuops.execute.pool.running import delete as pool_delete
+    from gpuops.execute.pool.running import give_back as pool_return
+    from gpuops.execute.pool.running import lend as pool_lend
+    from gpuops.execute.pool.running import reclaim as pool_reclaim
     from gpuops.execute.pool.running import show as pool_show
     from gpuops.execute.rotation.abandon_vm import abandon_vm as rotate_abandon
     from gpuops.execute.rotation.adopt import adopt as rotate_adopt
@@ -160,11 +164,11 @@ _AT_FIRST_USE: Final = {
     "observe_for_ever": "execute.measurements.observing.observe_for_ever",
     "overdue_vcenters": "execute.past.overdue_vcenters.overdue_vcenters",
     "past_night": "execute.past.history.past_night",
-    "pool_create": "api.pools.pool_create",
-    "pool_delete": "api.pools.pool_delete",
-    "pool_lend": "api.pools.pool_lend",
-    "pool_reclaim": "api.pools.pool_reclaim",
-    "pool_return": "api.pools.pool_return",
+    "pool_create": "execute.pool.running.create",
+    "pool_delete": "execute.pool.running.delete",
+    "pool_lend": "execute.pool.running.lend",
+    "pool_reclaim": "execute.pool.running.reclaim",
+    "pool_return": "execute.pool.running.give_back",
     "pool_show": "execute.pool.running.show",
     "queue_look": "execute.rotation.queue_look.queue_look",
     "past_predictions": "execute.past.history.past_predictions",

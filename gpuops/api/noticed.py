@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.execute.change.host_rounds import Told
     from gpuops.execute.change.rolling_change import Agreed
-    from gpuops.execute.pool.by_night import PoolTold
     from gpuops.execute.site.notice_way import NoticeWay
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.notice import Receipt
@@ -23,21 +22,8 @@ if TYPE_CHECKING:
     from gpuops.plan.hosts.change.report import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.plan.moving.plan import Defrag
-    from gpuops.plan.pool.answers import PoolAnswer
 
 Ran = TypeVar("Ran", bound="Report | ChangeReport")
-
-
-def _pool_told(site: Site) -> PoolTold:
-    """Sends the notice of clients whose lent GPUs a night or a return takes back."""
-
-    def told(answer: PoolAnswer) -> None:
-        if site.notices is not None:
-            from gpuops.notify.watch import tell_pool
-
-            tell_pool(site.notices, answer)
-
-    return told
 
 
 def rotate_night(
@@ -67,7 +53,6 @@ def rotate_night(
             unattended=unattended,
             by_timer=by_timer,
             asks=asks,
-            told=_pool_told(site),
         )
 
     return _noticed("rotate night", site, consent, run, apply)
@@ -91,9 +76,7 @@ def rotate_day(
     from gpuops.execute.rotation import rotation
 
     def run(asked: Consent) -> Report:
-        return rotation.rotate_day(
-            policy, site, apply=apply, consent=asked, by_timer=by_timer, asks=asks, told=_pool_told(site)
-        )
+        return rotation.rotate_day(policy, site, apply=apply, consent=asked, by_timer=by_timer, asks=asks)
 
     return _noticed("rotate day", site, consent, run, apply)
 
@@ -108,7 +91,7 @@ def rotate_resume(
     from gpuops.execute.rotation.rotation import resume
 
     def run(asked: Consent) -> Report:
-        return resume(site, apply=apply, consent=asked, unattended=unattended, asks=asks, told=_pool_told(site))
+        return resume(site, apply=apply, consent=asked, unattended=unattended, asks=asks)
 
     return _noticed("rotate resume", site, consent, run, apply)
 
@@ -130,8 +113,7 @@ def rotate_restore(
     from gpuops.execute.rotation.rotation import restore
 
     def run(asked: Consent) -> Report:
-        told = _pool_told(site)
-        return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=asked, asks=asks, told=told)
+        return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=asked, asks=asks)
 
     return _noticed("rotate restore", site, consent, run, apply)
 

@@ -53,6 +53,11 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         raise PolicyError(
             f"{name}: {'is empty' if content in (None, '') else 'is no policy: keys are expected'}", hint=_HINT
         )
+    if "lending" in content:
+        if not accepted_before:
+            hint = "leave it out; `gpuops pool reclaim --server NAME` drains a server before a night"
+            raise PolicyError(f"{name}: lending: nights take and give no servers of pools any more", hint=hint)
+        content = {key: section for key, section in content.items() if key != "lending"}
     try:
         found = PolicyFile.model_validate(content, context={ACCEPTED_BEFORE: accepted_before})
     except ValidationError as error:
@@ -64,7 +69,6 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         ml=found.queue(),
         ml_stop=found.ml.stop.stop(),
         jobs=found.ml.jobs.rules() if found.ml.jobs is not None else None,
-        lending=tuple(each.rule() for each in found.lending),
         windows=found.all_windows(),
         any_time=found.any_time,
         opt_out=found.opt_out.mark(),

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from gpuops.config.remote_gpu_file import is_known_name
+from gpuops.config.remote_gpu_file import is_known_name, program_name
 from gpuops.config.sections.section import Section, Text
 from gpuops.config.wrong_value import reason
 from gpuops.config.yaml_file import parse_yaml, read_text
@@ -26,7 +28,6 @@ from gpuops.model.workloads.workload import memory_mib
 
 MOST_SERVERS: Final = 200
 _HINT: Final = "templates/pool.yaml shows every key, with comments"
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 _TIME: Final = re.compile(
     r"(?=[0-9])(?:(?P<days>[0-9]{1,3})d)?(?:(?P<hours>[0-9]{1,4})h)?(?:(?P<minutes>[0-9]{1,5})m(?:in)?)?"
 )
@@ -41,38 +42,22 @@ def lease_time(text: str) -> timedelta:
     return told
 
 
-def _pool_name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ValueError("should be of small letters, digits and - between them, 50 at the most")
-    return text
+def _checked(parse: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that leaves the text as it is where `parse` accepts it."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except UsageError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from error
+        return text
+
+    return AfterValidator(check)
 
 
-def _time(text: str) -> str:
-    try:
-        lease_time(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
-
-
-def _memory(text: str) -> str:
-    try:
-        memory_mib(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
-
-
-def _owner(text: str) -> str:
-    try:
-        OwnerKey.parse("owner", text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
-
-
-LeaseTime = Annotated[Text, AfterValidator(_time)]
-MemorySize = Annotated[Text, AfterValidator(_memory)]
+LeaseTime = Annotated[Text, _checked(lease_time)]
+MemorySize = Annotated[Text, _checked(memory_mib)]
+Owner = Annotated[Text, _checked(partial(OwnerKey.parse, "owner"))]
 
 
 class PoolQuotaSection(Section):
@@ -95,7 +80,7 @@ class PoolFile(Section):
     """The whole YAML file."""
 
     version: Literal[1]
-    name: Annotated[str, AfterValidator(_pool_name)]
+    name: Annotated[str, AfterValidator(program_name)]
     network: Text
     program: Text | None = None
     servers: list[Text] = Field(min_length=1, max_length=MOST_SERVERS)
@@ -103,7 +88,7 @@ class PoolFile(Section):
     placement: Literal["packed", "spread"] = "packed"
     longest_lease: LeaseTime = "24h"
     grace: LeaseTime = "15m"
-    owner: Annotated[Text, AfterValidator(_owner)] = "folder"
+    owner: Owner = "folder"
     quotas: dict[Text, PoolQuotaSection] = Field(default_factory=dict, max_length=1000)
     quota: PoolQuotaSection | None = None
 

@@ -21,7 +21,7 @@ class NoticeKind(StrEnum):
     SLOW = "slow VMs"
     """A component that slows VMs down is probable."""
     LEASES = "leases taken back"
-    """Clients of a pool lose what they were lent before its end."""
+    """Of an earlier gpuops, in outboxes."""
     TEST = "test"
 
 

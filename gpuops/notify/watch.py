@@ -17,7 +17,6 @@ from gpuops.notify.outbox import BegunRun, Outbox, new_run_id
 from gpuops.notify.sending import send_once, send_waiting
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.plan.pool.answers import PoolAnswer
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.report.notice import (
     NoticeText,
@@ -30,7 +29,6 @@ from gpuops.report.notice import (
     notice_of_unit,
     notice_text,
 )
-from gpuops.report.workloads.pool_notice import notice_of_pool
 
 Reported = TypeVar("Reported", bound="Report[Any] | ChangeReport")
 Connected = TypeVar("Connected")
@@ -161,12 +159,6 @@ def tell_diagnosis(way: NoticeWay, found: Diagnosed, least: float) -> None:
 def tell_overdue(way: NoticeWay, found: Overdue) -> None:
     """Sends the notice of a vCenter that nobody seems to return, unless it was told today."""
     RunWatch(way, "rotate day").ended(notice_of_overdue(found, way.clock()))
-
-
-def tell_pool(way: NoticeWay, answer: PoolAnswer) -> None:
-    """Sends the notice of leases that end before their time, unless it was told."""
-    watch = RunWatch(way, f"pool {answer.verb}")
-    watch.ended(notice_of_pool(answer, watch.run.vcenter, way.clock()))
 
 
 def note_deaths(way: NoticeWay, outbox: Outbox) -> int:

@@ -26,8 +26,6 @@ SIZED = {"vcpu": 1, "memory": "1GiB"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_capacity_info": {},
     "gpu_diagnosis_info": {},
-    "gpu_lease": {"client": "ml-07", "state": "absent"},
-    "gpu_pool_info": {},
     "gpu_placement": {"requests": [{"name": "x", "profile": "a100-3-20c", **SIZED}]},
     "gpu_cluster": {"name": "train", "state": "absent"},
     "gpu_cluster_info": {},
@@ -50,10 +48,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 ASKS_NO_VCENTER = "rotation_timers_info"
 REFUSED = {
-    "gpu_diagnosis_info": 2, "gpu_job": 2, "gpu_lease": 2, "gpu_sizing_info": 2, "guest_gpu_info": 3,
+    "gpu_diagnosis_info": 2, "gpu_job": 2, "gpu_sizing_info": 2, "guest_gpu_info": 3,
     ASKS_NO_VCENTER: 2,
 }  # fmt: skip
-"""Exit codes where the login is good: no history, no job, no pool, no login for guests, no windows for timers."""
+"""Exit codes where the login is good: no history, no job, no login for guests, no windows for timers."""
 CALLBACK = """
 import json, os
 from ansible.plugins.callback import CallbackBase

@@ -4,7 +4,7 @@ python -m tests.bench [NAME ...]
 python -m tests.bench results [NAME ...]    the same, and their sections of RESULTS.md are written anew
 
 names: help, catalog, read, wires, commands, slope, parser, simulator, tasks, churn, decisions, profiles,
-firstcome, pool, departures, migrations, ablation, filling, lookahead, ownstarts, batch, defrag, numa, rotation, shares,
+firstcome, departures, migrations, ablation, filling, lookahead, ownstarts, batch, defrag, numa, rotation, shares,
 jobs, night, executor, journal, vms, requests, measurements, replay, watch, metrics, serve, forecast, sizing, diagnosis,
 page, sites, runners, services
 """
@@ -37,7 +37,6 @@ MODULES = {
     "decisions": "tests.bench.placement.decisions",
     "profiles": "tests.bench.trace.profiles",
     "firstcome": "tests.bench.trace.first_come",
-    "pool": "tests.bench.placement.lent_gpus",
     "departures": "tests.bench.trace.departures",
     "migrations": "tests.bench.trace.migrations",
     "ablation": "tests.bench.trace.ablation",

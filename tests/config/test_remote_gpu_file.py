@@ -1,187 +1,132 @@
-"""Files of programs that move CUDA calls over the network: those that come with gpuops, and what is refused."""
+"""Files of programs that lend GPUs over the network: the one that comes with gpuops, and what is refused."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import subprocess
+import zipfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import yaml
 
-from gpuops.config.remote_gpu_file import known_programs, load_program, parse_remote_gpu, rendered
+from gpuops.config.remote_gpu_file import known_programs, load_program, parse_remote_gpu
 from gpuops.errors import GpuopsError, PolicyError, UsageError
-from gpuops.model.workloads.remote_gpu import CutOff, LeaseKey, MemoryLimit
+from gpuops.model.workloads.remote_gpu import RemoteProgram
 
-FOLDER: Final = Path(__file__).parents[2] / "templates" / "remote-gpu"
-FILES: Final = sorted(FOLDER.glob("*.yaml"))
-PLAIN: Final = {"PATH", "PWD", "HOME"}
-"""Variables of every shell."""
+TEXT: Final = (Path(__file__).parents[2] / "templates" / "remote-gpu" / "lupine.yaml").read_text(encoding="utf-8")
+LUPINE: Final = load_program("lupine")
 GIVEN: Final = {
-    *("LEASE", "GPU", "MEMORY_MIB", "SECONDS_LEFT", "PORT", "CLIENT_ADDRESS", "SERVER_ADDRESS", "KEY", "UNIT", "GPUS"),
-    "KEY_FILE",
+    "grant_server": {"LEASE", "GPU", "PORT", "SERVER_ADDRESS", "MEMORY_MIB", "SECONDS_LEFT", "CLIENT_ADDRESS"},
+    "revoke_server": {"LEASE", "GPU", "PORT", "SERVER_ADDRESS"},
+    "grant_client": {"LEASE", "SHARES", "PWD", "LD_LIBRARY_PATH"},
+    "revoke_client": {"LEASE"},
+    "health": {"SERVER_ADDRESS"},
 }
-DOCUMENTED: Final = {
-    # the programs' own; their pages, read on the day that the files say
-    "lupine": {
-        "LUPINE_SERVER": "github.com/lupinemachines/lupine",
-        "LUPINE_PORT": "github.com/lupinemachines/lupine",
-        "/opt/lupine/lib": "github.com/lupinemachines/lupine",
-        "/opt/lupine/bin/lupine_driver_server": "github.com/lupinemachines/lupine",
-        "RuntimeMaxSec": "www.freedesktop.org/software/systemd",
-        "IPAddressAllow": "www.freedesktop.org/software/systemd",
-        "IPAddressDeny": "www.freedesktop.org/software/systemd",
-        "CUDA_VISIBLE_DEVICES": "docs.nvidia.com",
-        "CUDA_DEVICE_ORDER": "docs.nvidia.com",
-        "--query-compute-apps": "docs.nvidia.com",
-    },
-    "juice": dict.fromkeys(
-        (
-            *("agent run", "--gpu-ids", "--labels", "--listen-ip", "session list", "session release"),
-            *("session request", "--match-labels", "--vram", "--vram-strict"),
-        ),
-        "docs.juicelabs.co",
-    ),
-}
-"""What each program's scripts say to it -> where its documentation has that."""
-TEXT: Final = (FOLDER / "lupine.yaml").read_text(encoding="utf-8")
+METRICS: Final = """\
+# TYPE lupine_client_device_memory_used_bytes gauge
+lupine_client_device_memory_used_bytes{client_id="10.0.0.9:a:1:7",client_address="10.0.0.9",device_index="0"} 83886080
+lupine_client_device_memory_used_bytes{client_id="10.0.0.9:a:1:8",client_address="10.0.0.9",device_index="0"} 5368709120
+lupine_host_gpu_memory_total_bytes{device_uuid="GPU-1",device_index="0"} 85520809984
+"""
+"""In the form that LUPINE's own page shows: a line for each process of a client."""
 
 
-def file(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
-    return found
+def run(script: str, directory: Path, *tools: tuple[str, str], **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a hook with these scripts in place of the programs of those names."""
+    programs = directory / "bin"
+    programs.mkdir(exist_ok=True)
+    for name, text in tools:
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["/bin/sh", "-c", script], env={"PATH": path, **variables}, cwd=directory,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
-def scripts(name: str) -> str:
-    told = file(name)
-    return "\n".join((*told["server"].values(), *told["client"].values()))
+@pytest.mark.parametrize("hook", GIVEN)
+def test_the_hooks_of_lupine_are_shell_and_use_only_the_variables_that_they_have(hook: str) -> None:
+    script = getattr(LUPINE, hook)
+    subprocess.run(["/bin/sh", "-n", "-c", script], check=True)
+    assert set(re.findall(r"\$\{?([A-Z][A-Z_0-9]+)", script)) - {"NF"} <= GIVEN[hook], "NF is of awk"
 
 
-def test_an_open_and_a_commercial_program_come_with_gpuops() -> None:
-    assert known_programs() == ("juice", "lupine") == tuple(path.stem for path in FILES)
-    assert {file(name)["kind"] for name in known_programs()} == {"open", "commercial"}
-    lupine, juice = load_program("lupine"), load_program("juice")
-    assert (lupine.memory, lupine.key, lupine.cut_off) == (MemoryLimit.PROMISE, LeaseKey.NONE, CutOff.SERVER)
-    assert (juice.memory, juice.key, juice.cut_off, juice.most_shares) == (
-        *(MemoryLimit.PROGRAM, LeaseKey.NONE, CutOff.CLIENT),
-        1,
-    )
-
-
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_what_a_file_says_to_its_program_is_documented_and_the_page_is_named(name: str) -> None:
-    pages, text = file(name)["pages"], scripts(name)
-    assert {each: page.removeprefix("https://").startswith(DOCUMENTED[name][each]) for each, page in pages.items()} == (
-        dict.fromkeys(DOCUMENTED[name], True)
-    )
-    assert [each for each in pages if each not in text] == [], "a page of something that no script says"
-    own = {"lupine": r"LUPINE_\w+|(?<=--property=)\w+(?==)|(?<=--setenv=)\w+", "juice": r"(?:agent|session) \w+"}[name]
-    assert set(re.findall(own, text)) <= set(pages), "something without a page"
-
-
-def test_every_option_of_juice_that_is_used_has_its_page() -> None:
-    lines = re.sub(r"\\\n", " ", scripts("juice"))
-    said = {word for line in re.findall(r"\bjuice (?:agent run|session \w+)[^|;&\n]*", lines) for word in line.split()}
-    assert {word for word in said if word.startswith("--")} == {
-        each for each in DOCUMENTED["juice"] if each.startswith("--")
-    }
-
-
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_how_alive_it_is_is_said_with_a_date(name: str) -> None:
-    release, program = file(name)["release"], load_program(name).release
-    assert program is not None and re.fullmatch(r"2026-\d\d-\d\d", program.seen)
-    assert bool(program.version) == bool(program.date) == ("version" in release)
-    assert program.page.startswith("https://")
-
-
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_its_scripts_are_shell_and_use_only_what_they_are_given(name: str) -> None:
-    told = file(name)
-    for script in (*told["server"].values(), *(told["client"].get(each, "") for each in ("enter", "leave"))):
-        subprocess.run(["/bin/sh", "-n", "-c", script], check=True)
-        used = set(re.findall(r"\$\{?([A-Z][A-Z_0-9]+)", script))
-        own = set(re.findall(r"([A-Z][A-Z_0-9]+)=", script + told["client"]["environment"]))
-        assert used <= GIVEN | PLAIN | own
-
-
-def test_the_environment_of_several_shares_is_what_lupine_documents() -> None:
-    shares = [
-        {"address": "10.0.0.1", "port": 14833, "gpu": 0, "memory_mib": 1, "told": ""},
-        {"address": "10.0.0.2", "port": 14834, "gpu": 0, "memory_mib": 1, "told": ""},
+def test_a_lupine_server_starts_with_the_library_path_of_its_image_and_one_client(tmp_path: Path) -> None:
+    values = {"LEASE": "a1", "GPU": "1", "PORT": "14835", "SERVER_ADDRESS": "10.0.0.1", "CLIENT_ADDRESS": "10.0.0.9"}
+    started = run(
+        LUPINE.grant_server, tmp_path, ("systemctl", "exit 3"), ("systemd-run", 'printf "%s\\n" "$@"'),
+        **values, SECONDS_LEFT="60", MEMORY_MIB="8192",
+    )  # fmt: skip
+    options = started.stdout.splitlines()
+    assert "--unit=gpuops-lease-a1-1" in options and "--property=RuntimeMaxSec=60" in options
+    assert [each for each in options if "IPAddress" in each] == [
+        *("--property=IPAddressDeny=any", "--property=IPAddressAllow=10.0.0.9", "--property=IPAddressAllow=10.0.0.1")
     ]
-    text = rendered(load_program("lupine").client.environment, {"lease": "a", "shares": shares, "key_file": "/k"})
-    done = subprocess.run(
-        ["/bin/sh", "-c", f'{text}\nprintf %s "$LUPINE_SERVER $LD_LIBRARY_PATH"'],
-        env={"LD_LIBRARY_PATH": "/own"},
-        capture_output=True,
-        text=True,
-        check=True,
+    [libraries] = [each for each in options if each.startswith("--setenv=LD_LIBRARY_PATH=")]
+    assert libraries.endswith("/usr/local/nvidia/lib64:/usr/local/cuda/compat:/usr/local/cuda/lib64:/opt/rocm/lib")
+
+
+@pytest.mark.parametrize("is_intact", [True, False])
+def test_a_lupine_client_is_the_one_that_its_server_delivers(tmp_path: Path, is_intact: bool) -> None:
+    with zipfile.ZipFile(tmp_path / "delivered", "w") as bundle:
+        bundle.writestr("libcuda.so.1", "shim")
+    digest = hashlib.sha256((tmp_path / "delivered").read_bytes() if is_intact else b"").hexdigest()
+    curl = f"""
+        while [ $# -gt 1 ]; do case $1 in --output) cp delivered "$2" ;; --dump-header) headers=$2 ;; esac; shift; done
+        printf 'HTTP/1.1 200 OK\\r\\netag: "sha256:{digest}"\\r\\n' > "$headers"; echo "$1" > asked"""
+    shares = "10.0.0.1:14833,10.0.0.2:14834"
+    granted = run(LUPINE.grant_client, tmp_path, ("curl", curl), ("uname", "echo x86_64"), SHARES=shares, LEASE="a1")
+    address = (tmp_path / "asked").read_text().strip()
+    assert address == "http://10.0.0.1:14833/.well-known/lupine/client/v1/linux/amd64"
+    if not is_intact:
+        assert (granted.returncode, granted.stdout) == (1, "wrong ETag\n")
+        return
+    seen = run('. ./env; printf %s "$LUPINE_SERVER $LD_LIBRARY_PATH"', tmp_path, LD_LIBRARY_PATH="/own")
+    assert seen.stdout == f"{shares} {tmp_path}/lib:/own"
+
+
+def test_the_health_of_lupine_is_its_own_metrics_of_each_client(tmp_path: Path) -> None:
+    for port, share in (("port-14833", "a1.0"), ("port-14834", "b-2.1"), ("port-14835", "ended.0")):
+        (tmp_path / port).symlink_to(share)
+    (tmp_path / "metrics").write_text(METRICS, encoding="utf-8")
+    tools = (
+        ("curl", 'case "$*" in *:14833/metrics) cat metrics ;; *) exit 7 ;; esac'),
+        ("systemctl", 'case "$*" in *ended*) exit 3 ;; esac'),
     )
-    assert done.stdout == "10.0.0.1:14833,10.0.0.2:14834 /opt/lupine/lib:/own"
+    script = LUPINE.health.replace("/opt/lupine/bin/lupine_driver_server", "/bin/sh")
+    assert run(script, tmp_path, *tools, SERVER_ADDRESS="10.0.0.1").stdout == "lease a1 0 5200\nlease b-2 1 0\n"
+    missing = run(LUPINE.health, tmp_path, *tools, SERVER_ADDRESS="10.0.0.1")
+    assert (missing.returncode, missing.stdout) == (1, "no /opt/lupine/bin/lupine_driver_server\n")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
-        ("\nprogram: lupine", "\nprogram: Lupine", "program: should be of small letters"),
-        ("kind: open ", "kind: free ", "kind: "),
-        ("memory: promise", "memory: none", "memory: "),
+        ("\nprogram: lupine", "\nprogram: Lupine", "program: should have only small letters"),
         ("first: 14833, count: 64", "first: 65500, count: 64", "reach beyond port 65535"),
         ("first: 14833", "first: 80", "ports.first: should be 1024 or more"),
-        ('seen: "2026-11-27"', "seen: yesterday", "is no date"),
-        ('page: "https://github', 'page: "http://github', "begins with https://"),
-        ("{{ each.address }}", "{{ each.adress }}", "client.environment: "),
-        ("{{ each.address }}", "{{ each.__class__.__mro__ }}", "client.environment: "),
-        ("{% for each in shares %}", "{% for each in shares", "client.environment: "),
-        ("  used: |\n", "  unused: |\n", "server.unused: unknown key"),
-        ("version: 1\n", "version: 2\n", "version: "),
+        ("\nhealth: |", "\nhealthy: |", "health: is missing (and 1 more)"),
+        ("version: 2\n", "version: 3\n", "version: "),
+        ("version: 2\n", "version: 1\n", "version 1 had scripts that gpuops no longer runs"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(old: str, new: str, said: str) -> None:
+def test_what_cannot_be_meant_is_refused_in_one_line(old: str, new: str, message: str) -> None:
     assert old in TEXT
     with pytest.raises(PolicyError) as caught:
         parse_remote_gpu(TEXT.replace(old, new, 1), "mine.yaml")
-    assert caught.value.message.startswith("mine.yaml: ") and said in caught.value.message
+    assert caught.value.message.startswith("mine.yaml: ") and message in caught.value.message
     assert "\n" not in caught.value.message and "lupine.yaml" in (caught.value.hint or "")
 
 
-def test_a_promise_that_nobody_measures_is_refused() -> None:
-    without = re.sub(r"  used: \|\n(    .*\n)+", "", TEXT)
-    with pytest.raises(PolicyError, match="a promise that nobody measures is none"):
-        parse_remote_gpu(without, "mine.yaml")
-
-
 def test_a_program_is_named_or_is_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="which knows juice, lupine"):
-        load_program("bitfusion")
+    assert known_programs() == ("lupine",) and isinstance(LUPINE, RemoteProgram)
+    with pytest.raises(UsageError, match="which knows lupine"):
+        load_program("juice")
     (tmp_path / "mine.yaml").write_text(TEXT.replace("program: lupine", "program: mine"), encoding="utf-8")
     assert load_program(str(tmp_path / "mine.yaml")).name == "mine"
     with pytest.raises(GpuopsError, match=r"none\.yaml"):
         load_program(str(tmp_path / "none.yaml"))
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-        "{{ shares.append(1) }}", "{% include '/etc/passwd' %}", "{% import 'os' as os %}", "{{ 'x' * 10 ** 15 }}",
-        "{% for each in range(10 ** 9) %}x{% endfor %}", "{{ '%d'|format('x') }}", "{{ 1 / 0 }}",
-        "{{ shares[99].told }}", "{{ '{0.__class__}'.format(1) }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    ],
-)  # fmt: skip
-def test_a_template_reaches_nothing_and_fails_in_one_line(template: str) -> None:
-    shares = [{"address": "10.0.0.1", "port": 1, "gpu": 0, "memory_mib": 1, "told": ""}]
-    with pytest.raises(UsageError, match="the environment cannot be made: ") as refused:
-        rendered(template, {"lease": "a1", "shares": shares, "key_file": "/k"})
-    assert len(shares) == 1 and "\n" not in refused.value.message
-
-
-def test_a_file_that_others_can_write_is_no_program(tmp_path: Path) -> None:
-    """Whoever writes into the database of pools may name any path, and its scripts run in guests."""
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(TEXT.replace("program: lupine", "program: mine"), encoding="utf-8")
-    mine.chmod(0o666)
-    with pytest.raises(UsageError, match="its scripts run in guests: others can write"):
-        load_program(str(mine))

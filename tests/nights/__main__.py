@@ -8,7 +8,6 @@ python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--job
 python -m tests.nights gates [--nights N] [--first SEED] [--jobs J] [--keep]       behind a gate; kept in RESULTS.md
 python -m tests.nights gate SEED                                                what happened in one of these
 python -m tests.nights jobs [--nights N] [--first SEED] [--jobs J]              with jobs in containers, some a story
-python -m tests.nights pools [--nights N] [--first SEED] [--jobs J]             with pools of lent GPUs, two a story
 python -m tests.nights shrink SEED [--aims FAULT/STATE,...] [--out FILE]        the fewest events that still break it
 """
 
@@ -35,7 +34,6 @@ from tests.nights.measuring.shrink import broken, shrunk
 from tests.nights.measuring.tally import tally
 from tests.nights.playing.log import lines
 from tests.nights.playing.night import Nightly
-from tests.nights.pools import tally as pool_tally
 
 
 def main(arguments: list[str]) -> int:
@@ -65,10 +63,6 @@ def main(arguments: list[str]) -> int:
     containers.add_argument("--nights", type=int, default=2000)
     containers.add_argument("--first", type=int, default=0)
     containers.add_argument("--jobs", type=int, default=2)
-    lent = verbs.add_parser("pools")
-    lent.add_argument("--nights", type=int, default=400)
-    lent.add_argument("--first", type=int, default=0)
-    lent.add_argument("--jobs", type=int, default=2)
     fewer = verbs.add_parser("shrink")
     fewer.add_argument("seed", type=int)
     fewer.add_argument("--aims", help="as of replay")
@@ -89,8 +83,6 @@ def main(arguments: list[str]) -> int:
         return _gates(range(asked.first, asked.first + asked.nights), jobs=asked.jobs, keep=asked.keep)
     if asked.verb == "jobs":
         return _jobs(asked.first, asked.nights, jobs=asked.jobs)
-    if asked.verb == "pools":
-        return _pools(asked.first, asked.nights, jobs=asked.jobs)
     if asked.verb == "gate":
         return _gate(asked.seed)
     if asked.verb == "replay":
@@ -127,12 +119,6 @@ def _gates(seeds: range, *, jobs: int, keep: bool) -> int:
 
 def _jobs(first: int, nights: int, *, jobs: int) -> int:
     found = job_tally.tally(count(first), jobs=jobs, nights=nights)
-    print(*found.lines(), sep="\n")
-    return 1 if found.violations or found.unmet() else 0
-
-
-def _pools(first: int, nights: int, *, jobs: int) -> int:
-    found = pool_tally.of_nights(first, nights, jobs)
     print(*found.lines(), sep="\n")
     return 1 if found.violations or found.unmet() else 0
 

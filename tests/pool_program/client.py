@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from pathlib import Path
 
 
 def main(lines: list[str]) -> int:
-    key = Path(os.environ["POOL_KEY_FILE"]).read_text()
     connections = []
     for each in os.environ["POOL_SERVERS"].split(","):
         address, _, port = each.rpartition(":")
@@ -22,7 +20,7 @@ def main(lines: list[str]) -> int:
             print("not reached:", error, flush=True)
             return 3
         connections.append(connected)
-    for line in (f"KEY {key}", *lines):
+    for line in lines:
         for number, server in enumerate(connections):
             if line == "hold":
                 server.settimeout(None)

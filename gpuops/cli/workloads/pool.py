@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ Client = Annotated[
 
 
 def _time(option: str, text: str) -> timedelta:
-    """A time as it is typed. Raises UsageError that names the option."""
+    """Return a time as it is typed. Raises UsageError that names the option."""
     from gpuops.config.pool_file import lease_time
 
     try:
@@ -36,9 +37,16 @@ def _time(option: str, text: str) -> timedelta:
         raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
 
 
-def _time_from_now(option: str, text: str | None) -> timedelta | None:
-    """The same, or none at all: `0`."""
-    return None if text is None else timedelta() if text in ("0", "0m") else _time(option, text)
+def _consent(question: str, yes: bool) -> Callable[[PoolAnswer], None]:
+    """Return a function that shows what would be done and asks, unless `--yes` was typed."""
+    from gpuops.cli.running import confirm
+    from gpuops.report.workloads.pool import pool_answer_text
+
+    def consent(planned: PoolAnswer) -> None:
+        if not yes:  # shown as applied: it is no dry run
+            confirm(pool_answer_text(replace(planned, applied=True)), question)
+
+    return consent
 
 
 def _show_pool_answer(answer: PoolAnswer, kind: str) -> None:
@@ -83,10 +91,10 @@ def pool_show(
     common: CommonOptions,
     pool: PoolName = None,
     ended: Annotated[
-        int, typer.Option("--ended", min=0, max=10_000, metavar="N", help="So many leases that are over too.")
+        int, typer.Option("--ended", min=0, max=10_000, metavar="N", help="Show so many ended leases too.")
     ] = 0,
 ) -> None:
-    """Show pools: servers, what of their GPUs is lent and idle, leases, who waits and until when. Changes nothing.
+    """Show pools: servers, the idle memory of their GPUs, and leases. Changes nothing.
 
     \b
     Examples:
@@ -98,8 +106,8 @@ def pool_show(
     from gpuops.report.workloads.pool import pools_document, pools_text
 
     with open_site(common) as site:
-        found = api.pool_show(pool, site, ended=ended)
-    output.show(pools_text(found), pools_document(found))
+        pools = api.pool_show(pool, site, ended=ended)
+    output.show(pools_text(pools), pools_document(pools))
 
 
 @pool.command("lend")
@@ -110,26 +118,22 @@ def pool_lend(
     memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Of each GPU, such as 8GiB.")],
     lasts: Annotated[str, typer.Option("--for", metavar="TIME", help="How long, such as 4h, 90m or 1d.")],
     gpus: Annotated[int, typer.Option("--gpus", min=1, max=64, metavar="N", help="Of so many different GPUs.")] = 1,
-    within: Annotated[
-        str | None,
-        typer.Option("--within", metavar="TIME", help="Refuse it where it would begin later; 0: now or not at all."),
-    ] = None,
     pool: PoolName = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Lend a client shares of GPUs until a moment. Where there is no room it waits, with the moment it is expected at.
+    """Lend a client shares of GPUs until a moment, or refuse where there is no room now.
 
     \b
     Examples:
       gpuops pool lend --client ml-07 --memory 8GiB --for 4h --dry-run
-      gpuops pool lend --client ml-08 --memory 40GiB --gpus 2 --for 90m --within 1h
+      gpuops pool lend --client ml-08 --memory 40GiB --gpus 2 --for 90m
     """
     from gpuops import api
     from gpuops.cli.opening import open_site
     from gpuops.model.workloads.workload import memory_mib
     from gpuops.plan.pool.members import ShareRequest
 
-    request = ShareRequest(client, memory_mib(memory), _time("--for", lasts), gpus, _time_from_now("--within", within))
+    request = ShareRequest(client, memory_mib(memory), _time("--for", lasts), gpus)
     with open_site(common) as site:
         answer = api.pool_lend(pool, request, site, apply=not dry_run)
     _show_pool_answer(answer, "pool-lend")
@@ -138,7 +142,7 @@ def pool_lend(
 @pool.command("return")
 @spread
 def pool_return(common: CommonOptions, client: Client, pool: PoolName = None, dry_run: DryRun = False) -> None:
-    """Give back what a client has, or waits for, and cut it off.
+    """Give back what a client has, and cut it off.
 
     \b
     Examples:
@@ -159,24 +163,22 @@ def pool_reclaim(
     common: CommonOptions,
     pool: PoolName = None,
     server: Annotated[
-        str | None, typer.Option("--server", metavar="VM", help="It lends nothing more; its leases end, or go on.")
+        str | None, typer.Option("--server", metavar="VM", help="It lends nothing more; its leases end.")
     ] = None,
     lease: Annotated[str | None, typer.Option("--lease", metavar="ID", help="This lease alone.")] = None,
     due: Annotated[
-        bool, typer.Option("--due", help="What is due, no more: for cron, each minute (gpuops help pool).")
+        bool, typer.Option("--due", help="Only what is due: for cron, each minute (gpuops help pool).")
     ] = False,
     grace: Annotated[
         str | None,
-        typer.Option("--grace", metavar="TIME", help="Clients keep it so long; 0: none. Default: as the pool says."),
+        typer.Option("--grace", metavar="TIME", help="How long clients keep it, or 0. Default: `grace` of the file."),
     ] = None,
     dead: Annotated[bool, typer.Option("--dead", help="The server is dead: its leases break at once.")] = False,
     again: Annotated[bool, typer.Option("--again", help="The server lends again.")] = False,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clients lose something.")] = False,
 ) -> None:
-    """Take back a server or a lease with a grace period, or do what is due: end leases, begin those that wait.
-
-    What is left of a lease of a server goes on elsewhere, as soon as there is room.
+    """Take back a server or a lease with a grace period, or do what is due: end leases, ask servers for their health.
 
     \b
     Examples:
@@ -186,23 +188,16 @@ def pool_reclaim(
     """
     from gpuops import api
     from gpuops.cli.opening import open_site
-    from gpuops.cli.running import confirm
     from gpuops.plan.pool.reclaim import Reclaim
-    from gpuops.report.workloads.pool import pool_answer_text
 
     if [server is not None, lease is not None, due].count(True) != 1:
-        raise UsageError("say one of --server, --lease and --due", hint="gpuops pool show tells servers and leases")
+        raise UsageError("name one of --server, --lease and --due", hint="gpuops pool show lists servers and leases")
     if (dead or again) and (server is None or dead is again):
-        raise UsageError("--dead and --again are each of a --server, one at a time", hint="add --server VM")
-    wanted = Reclaim(server, lease, _time_from_now("--grace", grace), dead, again)
-
-    def consent(planned: PoolAnswer) -> None:
-        if not yes:
-            # shown as it will be: it is no dry run
-            confirm(pool_answer_text(replace(planned, applied=True)), "clients lose what is above")
-
+        raise UsageError("--dead and --again belong to a --server, one at a time", hint="add --server VM")
+    grace_time = None if grace is None else timedelta() if grace in ("0", "0m") else _time("--grace", grace)
+    request, consent = Reclaim(server, lease, grace_time, dead, again), _consent("clients lose what is above", yes)
     with open_site(common) as site:
-        answer = api.pool_reclaim(pool, wanted, site, consent, apply=not dry_run)
+        answer = api.pool_reclaim(pool, request, site, consent, apply=not dry_run)
     _show_pool_answer(answer, "pool-reclaim")
 
 
@@ -214,10 +209,9 @@ def pool_delete(
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the pool is deleted.")] = False,
 ) -> None:
-    """Delete a pool without leases: its servers lend no more, and what the book has of it is gone, ended leases too.
+    """Delete a pool without open leases, with its ended leases. Its servers stay as they are, without its mark.
 
-    Its servers stay as they are, but for its mark and its program. A call that was cut off is gone on with by the same
-    call.
+    Run the same command again to continue after an interruption.
 
     \b
     Examples:
@@ -226,14 +220,7 @@ def pool_delete(
     """
     from gpuops import api
     from gpuops.cli.opening import open_site
-    from gpuops.cli.running import confirm
-    from gpuops.report.workloads.pool import pool_answer_text
-
-    def consent(planned: PoolAnswer) -> None:
-        if not yes:
-            # shown as it will be: it is no dry run
-            confirm(pool_answer_text(replace(planned, applied=True)), "the pool above is deleted")
 
     with open_site(common) as site:
-        answer = api.pool_delete(pool, site, consent, apply=not dry_run)
+        answer = api.pool_delete(pool, site, _consent("the pool above is deleted", yes), apply=not dry_run)
     _show_pool_answer(answer, "pool-delete")

@@ -22,7 +22,6 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from gpuops.config.sections.fair_share import FairShareSection
-from gpuops.config.sections.lending import LendingSection
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, Section, SelectSection, Text, accepted_before, mistake
 from gpuops.config.sections.spare import SpareSection
@@ -251,7 +250,6 @@ class PolicyFile(Section):
     spare: SpareSection | None = None
     pools: list[PoolSection] = Field(default_factory=list, min_length=1)
     ml: MlSection = MlSection()
-    lending: Annotated[list[LendingSection], Field(max_length=50)] = Field(default_factory=list)
     window: WindowSection | None = None
     windows: _Windows | None = None
     morning: MorningSection = MorningSection()
@@ -278,8 +276,6 @@ class PolicyFile(Section):
             raise mistake("spare capacity is used at any hour, not in `windows`", "leave out `windows`")
         if self.spare is not None and self.ml.jobs is not None:
             raise mistake("`jobs` are of nights: a watch runs none", "leave `jobs` out")
-        if self.spare is not None and self.lending:
-            raise mistake("`lending` is of nights: a watch takes no server of a pool", "leave `lending` out")
         if not self.pools and (self.spare is None or self.spare.take_idle):
             raise mistake("`pools` is missing or empty: no desktop would be taken", "say which desktops")
         return self
@@ -300,13 +296,6 @@ class PolicyFile(Section):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise mistake(f"the pool {twice[0]!r} is there twice", "give each pool a name of its own")
-        return self
-
-    @model_validator(mode="after")
-    def _lent_once(self) -> PolicyFile:
-        names = [each.pool for each in self.lending]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise mistake(f"the pool of lent GPUs {twice[0]!r} is there twice", "say one thing of each")
         return self
 
     @model_validator(mode="after")

@@ -1,169 +1,158 @@
-"""Makes, changes, shows and deletes pools: decides in one transaction, then does in guests what the book wants.
+"""The commands of `gpuops pool`: each decides in one transaction, by one look at vCenter, then runs hooks in guests.
 
-Whoever is killed in between leaves a book that says what is to be done: the next call of any verb for that pool goes
-on, and `pool reclaim --due`, which cron runs, needs nobody else. A lease's guests are touched by one process of this
-machine at a time.
+If gpuops is killed in between, the book has what is left to do: the next command for that pool does it, and
+`pool reclaim --due`, which cron runs, is enough.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.config.remote_gpu_file import load_program
-from gpuops.errors import StateDamaged
+from gpuops.errors import Locked, Refused
 from gpuops.execute.pool.book import PoolBooks, known_book
-from gpuops.execute.pool.call import NotDecided, PoolCall, called, read_inventory
-from gpuops.execute.pool.guest_work import EACH
-from gpuops.execute.pool.nights import nights_now
+from gpuops.execute.pool.guests import PoolGuests
+from gpuops.execute.pool.marks import mark_servers, unmark_servers
 from gpuops.execute.site import Site, catalog_of
-from gpuops.model.workloads.lease_book import LeaseBook, PoolFileWish
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.workloads.lease_book import LeaseBook, LendingPool, PoolFileWish
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.pool import by_night, deleting, lending, promises, served
+from gpuops.plan.pool import lending, served
 from gpuops.plan.pool.answers import PoolAnswer, ShownPool
-from gpuops.plan.pool.by_night import NO_NIGHTS, NightsNow
 from gpuops.plan.pool.members import (
     ShareRequest,
     as_the_fleet_is,
     client_uuid,
+    closed_requests,
+    lends_elsewhere,
     pool_meant,
     server_called,
     servers_of,
+    unseen,
     wish_of,
 )
+from gpuops.plan.pool.placing import idle_mib
 from gpuops.plan.pool.reclaim import Reclaim
-from gpuops.plan.pool.room import idle_mib, largest_idle_mib
+from gpuops.plan.pool.served import Leftover
+from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
 
-_ID_BYTES: Final = 4
+MOST_AGE: Final = timedelta(minutes=10)
+"""Readings of vCenter and of servers that are older decide nothing: a process that stood still for an hour would break
+leases by them. A person who is asked has that long to answer."""
 PoolConsent = Callable[[PoolAnswer], None]
-"""Told of what would be taken from clients, or deleted, before it is; what it raises ends the call with nothing
-changed."""
+"""Called with what would be taken from clients, or deleted; if it raises, nothing is changed."""
+Decide = Callable[[LeaseBook | None], tuple[LeaseBook, tuple[Rejection, ...]]]
+
+
+class NotDecided(Exception):
+    """Leaves a transaction with nothing written."""
+
+    def __init__(self, rejections: tuple[Rejection, ...]) -> None:
+        super().__init__(rejections)
+        self.rejections = rejections
 
 
 def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
-    """The pool as its file says, made or changed. Raises UsageError, StateDamaged, NotConnected."""
+    """Make the pool of this file, or change it to that. Raises UsageError, StateDamaged, NotConnected."""
     if wish.pool.program is not None:
         load_program(wish.pool.program)
-    now = site.clock()
-    inventory = read_inventory(site, wish.pool.owner_by.needs_tags)
-    servers, refused = servers_of(wish, inventory, catalog_of(inventory))
+    call = _PoolCall.of(wish.pool.name, site, "create", wish.pool.owner_by.needs_tags)
+    servers, refused = servers_of(wish, call.inventory, catalog_of(call.inventory))
 
-    def decide(book: LeaseBook | None) -> LeaseBook:
-        if refused:
-            raise NotDecided(*refused)
-        after, rejections = lending.with_servers(replace(book or LeaseBook(wish.pool), pool=wish.pool), servers, now)
-        if book is not None and any(each.holds for each in book.leases):
+    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
+        after, rejections = lending.with_servers(
+            replace(book or LeaseBook(wish.pool), pool=wish.pool), servers, call.began
+        )
+        if book is not None and any(lease.holds for lease in book.leases):
             set_up = (book.pool.program, book.pool.network)
             if set_up != (wish.pool.program, wish.pool.network):
-                reason = f"leases of it are set up with {set_up[0] or 'no program'} in the network {set_up[1]}"
-                rejections += (Rejection(wish.pool.name, reason, hint="gpuops pool reclaim takes them back first"),)
-        if rejections:
-            raise NotDecided(*rejections)
-        return as_the_fleet_is(after, inventory, now)
-
-    return PoolCall(site, wish.pool.name, inventory, "create", now).answer(decide, apply=apply, start=EACH)
-
-
-def show(name: str | None, site: Site, *, ended: int = 0) -> tuple[ShownPool, ...]:
-    """Pools as they stand in the book, or the one of this name; `ended`: so many of the leases that are over too.
-
-    Changes nothing. Raises UsageError, StateDamaged.
-    """
-    now = site.clock()
-    with PoolBooks.to_read(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
-        names = books.names() if name is None else (pool_meant(name, books.names()),)
-        found = [known_book(books.read(each, ended), each) for each in names]
-    return tuple(
-        ShownPool(each, now, idle_mib(each, now), largest_idle_mib(each, now, each.pool.longest)) for each in found
-    )
-
-
-def lend(name: str | None, request: ShareRequest, site: Site, *, apply: bool) -> PoolAnswer:
-    """The lease that is asked for, lent or waiting, and its client set up. Raises UsageError, StateDamaged,
-    NotConnected."""
-    call = called(name, site, "lend")
-    now, about = site.clock(), ""
-
-    def decide(found: LeaseBook | None) -> LeaseBook:
-        nonlocal about
-        book = as_the_fleet_is(known_book(found, call.pool), call.inventory, now)
-        program = load_program(book.pool.program) if book.pool.program is not None else None
-        wish, rejections = wish_of(request, book, call.inventory, program)
-        if wish is None:
-            raise NotDecided(*rejections)
-        made = lending.lend(book, wish, secrets.token_hex(_ID_BYTES), now, request.within)
-        if made.lease is None:
-            raise NotDecided(*made.rejections)
-        about = made.lease.id
-        return made.book
-
-    answer = call.answer(decide, apply=apply)
-    return replace(answer, about=about or None)
-
-
-def give_back(name: str | None, client: str, site: Site, *, apply: bool) -> PoolAnswer:
-    """What this client has, or waits for, is given up, and it is cut off. Raises as `lend`."""
-    call = called(name, site, "return")
-    now = site.clock()
-
-    def decide(found: LeaseBook | None) -> LeaseBook:
-        book = as_the_fleet_is(known_book(found, call.pool), call.inventory, now)
-        return lending.give_up(book, client_uuid(client, book, call.inventory), now)
+                rule = f"its leases are set up with {set_up[0] or 'no program'} in the network {set_up[1]}"
+                rejections += (Rejection(wish.pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
+        return as_the_fleet_is(after, call.inventory, call.began), refused + rejections
 
     return call.answer(decide, apply=apply)
 
 
-def reclaim(name: str | None, wanted: Reclaim, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
-    """What is wanted of a server or of a lease; and always what the clock wants: leases end, those that wait begin,
-    servers that died lose theirs. `consent` is asked where a client loses something early. Raises as `lend`."""
-    call = called(name, site, "reclaim")
-    now = site.clock()
-    if wanted.server is not None and call.book is not None:
-        wanted = replace(wanted, server=server_called(wanted.server, call.book, call.inventory))
-    was, healths = call.healths() if wanted.is_due_only else (None, ())
-    unstarted = list[str]()
-    nights = _nights(call, unstarted) if wanted.is_due_only else NO_NIGHTS
-    started = call.started_again(nights, unstarted, apply=apply) if wanted.is_due_only else frozenset()
+def show(name: str | None, site: Site, *, ended: int = 0) -> tuple[ShownPool, ...]:
+    """Return pools as they stand in the book, or the one of this name, with so many of the leases that ended.
 
-    def decide(found: LeaseBook | None) -> LeaseBook:
-        book = as_the_fleet_is(known_book(found, call.pool), call.inventory, now)
-        for server in promises.dead(healths):
-            book = lending.server_died(book, server, now)
-        if was is not None:
-            book = lending.break_leases(book, served.lost(was, book, healths, now), now)
-            book = by_night.bounded(book, nights)
-            again = by_night.lend_now(book, nights, call.inventory, now)
-            book = by_night.lending_again(book, [each for each in again if each.server in started], now)
-        rejections = wanted.refused(book, call.inventory)
-        if rejections:
-            raise NotDecided(*rejections)
-        return wanted.book_after(book, now)
+    Raises UsageError, StateDamaged.
+    """
+    with PoolBooks.to_read(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
+        names = books.names() if name is None else (pool_meant(name, books.names()),)
+        shown = [known_book(books.read(pool, ended), pool) for pool in names]
+    return tuple(ShownPool(book, idle_mib(book)) for book in shown)
 
-    if wanted.takes and apply:
+
+def lend(name: str | None, request: ShareRequest, site: Site, *, apply: bool) -> PoolAnswer:
+    """Lend shares to a client, and set it up. Raises UsageError, StateDamaged, NotConnected."""
+    call, about = _called(name, site, "lend"), list[str]()
+
+    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
+        after = call.with_fleet(book)
+        program = load_program(after.pool.program) if after.pool.program is not None else None
+        wish, rejections = wish_of(request, after, call.inventory, program)
+        if wish is None:
+            return after, rejections
+        lent = lending.lend(after, wish, secrets.token_hex(4), call.began)
+        about[:] = [lent.lease.id] if lent.lease is not None else []
+        return lent.book, lent.rejections
+
+    answer = call.answer(decide, apply=apply)
+    return replace(answer, about=about[0] if about else None)
+
+
+def give_back(name: str | None, client: str, site: Site, *, apply: bool) -> PoolAnswer:
+    """End the lease of this client, and cut it off. Raises as `lend`."""
+    call = _called(name, site, "return")
+
+    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
+        after = call.with_fleet(book)
+        return lending.give_up(after, client_uuid(client, after, call.inventory), call.began), ()
+
+    return call.answer(decide, apply=apply)
+
+
+def reclaim(name: str | None, request: Reclaim, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
+    """Take a server or a lease back, and do what is due: end leases, ask servers for their health.
+
+    `consent` is asked before a client loses something early. Raises as `lend`.
+    """
+    call = _called(name, site, "reclaim")
+    with PoolBooks.to_read(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
+        was = known_book(books.read(call.pool), call.pool)
+    if request.server is not None:
+        request = replace(request, server=server_called(request.server, was, call.inventory))
+    healths = PoolGuests(site, call.inventory, was).healths() if request.is_due_only else ()
+
+    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
+        after = lending.settle(call.with_fleet(book), call.began)
+        for server, why in served.dead_servers(healths).items():
+            after = lending.server_died(after, server, call.began, f"cannot serve: {why}")
+        after = lending.break_leases(after, served.lost_leases(was, after, healths), call.began)
+        return request.book_after(after, call.began), request.refused(after, call.inventory)
+
+    if apply and not request.is_due_only and not request.again:
         planned = call.answer(decide, apply=False)
         if planned.rejections:
             return planned
         if planned.leases:
             consent(planned)
-    leftovers = served.leftovers(was, healths, call.inventory) if was is not None else ()
-    answer = call.answer(decide, apply=apply, start=wanted.server if wanted.again else None, leftovers=leftovers)
-    return replace(answer, warnings=(*answer.warnings, *unstarted, *promises.warnings(answer.after, healths)))
+    leftovers = tuple(served.leftovers(was, healths, call.inventory))
+    answer = call.answer(decide, apply=apply, leftovers=leftovers)
+    return replace(answer, warnings=(*answer.warnings, *served.health_warnings(answer.after, healths)))
 
 
 def delete(name: str, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
-    """The pool is out of the book, with its leases that are over, and its mark off its servers. Refused while a lease
-    is open. Once its servers are leaving, any call for it goes on after a kill. Raises as `lend`."""
-    call = called(name, site, "delete")
-    now = site.clock()
+    """Take the pool out of the book with its closed leases; refused while a lease is open. Raises as `lend`."""
+    call = _called(name, site, "delete")
 
-    def decide(found: LeaseBook | None) -> LeaseBook:
-        book = as_the_fleet_is(known_book(found, call.pool), call.inventory, now)
-        after, rejections = deleting.without_servers(book, now)
-        if rejections:
-            raise NotDecided(*rejections)
-        return after
+    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
+        return lending.without_servers(call.with_fleet(book), call.began)
 
     if apply:
         planned = call.answer(decide, apply=False)
@@ -171,24 +160,79 @@ def delete(name: str, site: Site, consent: PoolConsent, *, apply: bool) -> PoolA
             return planned
         consent(planned)
     answer = call.answer(decide, apply=apply)
-    if answer.applied and not (answer.deleted or answer.failed):
-        answer = replace(answer, failed=(f"pool {call.pool} is not deleted: another call has changed it meanwhile",))
+    if answer.applied and answer.deleted:
+        with PoolBooks.to_write(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
+            books.remove(call.pool)
     return answer
 
 
-def night_change(name: str, decide: Callable[[LeaseBook], LeaseBook], site: Site) -> PoolAnswer:
-    """What a night or its return wants of a pool, which is asked nobody about: the policy says it. Raises as `lend`."""
-    call = called(name, site, "reclaim")
-    now = site.clock()
-    return call.answer(
-        lambda found: decide(as_the_fleet_is(known_book(found, call.pool), call.inventory, now)), apply=True
-    )
+def _called(name: str | None, site: Site, verb: str) -> _PoolCall:
+    with PoolBooks.to_read(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
+        pool = pool_meant(name, books.names())
+        book = known_book(books.read(pool), pool)
+    return _PoolCall.of(pool, site, verb, book.pool.owner_by.needs_tags)
 
 
-def _nights(call: PoolCall, unstarted: list[str]) -> NightsNow:
-    """What nights do with the pool now; where the journal cannot be read leases end all the same, and it is told."""
-    try:
-        return nights_now(call.pool, call.site, call.inventory)
-    except StateDamaged as damaged:
-        unstarted.append(f"what nights do with this pool is not known: {damaged.message}")
-        return NO_NIGHTS
+@dataclass(frozen=True, slots=True)
+class _PoolCall:
+    """One command on its way."""
+
+    site: Site
+    pool: str
+    verb: str
+    began: datetime
+    inventory: Inventory
+
+    @staticmethod
+    def of(pool: str, site: Site, verb: str, tags: bool) -> _PoolCall:
+        """Raises Refused where the clocks differ: machines that share a book would end each other's leases."""
+        began = site.clock()
+        inventory = site.vcenter.inventory()
+        ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None
+        if trouble := clock_trouble(ahead, "when a lease ends cannot be told"):
+            raise Refused(f"clocks: {trouble}", hint="set both by NTP; servers end their leases by themselves")
+        return _PoolCall(site, pool, verb, began, site.vcenter.with_tags(inventory) if tags else inventory)
+
+    def with_fleet(self, book: LeaseBook | None) -> LeaseBook:
+        return as_the_fleet_is(known_book(book, self.pool), self.inventory, self.began)
+
+    def answer(self, decide: Decide, *, apply: bool, leftovers: Iterable[Leftover] = ()) -> PoolAnswer:
+        """Return the decision, with `apply` written to the book and done in guests. `leftovers` are cut off."""
+
+        def decided(book: LeaseBook | None) -> LeaseBook:
+            if self.site.clock() - self.began > MOST_AGE:
+                message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
+                raise Locked(f"{message}: nothing was changed", hint="type the same again")
+            after, rejections = decide(book)
+            if rejections:
+                raise NotDecided(rejections)
+            return after
+
+        def look(before: LeaseBook | None, after: LeaseBook, others: tuple[LeaseBook, ...]) -> None:
+            if rejections := tuple(lends_elsewhere(before, after, others)):
+                raise NotDecided(rejections)
+
+        site, opening = self.site, PoolBooks.to_write if apply else PoolBooks.to_read
+        with opening(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
+            try:
+                planned = PoolAnswer(self.verb, *books.foresee(self.pool, decided, look), applied=False)
+                planned = replace(planned, warnings=self._warnings(planned))
+                if not apply:
+                    return planned
+                # a server that leaves loses its mark first: a command that is killed here is typed again
+                if failed := unmark_servers(planned.removed_servers, planned.after, self.inventory, site.vcenter):
+                    return replace(planned, after=planned.before or planned.after, applied=True, failed=failed)
+                before, after = books.change(self.pool, decided, look)
+            except NotDecided as refused:
+                book = books.read(self.pool)
+                empty = LeaseBook(LendingPool(self.pool, ""))
+                return PoolAnswer(self.verb, book, book or empty, applied=False, rejections=refused.rejections)
+            guests = PoolGuests(site, self.inventory, after)
+            marked = mark_servers(after, self.inventory, site.vcenter)
+            guests.do_work(books, leftovers)
+            unmarked = unmark_servers(guests.book.servers, guests.book, self.inventory, site.vcenter)
+        answer = PoolAnswer(self.verb, before, guests.book, applied=True, failed=tuple(guests.failed))
+        return replace(answer, warnings=(*self._warnings(answer), *guests.warnings, *marked, *unmarked))
+
+    def _warnings(self, answer: PoolAnswer) -> tuple[str, ...]:
+        return (*closed_requests(answer.leases, self.pool), *unseen(answer.after, self.inventory))

@@ -18,7 +18,6 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.pool.by_night import as_if_drained
 from gpuops.plan.rotation.nights.bounds import Skip, moment_to_take, next_to_take
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.preview import NightPreview, morning_of, preview_night
@@ -40,7 +39,7 @@ def preview(
     """
     request, moment = night_asked(policy, site, at)
     obeyed = request.policy
-    seen = site.judged(as_if_drained(obeyed, site.vcenter.inventory()), obeyed)
+    seen = site.judged(site.vcenter.inventory(), obeyed)
     try:
         forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
     except StateDamaged as damaged:  # no night needs what was measured

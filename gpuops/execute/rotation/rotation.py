@@ -12,7 +12,6 @@ from gpuops.execute.jobs.nightly import told_before_return
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
-from gpuops.execute.pool.by_night import PoolTold, drain_for_night, nobody_told, taken_before_return
 from gpuops.execute.rotation.asked_first import asked_first
 from gpuops.execute.rotation.required import require_broker, require_markers_seen, require_mode
 from gpuops.execute.rotation.rotation_lock import locked_journal, nobody_rotates, without_journal
@@ -36,7 +35,6 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.pool.by_night import taken_back
 from gpuops.plan.rotation.ml_queue.whole_clusters import HalfStarted, half_started
 from gpuops.plan.rotation.nights.bounds import closed
 from gpuops.plan.rotation.nights.desktops import Survey
@@ -60,22 +58,14 @@ def rotate_night(
     unattended: bool = False,
     by_timer: bool = False,
     asks: bool = False,
-    told: PoolTold = nobody_told,
 ) -> Report:
     """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
 
     Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
     refused unless it says `windows: any`. `by_timer`: outside its hours there is nothing to do. `asks` as for `rotate`.
-    `told` of clients whose lent GPUs it takes back.
     """
     if by_timer and (why := _out_of_hours(policy, site)):
         return _nothing_due(why, site, apply=apply)
-    if apply and asks:
-        consent = once_agreed(consent, lambda report: drain_for_night(policy, report, site, told))
-    elif apply and taken_back(policy):
-        nobody_rotates(site)  # nobody loses anything for a night that would be refused
-        looked = rotate(RunKind.NIGHT, policy, site, apply=False, consent=agreed, unattended=unattended)
-        drain_for_night(policy, looked, site, told)
     return rotate(RunKind.NIGHT, policy, site, apply=apply, consent=consent, unattended=unattended, asks=asks)
 
 
@@ -87,24 +77,20 @@ def rotate_day(
     consent: Consent = agreed,
     by_timer: bool = False,
     asks: bool = False,
-    told: PoolTold = nobody_told,
 ) -> Report:
     """Stops the ML VMs that the night started and resumes every desktop that it suspended.
 
     Each under the policy of its night. `policy` speaks for what the journal does not know; None, or one that cannot be
     read, which `plan.unmet` then says = that of the last night does. Exit code 4 when a desktop could not be returned:
     `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
-    `by_timer`: while a window is open and nothing is due there is nothing to do. `told` of clients whose lent GPUs it
-    takes back.
+    `by_timer`: while a window is open and nothing is due there is nothing to do.
     """
     if by_timer and (why := _not_yet_due(policy, site)):
         return _nothing_due(why, site, apply=apply)
     if apply and asks:
         consent = once_agreed(consent, lambda _: told_before_return(site))
-        consent = once_agreed(consent, lambda _: taken_before_return(site, told))
     elif apply:
         told_before_return(site)
-        taken_before_return(site, told)
     return rotate(RunKind.DAY, policy, site, apply=apply, consent=consent, asks=asks)
 
 
@@ -137,14 +123,6 @@ def _not_yet_due(policy: Policy | PolicyError | None, site: Site) -> str:
 
 def _nothing_due(why: str, site: Site, *, apply: bool) -> Report:
     return Report(None, site.vcenter.inventory(), Plan(because=(why,)), applied=apply)
-
-
-def _taken_back_first(consent: Consent, site: Site, told: PoolTold, *, asks: bool) -> Consent:
-    """The consent to a return of all, before which what nights have lent is taken back: now, or once it is given."""
-    if asks:
-        return once_agreed(consent, lambda _: taken_before_return(site, told))
-    taken_before_return(site, told)
-    return consent
 
 
 def rotate(
@@ -367,12 +345,10 @@ def resume(
     consent: Consent = agreed,
     unattended: bool = False,
     asks: bool = False,
-    told: PoolTold = nobody_told,
 ) -> Report:
     """Finishes the night or day that was cut off, under the policy it began with; an empty plan when none was.
 
-    A return goes on without a login to guests; a night raises why there is none (`Site.no_guests`). `told` of clients
-    whose lent GPUs a return takes back.
+    A return goes on without a login to guests; a night raises why there is none (`Site.no_guests`).
     Raises Locked while a run is under way: what it has not done yet is not cut off.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
@@ -386,8 +362,6 @@ def resume(
     kind, no_guests = RunKind(last.kind), site.no_guests
     if kind.takes and no_guests is not None:
         raise no_guests
-    if kind is RunKind.DAY and apply:
-        consent = _taken_back_first(consent, site, told, asks=asks)
     report = rotate(
         kind,
         policy,
@@ -412,13 +386,11 @@ def restore(
     consent: Consent = agreed,
     spare: SpareNow = NOTHING_KNOWN,
     asks: bool = False,
-    told: PoolTold = nobody_told,
 ) -> Report:
     """Brings back now what nights took: all of it, or the VMs of these names alone.
 
     `from_markers` goes by vCenter's markers and by no journal; raises UsageError then without a policy. An ML VM that
     is not named runs on: a desktop that finds no room beside it is named, with who holds the GPUs (exit code 4).
-    `told` of clients whose lent GPUs a return of all takes back; a user who waits for one desktop waits for no client.
     """
     if from_markers and isinstance(policy, PolicyError):
         raise policy
@@ -429,8 +401,6 @@ def restore(
     if from_markers and isinstance(policy, Policy):
         require_markers_seen(policy, site)
     kind = RunKind.RESTORE if vms else RunKind.DAY
-    if kind is RunKind.DAY and apply:
-        consent = _taken_back_first(consent, site, told, asks=asks)
     return rotate(
         kind, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers, spare=spare, asks=asks
     )

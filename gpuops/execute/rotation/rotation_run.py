@@ -13,7 +13,6 @@ from gpuops.execute.journal.runs_seen import RunsSeen
 from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.past.followed_nights import FollowedNights
 from gpuops.execute.past.nights_elsewhere import nights_elsewhere
-from gpuops.execute.pool.by_night import pools_not_there
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
 from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.runs.nights import NightVms, known_originals, note_later_starts
@@ -33,7 +32,6 @@ from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
-from gpuops.plan.pool.by_night import as_if_drained, drain_notes
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.ml_queue.gpu_share import free_gpus
 from gpuops.plan.rotation.nights.bounds import hours_unsaid
@@ -106,8 +104,7 @@ class RotationRun:
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
         seen, ahead = self._seen()
-        before = as_if_drained(self.policy, seen) if self.kind is RunKind.NIGHT else seen
-        before = with_creation_of_strangers(before, self.policy, self._originals(journal), self.site.vcenter)
+        before = with_creation_of_strangers(seen, self.policy, self._originals(journal), self.site.vcenter)
         originals = note_witnesses(self._originals(journal), before, self.site.vcenter)
         holder, left_open = self._left_open(journal)
         if holder is None:
@@ -124,9 +121,9 @@ class RotationRun:
             ahead,
         )
         plan = report.plan
-        warnings = tuple(drain_notes(self.policy, plan.steps, seen)) if self.kind is RunKind.NIGHT else ()
+        warnings: tuple[str, ...] = ()
         if holder:
-            warnings += (f"{holder} is rotating this vCenter: until it ends, this would be refused",)
+            warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",)
         plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
         return replace(report, plan=plan)
 
@@ -149,7 +146,7 @@ class RotationRun:
         if night and is_another_vcenter(originals, before):
             plan = refuse(another_vcenter(originals, before))
         if night:
-            told = (*self._without_hooks(plan, before), *self._hours_unsaid(), *pools_not_there(self.policy, self.site))
+            told = (*self._without_hooks(plan, before), *self._hours_unsaid())
             plan = replace(plan, warnings=(*plan.warnings, *told))
         if self.kind is RunKind.DAY:
             plan = self._with_nights_elsewhere(plan, originals, before)

@@ -12,7 +12,6 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import lease_on
 from gpuops.execute.lease.lock_vm import highest_number
 from gpuops.execute.past.overdue_vcenters import overdue_vcenters
-from gpuops.execute.pool.by_night import standing_now
 from gpuops.execute.rotation.installed_timers import timer_misfits
 from gpuops.execute.runs.given_up import still_given_up
 from gpuops.execute.runs.nights import NightVms
@@ -77,7 +76,6 @@ def status(
         skipped=skipped,
         journal_lost=lost.message if lost else "",
         names={ref: host.name for ref, host in now.hosts.items()},
-        lending=standing_now(site),
         overdue=overdue,
         overdue_unknown=tuple(each.message for each in damaged),
         timers=timer_misfits(policy, site, policy_file),

@@ -10,7 +10,6 @@ from typing import Final
 
 from gpuops.errors import UsageError
 from gpuops.model.desktops.evidence import BY_DEFAULT, Source
-from gpuops.model.lent_by_night import LentByNight
 from gpuops.model.measurements.measurement import CPU_MHZ
 from gpuops.model.nights.fair_share import FairShare
 from gpuops.model.nights.ml_queue import GuestCommand, MlStop, QueuedVm
@@ -217,8 +216,6 @@ class Policy:
     ml_stop: MlStop = field(default_factory=MlStop)
     jobs: JobRules | None = None
     """How its nights run jobs in containers; None = they run none."""
-    lending: tuple[LentByNight, ...] = ()
-    """What its nights do with servers of GPUs that are lent over the network, by pool; of others they take none."""
     windows: tuple[Window, ...] = ()
     """None given = `rotate night` may run at any time, and each one after a finished one is a new night."""
     any_time: bool = False

@@ -1,11 +1,10 @@
-"""A pool of GPUs that are lent over the network, and the book of who has which share of which GPU until when.
+"""A pool of GPUs lent over the network, and the book of its leases: who has which share of which GPU until when.
 
 A server is a VM with whole GPUs, a client a VM without. A lease gives one client a part of the memory of one GPU or of
-several, from a moment to a moment. All moments are aware and in UTC, all sizes in MiB.
+several until a moment. All moments are aware and in UTC, all sizes in MiB.
 
-    asked -> lent -> ending -> ended
-          -> waiting -> lent
-             lent, ending -> broken      its server died: what is left of it is asked for again, as a new lease
+    lent -> ending -> ended
+    lent, ending -> broken      a server of it died, or no longer serves it
 """
 
 from __future__ import annotations
@@ -15,25 +14,24 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from gpuops.model.lent_by_night import ServerNight
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.workloads.cluster import Arrangement
 
 
 class LeaseState(StrEnum):
-    """Where a lease stands."""
+    """The state of a lease."""
 
     ASKED = "asked"
-    """Written down, and not decided on yet."""
+    """Of an earlier gpuops, which kept requests: the first change of the book ends it."""
     WAITING = "waiting"
-    """There is no room, or no quota left, before `begins_at`, which is expected."""
+    """As ASKED."""
     LENT = "lent"
     ENDING = "ending"
-    """It is to end at `ends_at`, or was; its client is not cut off yet."""
+    """It ends at `ends_at`, or that has passed and its client is not cut off yet."""
     ENDED = "ended"
     BROKEN = "broken"
-    """A server of it died."""
+    """A server of it died, or no longer serves it."""
 
 
 class ServerState(StrEnum):
@@ -41,10 +39,10 @@ class ServerState(StrEnum):
 
     SERVING = "serving"
     DRAINING = "draining"
-    """It lends nothing new; what it has lent ends within a grace period."""
+    """It lends nothing new; its leases end within the grace period."""
     DEAD = "dead"
     LEAVING = "leaving"
-    """It is in its pool no more: what serves in its guest is to be ended still."""
+    """Of an earlier gpuops, which stopped programs first: the first change of the book drops it."""
 
 
 @stored_as("ServerGpu", index="index", memory_mib="memory_mib")
@@ -55,7 +53,7 @@ class ServerGpu:
     index: int
     """From 0, in the order of the VM's devices."""
     memory_mib: int
-    """What of its memory is lent: all of it, or what the pool's file says."""
+    """The memory that may be lent: all of it, less `keep` of the pool's file."""
 
 
 @stored_as(
@@ -67,9 +65,6 @@ class ServerGpu:
     cluster="cluster",
     state="state",
     because="because",
-    night="night",
-    started_at="started_at",
-    to_start="to_start",
 )
 @dataclass(frozen=True, slots=True)
 class PoolServer:
@@ -81,18 +76,12 @@ class PoolServer:
     """Its instance UUID: names change."""
     gpus: tuple[ServerGpu, ...]
     host: str = ""
-    """Name of the ESXi host that it runs on; empty = not known."""
+    """Name of the ESXi host that it runs on; empty = unknown."""
     cluster: str = ""
-    """Name of that host's cluster; empty = none, or not known."""
+    """Name of that host's cluster; empty = none, or unknown."""
     state: ServerState = ServerState.SERVING
     because: str = ""
-    """Why it is dead, where that is more than that its VM or its program does not run."""
-    night: ServerNight | None = None
-    """The night that has it drained, or has it lend; None = none has."""
-    started_at: datetime | None = None
-    """When its VM was last started, as vCenter had told when it was last looked at."""
-    to_start: bool = False
-    """Its program is to be started in its guest before it serves anybody."""
+    """Why it is dead; empty = its VM does not run."""
 
 
 @stored_as("LentShare", server="server", gpu="gpu", memory_mib="memory_mib")
@@ -120,7 +109,7 @@ class LentShare:
 )
 @dataclass(frozen=True, slots=True)
 class LeaseWish:
-    """What somebody asks for: shares of `gpus` different GPUs, each of `memory_mib`."""
+    """A request: shares of `gpus` different GPUs, each of `memory_mib`."""
 
     client: str
     """Name of the VM."""
@@ -130,11 +119,11 @@ class LeaseWish:
     lasts: timedelta
     gpus: int = 1
     owner: str = ""
-    """Whose quota it counts against; all that say none have the quota of one owner."""
+    """Whose quota it counts against; all clients without an owner share one quota."""
     host: str = ""
-    """Name of the ESXi host that the client runs on; empty = not known."""
+    """Name of the ESXi host that the client runs on; empty = unknown."""
     cluster: str = ""
-    """Name of that host's cluster; empty = none, or not known."""
+    """Name of that host's cluster; empty = none, or unknown."""
 
 
 @stored_as(
@@ -144,11 +133,8 @@ class LeaseWish:
     lasts="lasts",
     state="state",
     asked_at="asked_at",
-    begins_at="begins_at",
     ends_at="ends_at",
     shares="shares",
-    follows="follows",
-    not_before="not_before",
     enabled="enabled",
     because="because",
 )
@@ -159,23 +145,14 @@ class GpuLease:
     id: str
     wish: LeaseWish
     lasts: timedelta
-    """What the wish says, or what is left of that where it goes on after a lease that broke or was taken back."""
     state: LeaseState
     asked_at: datetime
-    """Of the first lease where it goes on after one: it keeps its place among those that wait."""
-    begins_at: datetime | None = None
-    """Of one that waits, when it is expected to; None = asked, or nobody can say."""
+    """When it began."""
     ends_at: datetime | None = None
-    """Of one that waits, likewise. Never None of one that is lent or ending."""
+    """Never None for a lease that is lent or ending."""
     shares: tuple[LentShare, ...] = ()
-    """Of one that waits those that are kept for it from `begins_at` on."""
-    follows: str | None = None
-    """The lease that it goes on after."""
-    not_before: datetime | None = None
-    """It begins then at the earliest."""
     enabled: bool | None = False
-    """Whether its client is set up; None = not known: from before the first guest operation until it is done, and from
-    before the first one that undoes it until that is."""
+    """Whether its client is set up; None = unknown: while guests are being set up or cut off."""
     because: str = ""
     """Why it ended, broke, or is taken back."""
 
@@ -185,23 +162,26 @@ class GpuLease:
 
     @property
     def holds(self) -> bool:
-        """Whether its shares are taken: until its client is cut off, whatever the clock says."""
+        """Whether its shares are taken: until its client is cut off, even after `ends_at`."""
         return self.state in (LeaseState.LENT, LeaseState.ENDING) or self.enabled is not False
 
     @property
     def open(self) -> bool:
-        """Whether anything is to be done for it still."""
+        """Whether gpuops has anything left to do for it."""
         return self.state in (LeaseState.ASKED, LeaseState.WAITING) or self.holds
+
+    def has_shares_of(self, server: str) -> bool:
+        return any(share.server == server for share in self.shares)
 
 
 @stored_as("PoolQuota", memory_mib="memory_mib", shares="shares")
 @dataclass(frozen=True, slots=True)
 class PoolQuota:
-    """The most that an owner may have at one moment; None = as much as there is."""
+    """The most that an owner may have at one moment; None = no limit."""
 
     memory_mib: int | None = None
     shares: int | None = None
-    """Of several GPUs, one for each."""
+    """A lease of several GPUs has one for each."""
 
 
 @stored_as(
@@ -218,24 +198,24 @@ class PoolQuota:
 )
 @dataclass(frozen=True, slots=True)
 class LendingPool:
-    """What is agreed for a pool."""
+    """The settings of a pool."""
 
     name: str
     network: str
     """The port group by which clients reach servers."""
     program: str | None = None
-    """Name of a file of `templates/remote-gpu`; None = gpuops keeps the book, and people set up the guests."""
+    """Name of a file of `templates/remote-gpu`, or a path; None = gpuops keeps the book only."""
     longest: timedelta = timedelta(hours=24)
     """No lease is longer."""
     placement: Arrangement = Arrangement.PACKED
-    """Packed: large idle shares stay whole; spread: as few leases as can be share a GPU's time."""
+    """Packed keeps large idle shares; spread lets few leases share a GPU's time."""
     grace: timedelta = timedelta(minutes=15)
-    """So long a client keeps what is taken back."""
+    """How long a client keeps a lease that is taken back."""
     owner_by: OwnerKey = field(default_factory=OwnerKey)
     quotas: Mapping[str, PoolQuota] = field(default_factory=dict)
     """By owner."""
     quota: PoolQuota = field(default_factory=PoolQuota)
-    """Of each owner that `quotas` does not name."""
+    """For each owner that is not in `quotas`."""
 
     def quota_of(self, owner: str) -> PoolQuota:
         return self.quotas.get(owner, self.quota)
@@ -243,36 +223,35 @@ class LendingPool:
 
 @dataclass(frozen=True, slots=True)
 class PoolFileWish:
-    """What a file says of a pool."""
+    """A pool as its file describes it."""
 
     pool: LendingPool
     servers: tuple[str, ...]
     """VMs as `gpuops` takes them: names, inventory paths, `uuid:...`."""
     keep_mib: int = 0
-    """Of each GPU's memory, for the server itself: it is not lent."""
+    """The memory of each GPU that is not lent."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseBook:
-    """A pool as it is written down at one moment."""
+    """A pool with its servers and leases at one moment."""
 
     pool: LendingPool
     servers: tuple[PoolServer, ...] = ()
     leases: tuple[GpuLease, ...] = ()
-    """By the moment when they were asked for, then by id. Those that are over may be left out."""
+    """By the moment when they began, then by id. Closed ones may be left out."""
 
     def server(self, name: str) -> PoolServer | None:
-        return next((each for each in self.servers if each.name == name), None)
+        return next((server for server in self.servers if server.name == name), None)
 
     def lease(self, id: str) -> GpuLease | None:
-        return next((each for each in self.leases if each.id == id), None)
+        return next((lease for lease in self.leases if lease.id == id), None)
 
     def with_server(self, server: PoolServer) -> LeaseBook:
-        """The same with this server in the place of the one of its name."""
-        return replace(self, servers=tuple(server if each.name == server.name else each for each in self.servers))
+        """Return the book with this server in place of the one with its name."""
+        return replace(self, servers=tuple(server if old.name == server.name else old for old in self.servers))
 
     def with_leases(self, changed: Iterable[GpuLease]) -> LeaseBook:
-        """The same with these leases, in the place of those of their ids or beside the others."""
-        by_id = {each.id: each for each in self.leases} | {each.id: each for each in changed}
-        ordered = sorted(by_id.values(), key=lambda each: (each.asked_at, each.id))
-        return replace(self, leases=tuple(ordered))
+        """Return the book with these leases added, or in place of those with their ids."""
+        by_id = {lease.id: lease for lease in (*self.leases, *changed)}
+        return replace(self, leases=tuple(sorted(by_id.values(), key=lambda lease: (lease.asked_at, lease.id))))

@@ -1,6 +1,6 @@
 """Which GPUs a lease gets its shares of.
 
-wish: 1 share of 10 GiB, client on esx-01            free         server        left   chosen
+request: 1 share of 10 GiB, client on esx-01         free         server        left   chosen
 gpu-a/0 on esx-02 of the same cluster               12 GiB       near          2 GiB  yes: nearer than gpu-c, and
 gpu-a/1                                             40 GiB       near         30 GiB       leaves less than gpu-a/1
 gpu-c/0 in another cluster                          10 GiB       far           0 GiB
@@ -8,69 +8,54 @@ gpu-c/0 in another cluster                          10 GiB       far           0
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
-from typing import NamedTuple
-
 from gpuops.model.workloads.cluster import Arrangement
-from gpuops.model.workloads.lease_book import LeaseWish, LentShare, PoolServer
-from gpuops.plan.pool.room import PoolRoom
+from gpuops.model.workloads.lease_book import LeaseBook, LeaseWish, LentShare, PoolServer, ServerState
 
 
-class _FreeGpu(NamedTuple):
-    """A GPU with room for one share. Ordered: the best comes first."""
-
-    cost_mib: int
-    """What is left of it, with a minus where the pool is spread: the less, the better."""
-    number: int
-
-
-def chosen_shares(wish: LeaseWish, room: PoolRoom, begin: datetime, end: datetime) -> tuple[LentShare, ...] | None:
-    """A share of each of `wish.gpus` different GPUs that are free in that time; None = there are not so many."""
-    by_server: dict[str, list[_FreeGpu]] = {}
-    servers: dict[str, PoolServer] = {}
-    for server, gpu in room.gpus():
-        left_mib = room.free_mib(server.name, gpu.index, begin, end) - wish.memory_mib
-        if left_mib >= 0:
-            cost_mib = left_mib if room.placement is Arrangement.PACKED else -left_mib
-            by_server.setdefault(server.name, []).append(_FreeGpu(cost_mib, gpu.index))
-            servers[server.name] = server
-    if sum(map(len, by_server.values())) < wish.gpus:
-        return None
-    for free in by_server.values():
-        free.sort()
-    shares: list[LentShare] = []
-    while len(shares) < wish.gpus:
-        missing = wish.gpus - len(shares)
-        name = _best_server((servers[each] for each in by_server), by_server, missing, wish)
-        shares += [LentShare(name, free.number, wish.memory_mib) for free in by_server.pop(name)[:missing]]
-    return tuple(sorted(shares, key=lambda each: (each.server, each.gpu)))
+def idle_mib(book: LeaseBook) -> dict[tuple[str, int], int]:
+    """Return the memory of each GPU that may be lent now, by server and index; 0 where its server does not lend."""
+    idle = {
+        (server.name, gpu.index): gpu.memory_mib if server.state is ServerState.SERVING else 0
+        for server in book.servers
+        for gpu in server.gpus
+    }
+    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
+        if idle.get((share.server, share.gpu)):
+            idle[share.server, share.gpu] -= share.memory_mib
+    return idle
 
 
-def _best_server(
-    servers: Iterable[PoolServer], by_server: dict[str, list[_FreeGpu]], missing: int, wish: LeaseWish
-) -> str:
-    """The server that the next shares are of.
+def choose_shares(wish: LeaseWish, book: LeaseBook) -> tuple[LentShare, ...] | None:
+    """Return a share of each of `wish.gpus` different GPUs; None = fewer have room now.
 
-    1. As few servers as can be: each is one more that can die and break the lease, and one more way through the
-       network. So the one that has most of what is missing comes first, which gives the fewest in all.
-    2. The nearest: on the client's host no call leaves the host, within its cluster it takes the cluster's own
-       switches. Each call pays for the way during the whole lease; room is fragmented until the lease's end only.
-    3. Packed, what leaves least of its GPUs (best fit): large idle shares stay whole for large wishes. Spread, what
-       leaves most: leases on one GPU share its time. Which of the two a pool wants depends on its wishes; README.md has
-       figures of both.
+    1. As few servers as possible: each one more can die and break the lease.
+    2. The nearest: on the client's host no call leaves the host, in its cluster it uses the cluster's own switches.
+    3. Packed: the GPUs with the least room, so that large idle shares stay; spread: those with the most.
     4. The name, so that the same question has the same answer.
     """
+    packed = book.pool.placement is Arrangement.PACKED
+    rooms = {name: list[tuple[int, int]]() for name in (server.name for server in book.servers)}
+    for (name, gpu), free_mib in idle_mib(book).items():
+        if free_mib >= wish.memory_mib:
+            rooms[name].append((free_mib if packed else -free_mib, gpu))
+    if sum(map(len, rooms.values())) < wish.gpus:
+        return None
 
-    def rank(server: PoolServer) -> tuple[int, int, int, str]:
-        free = by_server[server.name][:missing]
-        return -len(free), distance(wish, server), sum(each.cost_mib for each in free), server.name
+    shares: list[LentShare] = []
+    while missing := wish.gpus - len(shares):
 
-    return min(servers, key=rank).name
+        def rank(server: PoolServer, missing: int = missing) -> tuple[int, int, int, str]:
+            best = sorted(rooms[server.name])[:missing]
+            return -len(best), distance(wish, server), sum(room for room, _ in best), server.name
+
+        name = min((server for server in book.servers if rooms[server.name]), key=rank).name
+        shares += [LentShare(name, gpu, wish.memory_mib) for _, gpu in sorted(rooms[name])[:missing]]
+        rooms[name] = []
+    return tuple(sorted(shares, key=lambda share: (share.server, share.gpu)))
 
 
 def distance(wish: LeaseWish, server: PoolServer) -> int:
-    """0 = on the client's host, 1 = in its cluster, 2 = elsewhere, or not known."""
+    """Return 0 for a server on the client's host, 1 in its cluster, 2 elsewhere or unknown."""
     if wish.host and wish.host == server.host:
         return 0
     return 1 if wish.cluster and wish.cluster == server.cluster else 2

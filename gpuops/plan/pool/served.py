@@ -1,30 +1,25 @@
-"""What is in the guests of servers, compared with the book: leases whose sessions are lost, and shares of nobody.
+"""The health of servers, compared with the book: leases that are lost, shares that nobody is lent, and too much use.
 
-The guests are asked before the book is changed, while others may lend and return. So a lease is lost only where it was
-set up before the guests were asked and is still, and a share is of nobody only where the book lends it to nobody when
-it is cut off (`is_held`).
+Guests are asked before the book is changed, while other commands may lend and return. So a lease is lost only if it was
+set up before the guests were asked and is still, and a share is a leftover only if the book lends it to nobody when it
+is revoked (`is_held`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import islice
-from typing import Final
 
 from gpuops.advise.lending_servers import POOL_MARK
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LeaseState
 from gpuops.model.workloads.remote_gpu import ServerCondition, ServerHealth
-
-AT_ONCE: Final = 64
-"""A guest may tell of any number: so many are cut off in one call."""
+from gpuops.plan.core.command_line import command
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A share in the guest of a server that the book lends to nobody: of a run that was killed, or an older book."""
+    """A share that a server serves and the book lends to nobody: of a command that was killed, or of an older book."""
 
     server: str
     lease: str
@@ -34,47 +29,59 @@ class Leftover:
         return f"{self.server}: a share of GPU {self.gpu} for the lease {self.lease}, which the book does not lend"
 
 
-def lost(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth], now: datetime) -> Mapping[str, str]:
-    """By id of a lease that a client has, why its session is lost. `was`: the book before the guests were asked."""
-    set_up = {each.id for each in was.leases if _is_set_up(each, now)}
-    found = dict[str, str]()
-    for health in (each for each in healths if each.condition is ServerCondition.SERVES):
-        there = {(each.lease, each.gpu): each.lost for each in health.shares}
-        for lease in (each for each in book.leases if each.id in set_up and _is_set_up(each, now)):
-            gpus = [share.gpu for share in lease.shares if share.server == health.server]
-            if any(there.get((lease.id, gpu), True) for gpu in gpus):
-                is_there = all((lease.id, gpu) in there for gpu in gpus)
-                why = "its guest was started anew" if is_there else "it is not in its guest"
-                found[lease.id] = f"server {health.server} has lost its session: {why}"
-    return found
+def dead_servers(healths: Iterable[ServerHealth]) -> Mapping[str, str]:
+    """Return the servers that serve nobody, with the reason."""
+    return {health.server: health.why for health in healths if health.condition is ServerCondition.DEAD}
 
 
-def _is_set_up(lease: GpuLease, now: datetime) -> bool:
-    return (
-        lease.state is LeaseState.LENT and lease.enabled is True and lease.ends_at is not None and lease.ends_at > now
-    )
+def lost_leases(was: LeaseBook, book: LeaseBook, healths: Iterable[ServerHealth]) -> Mapping[str, str]:
+    """Return the leases that a server no longer serves, by id with the reason. `was`: the book before the question."""
+    set_up = {lease.id for lease in was.leases if _is_set_up(lease)}
+    lost = dict[str, str]()
+    for health in healths:
+        if health.condition is ServerCondition.SERVES:
+            served = {(share.lease, share.gpu) for share in health.shares}
+            for lease in (lease for lease in book.leases if lease.id in set_up and _is_set_up(lease)):
+                gpus = [share.gpu for share in lease.shares if share.server == health.server]
+                if any((lease.id, gpu) not in served for gpu in gpus):
+                    lost[lease.id] = f"server {health.server} no longer serves it"
+    return lost
 
 
-def leftovers(was: LeaseBook, healths: Iterable[ServerHealth], inventory: Inventory) -> tuple[Leftover, ...]:
-    """The shares of nobody, in guests of servers that carry the mark of this pool: one that carries another pool's has
-    shares of that pool too."""
-    return tuple(islice(_leftovers(was, healths, inventory), AT_ONCE))
+def _is_set_up(lease: GpuLease) -> bool:
+    return lease.state is LeaseState.LENT and lease.enabled is True
 
 
-def _leftovers(was: LeaseBook, healths: Iterable[ServerHealth], inventory: Inventory) -> Iterator[Leftover]:
+def leftovers(was: LeaseBook, healths: Iterable[ServerHealth], inventory: Inventory) -> Iterator[Leftover]:
+    """Yield the shares that are served and that the book lends to nobody, of servers with the mark of this pool: a
+    server with the mark of another pool serves shares of that one."""
     for health in healths:
         server = was.server(health.server)
         vm = next(iter(inventory.vms_with_uuid(server.uuid)), None) if server is not None else None
-        if vm is None or vm.attributes.get(POOL_MARK) != was.pool.name:
-            continue
-        for share in health.shares:
+        is_marked = vm is not None and vm.attributes.get(POOL_MARK) == was.pool.name
+        for share in health.shares if is_marked else ():
             leftover = Leftover(health.server, share.lease, share.gpu)
             if not is_held(was, leftover):
                 yield leftover
 
 
-def is_held(book: LeaseBook, share: Leftover) -> bool:
-    """Whether the book lends that share, or has still to cut its client off."""
-    lease = book.lease(share.lease)
-    held = lease.shares if lease is not None and lease.holds else ()
-    return any((each.server, each.gpu) == (share.server, share.gpu) for each in held)
+def is_held(book: LeaseBook, leftover: Leftover) -> bool:
+    """Whether the book lends that share, or has yet to cut its client off."""
+    lease = book.lease(leftover.lease)
+    shares = lease.shares if lease is not None and lease.holds else ()
+    return any((share.server, share.gpu) == (leftover.server, leftover.gpu) for share in shares)
+
+
+def health_warnings(book: LeaseBook, healths: Iterable[ServerHealth]) -> Iterator[str]:
+    """Yield a warning for each server of unknown health, and for each client that uses more than its share."""
+    for health in healths:
+        if health.condition is ServerCondition.UNKNOWN:
+            yield f"{health.server}: its health is unknown: {health.why}"
+        for share in health.shares:
+            lease = book.lease(share.lease)
+            lent = lease.shares if lease is not None and lease.holds else ()
+            lent_mib = [one.memory_mib for one in lent if (one.server, one.gpu) == (health.server, share.gpu)]
+            if lease is not None and lent_mib and share.used_mib > lent_mib[0]:
+                used = f"uses {share.used_mib} MiB of GPU {share.gpu} of {health.server}, and is lent {lent_mib[0]} MiB"
+                takes_back = command("pool reclaim", pool=book.pool.name, lease=lease.id)
+                yield f"{lease.client}: lease {lease.id} {used}: {takes_back} takes it back"

@@ -62,8 +62,6 @@ class RotationStatus:
     """Hosts and VMs that a person gave up and that are not back, those of `vms` left out."""
     skipped: tuple[str, ...] = ()
     """Nights of the policy, to come or open, that `rotate skip-next` said are not to be taken."""
-    lending: tuple[str, ...] = ()
-    """What nights have to do with servers of pools of lent GPUs, a line each."""
     overdue: tuple[Overdue, ...] = ()
     """The vCenters of this journal, others too, that nobody seems to return."""
     overdue_unknown: tuple[str, ...] = ()

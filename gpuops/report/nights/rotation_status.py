@@ -53,7 +53,6 @@ def status_text(status: RotationStatus) -> Shown:
         Text(f"night {night} is skipped: gpuops rotate skip-next --undo takes that back", "yellow")
         for night in status.skipped
     ]
-    lines += [Text(visible(line), "cyan") for line in status.lending]
     lines += _overdue_lines(status.overdue, status.overdue_unknown)
     lines += [Text(f"warning: {visible(text)}", "yellow") for text in status.timers]
     heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
@@ -83,7 +82,6 @@ def status_document(status: RotationStatus) -> Document:
         "lease": lease_document(status.lease) if status.lease else None,
         "lock_trouble": status.lock_trouble or None,
         "skipped": list(status.skipped),
-        "lending": list(status.lending),
         "given_up": missed_documents(status.given_up),
         "overdue": [overdue_document(each) for each in status.overdue],
         "overdue_unknown": list(status.overdue_unknown),

@@ -1,4 +1,4 @@
-"""What `gpuops pool` prints: pools as they stand, and what became of a call."""
+"""What `gpuops pool` prints: pools as they stand, and what a command did."""
 
 from __future__ import annotations
 
@@ -6,61 +6,46 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuops.model.lent_by_night import ServerNight
-from gpuops.model.workloads.lease_book import GpuLease, LeaseState, LentShare, PoolServer
+from gpuops.model.workloads.lease_book import GpuLease, LeaseState, PoolServer, ServerState
 from gpuops.plan.core.command_line import command
-from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool.answers import PoolAnswer, ShownPool
-from gpuops.plan.pool.lending import told
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, size, visible
 
-_STYLES = {LeaseState.WAITING: "yellow", LeaseState.ENDING: "yellow", LeaseState.BROKEN: "bold red"}
-_BOOK_ONLY = "this pool names no program: gpuops keeps the book, and sets up no guest"
+_STYLES = {LeaseState.ENDING: "yellow", LeaseState.BROKEN: "bold red"}
 
 
-def pools_text(found: tuple[ShownPool, ...]) -> Shown:
-    """Pool by pool its GPUs, its leases, and the largest share that is idle."""
-    if not found:
-        return "no pool is there"
+def pools_text(pools: tuple[ShownPool, ...]) -> Shown:
+    """Return the GPUs and leases of each pool."""
     lines: list[Shown] = []
-    for each in found:
-        pool = each.book.pool
+    for shown in pools:
+        pool = shown.book.pool
         program = f"program {visible(pool.program)}" if pool.program is not None else "no program"
         lines.append(Text(f"{visible(pool.name)}: network {visible(pool.network)}, {program}", "bold"))
-        lines.append(_gpus_table(each))
-        lines += [_dead_line(server, pool.name) for server in each.book.servers if server.because]
-        if each.book.leases:
-            lines.append(_leases_table(each.book.leases))
-        idle = f"largest idle share for {told(pool.longest)}: {size(each.largest_mib)} of one GPU"
-        lines.append(idle)
-    return lines
+        gpus = TextTable("server", "host", "state", "GPU", "memory", "idle", right=(3, 4, 5))
+        for server in shown.book.servers:
+            for gpu in server.gpus:
+                cells = (str(gpu.index), size(gpu.memory_mib), size(shown.idle_mib[server.name, gpu.index]))
+                gpus.add_row(visible(server.name), visible(server.host or "unknown"), server.state.value, *cells)
+        lines.append(gpus)
+        lines += [_state_line(server, pool.name) for server in shown.book.servers if server.state in _LENDS_NOTHING]
+        if shown.book.leases:
+            table = TextTable("lease", "client", "owner", "state", "until", "shares")
+            for lease in shown.book.leases:
+                state, owner = Text(lease.state.value, _STYLES.get(lease.state, "")), visible(lease.wish.owner or "-")
+                table.add_row(lease.id, visible(lease.client), owner, state, _moment(lease.ends_at), _shares(lease))
+            lines.append(table)
+    return lines or "there is no pool"
 
 
-def _gpus_table(found: ShownPool) -> TextTable:
-    table = TextTable("server", "host", "state", "GPU", "memory", "idle", right=(3, 4, 5))
-    for server in found.book.servers:
-        for gpu in server.gpus:
-            idle = size(found.idle_mib[server.name, gpu.index])
-            cells = (str(gpu.index), size(gpu.memory_mib), idle)
-            table.add_row(visible(server.name), visible(server.host or "unknown"), server.state.value, *cells)
-    return table
-
-
-def _leases_table(leases: tuple[GpuLease, ...]) -> TextTable:
-    table = TextTable("lease", "client", "owner", "state", "from", "until", "shares")
-    for each in leases:
-        state = Text(each.state.value, _STYLES.get(each.state, ""))
-        moments = (_moment(each.begins_at), _moment(each.ends_at))
-        table.add_row(each.id, visible(each.client), visible(each.wish.owner or "-"), state, *moments, _shares(each))
-    return table
+_LENDS_NOTHING = (ServerState.DEAD, ServerState.DRAINING)
 
 
 def _shares(lease: GpuLease) -> str:
     if not lease.shares:
         return f"{lease.wish.gpus} x {size(lease.wish.memory_mib)}"
-    return ", ".join(f"{visible(each.server)}/{each.gpu} {size(each.memory_mib)}" for each in lease.shares)
+    return ", ".join(f"{visible(share.server)}/{share.gpu} {size(share.memory_mib)}" for share in lease.shares)
 
 
 def _moment(moment: datetime | None) -> str:
@@ -68,10 +53,13 @@ def _moment(moment: datetime | None) -> str:
 
 
 def pool_answer_text(answer: PoolAnswer) -> Shown:
-    """What was changed, or would be; every reason against it."""
+    """Return what a command did or would do, or every reason against it."""
     if answer.rejections:
-        return [Text(visible(each.line), "red") for each in answer.rejections]
-    lines: list[Shown] = [*_server_lines(answer), *map(_lease_line, answer.leases)]
+        return [Text(visible(rejection.line), "red") for rejection in answer.rejections]
+    lines: list[Shown] = [*_server_lines(answer)]
+    lines += [
+        Text(f"{visible(lease.client)}: {_lease_words(lease)}", _STYLES.get(lease.state, "")) for lease in answer.leases
+    ]
     about = answer.after.lease(answer.about) if answer.about is not None else None
     if about is not None and about not in answer.leases:
         lines.append(Text(f"{visible(about.client)} has it already: {_lease_words(about)}", "bold"))
@@ -80,9 +68,9 @@ def pool_answer_text(answer: PoolAnswer) -> Shown:
     lines += [Text(f"warning: {visible(line)}", "yellow") for line in answer.warnings]
     lines += [Text(f"failed: {visible(line)}", "bold red") for line in answer.failed]
     if answer.failed:
-        lines.append(Text("the same again goes on, gpuops pool reclaim --due too", "dim"))
+        lines.append(Text("the same command, or gpuops pool reclaim --due, tries it again", "dim"))
     if answer.verb == "lend" and answer.changed and answer.after.pool.program is None:
-        lines.append(Text(_BOOK_ONLY, "dim"))
+        lines.append(Text("this pool names no program: gpuops keeps the book, and sets up no guest", "dim"))
     if answer.changed and not answer.applied:
         lines.append(Text("dry run: nothing was changed", "dim"))
     return lines
@@ -99,21 +87,19 @@ def _server_lines(answer: PoolAnswer) -> Iterator[Shown]:
     for server in answer.servers:
         gpus = ", ".join(size(gpu.memory_mib) for gpu in server.gpus)
         yield f"server {visible(server.name)} on {visible(server.host or 'unknown')}: {server.state}, lends {gpus}"
-    for server in answer.idle_servers:
-        yield _dead_line(server, answer.after.pool.name)
-    for name in answer.gone:
-        yield f"server {visible(name)} leaves the pool"
+        if server.state is ServerState.DEAD:
+            yield _state_line(server, answer.after.pool.name)
+    for server in answer.removed_servers:
+        yield f"server {visible(server.name)} leaves the pool"
 
 
-def _dead_line(server: PoolServer, pool: str) -> Text:
+def _state_line(server: PoolServer, pool: str) -> Text:
     again = f"{command('pool reclaim', pool=pool, server=server.name)} --again"
+    if server.state is ServerState.DRAINING:
+        return Text(visible(f"{server.name} is drained; it lends again after {again}"), "yellow")
     if server.because:
         return Text(visible(f"{server.name} {server.because}; it lends again after {again}"), "bold red")
     return Text(visible(f"{server.name} does not run, and lends nothing: power it on, then {again}"), "yellow")
-
-
-def _lease_line(lease: GpuLease) -> Text:
-    return Text(f"{visible(lease.client)}: {_lease_words(lease)}", _STYLES.get(lease.state, ""))
 
 
 def _lease_words(lease: GpuLease) -> str:
@@ -121,40 +107,37 @@ def _lease_words(lease: GpuLease) -> str:
     match lease.state:
         case LeaseState.LENT:
             return f"lease {lease.id}, {_shares(lease)}, until {_moment(lease.ends_at)}"
-        case LeaseState.WAITING if lease.begins_at is None:
-            return f"lease {lease.id} waits for {_shares(lease)}: no moment is in sight"
-        case LeaseState.WAITING:
-            return f"lease {lease.id} waits: {_shares(lease)}, expected from {_moment(lease.begins_at)}"
         case LeaseState.ENDING:
             return f"lease {lease.id}, {_shares(lease)}, ends at {_moment(lease.ends_at)}{because}"
-        case LeaseState.ENDED | LeaseState.BROKEN | LeaseState.ASKED:
+        case _:
             return f"lease {lease.id} is {lease.state}{because}"
 
 
-def pools_document(found: tuple[ShownPool, ...]) -> Document:
-    """The same for programs."""
+def pools_document(pools: tuple[ShownPool, ...]) -> Document:
+    """Return the same for programs."""
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "pool-show",
         "pools": [
             {
-                "name": each.book.pool.name,
-                "network": each.book.pool.network,
-                "program": each.book.pool.program,
-                "largest_idle_mib": each.largest_mib,
-                "servers": [_server(server) for server in each.book.servers],
+                "name": shown.book.pool.name,
+                "network": shown.book.pool.network,
+                "program": shown.book.pool.program,
+                "servers": [_server(server) for server in shown.book.servers],
                 "gpus": [
-                    {"server": server, "gpu": gpu, "idle_mib": idle} for (server, gpu), idle in each.idle_mib.items()
+                    {"server": server, "gpu": gpu, "idle_mib": idle} for (server, gpu), idle in shown.idle_mib.items()
                 ],
-                "leases": list(map(_lease, each.book.leases)),
+                "leases": [_lease(lease) for lease in shown.book.leases],
             }
-            for each in found
+            for shown in pools
         ],
     }
 
 
 def pool_answer_document(answer: PoolAnswer, kind: str) -> Document:
-    """The same for programs; `kind` is the document's."""
+    """Return the same for programs; `kind` is the document's."""
+    about = answer.after.lease(answer.about) if answer.about is not None else None
+    leases = (*answer.leases, about) if about is not None and about not in answer.leases else answer.leases
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
@@ -163,26 +146,16 @@ def pool_answer_document(answer: PoolAnswer, kind: str) -> Document:
         "changed": answer.changed,
         "deleted": answer.deleted,
         "lease": answer.about,
-        "rejections": list(map(_rejection, answer.rejections)),
-        "servers": list(map(_server, answer.servers)),
-        "gone": list(answer.gone),
-        "leases": [_lease(each) for each in _with_about(answer)],
+        "rejections": [{"subject": no.subject, "reason": no.reason, "next": no.hint} for no in answer.rejections],
+        "servers": [_server(server) for server in answer.servers],
+        "gone": [server.name for server in answer.removed_servers],
+        "leases": [_lease(lease) for lease in leases],
         "warnings": list(answer.warnings),
         "failed": list(answer.failed),
     }
 
 
-def _with_about(answer: PoolAnswer) -> tuple[GpuLease, ...]:
-    about = answer.after.lease(answer.about) if answer.about is not None else None
-    return answer.leases if about is None or about in answer.leases else (*answer.leases, about)
-
-
-def _rejection(each: Rejection) -> dict[str, str]:
-    return {"subject": each.subject, "reason": each.reason, "next": each.hint}
-
-
 def _server(server: PoolServer) -> dict[str, Any]:
-    gpus = [{"gpu": each.index, "memory_mib": each.memory_mib} for each in server.gpus]
     return {
         "name": server.name,
         "uuid": server.uuid,
@@ -190,15 +163,8 @@ def _server(server: PoolServer) -> dict[str, Any]:
         "cluster": server.cluster or None,
         "state": server.state.value,
         "because": server.because or None,
-        "night": _night(server.night),
-        "gpus": gpus,
+        "gpus": [{"gpu": gpu.index, "memory_mib": gpu.memory_mib} for gpu in server.gpus],
     }
-
-
-def _night(night: ServerNight | None) -> dict[str, str] | None:
-    if night is None:
-        return None
-    return {"night": night.night, "by_night": night.by_night.value, "until": night.until.isoformat()}
 
 
 def _lease(lease: GpuLease) -> dict[str, Any]:
@@ -210,19 +176,9 @@ def _lease(lease: GpuLease) -> dict[str, Any]:
         "state": lease.state.value,
         "gpus": lease.wish.gpus,
         "memory_mib": lease.wish.memory_mib,
-        "asked_at": _iso(lease.asked_at),
-        "begins_at": _iso(lease.begins_at),
-        "ends_at": _iso(lease.ends_at),
-        "shares": list(map(_share, lease.shares)),
-        "follows": lease.follows,
+        "asked_at": lease.asked_at.isoformat(),
+        "ends_at": lease.ends_at.isoformat() if lease.ends_at is not None else None,
+        "shares": [{"server": one.server, "gpu": one.gpu, "memory_mib": one.memory_mib} for one in lease.shares],
         "enabled": lease.enabled,
         "because": lease.because,
     }
-
-
-def _share(share: LentShare) -> dict[str, Any]:
-    return {"server": share.server, "gpu": share.gpu, "memory_mib": share.memory_mib}
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment is not None else None

@@ -88,7 +88,6 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "playbooks",
         "policy",
         "pool-guests",
-        "pool-night",
         "pool",
         "predictions",
         "profiles",

@@ -40,7 +40,7 @@ def pools(configured: Configure) -> None:
     """A pool of the same name in the book of each vCenter, with a server of its own."""
     for site in SERVED:
         with PoolBooks.to_write(default_state_dir(), "", _uuid(site)) as books:
-            books.change("lab", partial(_made, site))
+            books.change("lab", partial(_made, site), lambda *_: None)
 
 
 def _made(site: str, _: LeaseBook | None) -> LeaseBook:

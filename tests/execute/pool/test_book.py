@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
-from gpuops.errors import Locked
-from gpuops.execute.journal.stores import open_database
-from gpuops.execute.pool.book import _LOST_AFTER, PoolBooks
+from gpuops.execute.pool.book import Decision, PoolBooks
 from gpuops.model.workloads.lease_book import (
     GpuLease,
     LeaseBook,
@@ -38,18 +35,22 @@ def wish(number: int, memory_mib: int = 10_240) -> LeaseWish:
     return LeaseWish(f"vm-{number}", f"uuid-of-{number}", memory_mib, HOUR)
 
 
+def change(books: PoolBooks, decide: Decision, name: str = "lab") -> tuple[LeaseBook | None, LeaseBook]:
+    return books.change(name, decide, lambda *_: None)
+
+
 def _written(book: LeaseBook, _: LeaseBook | None) -> LeaseBook:
     return book
 
 
 def test_what_is_written_is_read_again(kept: Kept) -> None:
-    lease = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))
+    lease = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))
     written = MADE.with_leases([lease])
     with PoolBooks.to_read(*kept, "vc-1") as books:
         assert books.names() == ()
         assert books.read("lab") is None
     with PoolBooks.to_write(*kept, "vc-1") as books:
-        assert books.change("lab", lambda before: written if before is None else before) == (None, written)
+        assert change(books, lambda before: written if before is None else before) == (None, written)
     with PoolBooks.to_read(*kept, "vc-1") as books:
         assert books.names() == ("lab",)
         assert books.read("lab") == written
@@ -59,8 +60,8 @@ def test_what_is_written_is_read_again(kept: Kept) -> None:
 
 def test_what_is_over_is_kept_and_shown_only_where_it_is_asked_for(kept: Kept) -> None:
     with PoolBooks.to_write(*kept, "vc-1") as books:
-        books.change("lab", lambda _: lend(MADE, wish(1), "a1", NOW).book)
-        _, after = books.change("lab", lambda book: give_up(book or MADE, "uuid-of-1", NOW))
+        change(books, lambda _: lend(MADE, wish(1), "a1", NOW).book)
+        _, after = change(books, lambda book: give_up(book or MADE, "uuid-of-1", NOW))
         assert [each.state for each in after.leases] == [LeaseState.ENDED]
         open_only, with_ended = books.read("lab"), books.read("lab", ended=5)
     assert open_only is not None
@@ -71,13 +72,13 @@ def test_what_is_over_is_kept_and_shown_only_where_it_is_asked_for(kept: Kept) -
 
 def test_of_those_that_are_over_the_latest_are_shown(kept: Kept) -> None:
     with PoolBooks.to_write(*kept, "vc-1") as books:
-        books.change("lab", lambda _: MADE)
+        change(books, lambda _: MADE)
         for number in range(3):
             at = NOW + number * HOUR
             lent = lend(books.read("lab") or MADE, wish(number), f"a{number}", at).book
             over = give_up(lent, f"uuid-of-{number}", at)
             for book in (lent, over):
-                books.change("lab", partial(_written, book))
+                change(books, partial(_written, book))
         latest = books.read("lab", ended=2)
     assert latest is not None
     assert [each.id for each in latest.leases] == ["a1", "a2"]
@@ -88,89 +89,40 @@ def test_a_decision_that_fails_leaves_everything_as_it_was(kept: Kept) -> None:
         raise ValueError("no")
 
     with PoolBooks.to_write(*kept, "vc-1") as books:
-        books.change("lab", lambda _: MADE)
+        change(books, lambda _: MADE)
         with pytest.raises(ValueError, match="no"):
-            books.change("lab", fails)
+            change(books, fails)
         assert books.read("lab") == MADE
 
 
 def test_of_several_that_lend_at_once_each_decides_on_what_the_others_wrote(kept: Kept) -> None:
     with PoolBooks.to_write(*kept, "vc-1") as books:
-        books.change("lab", lambda _: MADE)
+        change(books, lambda _: MADE)
 
     def lent(number: int) -> None:
         with PoolBooks.to_write(*kept, "vc-1") as mine:
-            mine.change("lab", lambda book: lend(book or MADE, wish(number, 20_480), f"a{number}", NOW).book)
+            change(mine, lambda book: lend(book or MADE, wish(number, 20_480), f"a{number}", NOW).book)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lent, range(8)))
     with PoolBooks.to_read(*kept, "vc-1") as books:
         book = books.read("lab")
     assert book is not None
-    assert len(book.leases) == 8
     # two of 20 GiB on the first GPU, one on the second
-    assert [each.state for each in book.leases].count(LeaseState.LENT) == 3
+    assert [lease.state for lease in book.leases] == [LeaseState.LENT] * 3
 
 
-def test_the_guests_of_a_pool_are_one_machines_at_a_time(postgresql_books: Kept) -> None:
-    with PoolBooks.to_write(*postgresql_books, "vc-1") as one, PoolBooks.to_write(*postgresql_books, "vc-1") as other:
-        with one.alone("lab"):
-            with pytest.raises(Locked, match="another machine"), other.alone("lab"):
-                pass
-            with other.alone("another-pool"):
-                pass
-        with other.alone("lab"):
-            pass
-
-
-def test_who_stood_still_until_its_session_ended_is_alone_no_more_and_is_told_so(postgresql_books: Kept) -> None:
-    end_sessions = text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
-    with PoolBooks.to_write(*postgresql_books, "vc-1") as one, PoolBooks.to_write(*postgresql_books, "vc-1") as other:
-        with one.alone("lab") as still_alone:
-            still_alone()
-            with closing(open_database(postgresql_books[1])) as database, database.session() as server:
-                assert server.scalar(end_sessions)
-            with other.alone("lab") as others_turn:
-                for _ in range(2):
-                    with pytest.raises(Locked, match="this machine was silent for too long"):
-                        still_alone()
-                others_turn()
-        with one.alone("lab") as still_alone:
-            still_alone()
-
-
-def test_a_session_that_is_silent_is_ended_by_the_server(postgresql_books: Kept) -> None:
-    with closing(open_database(postgresql_books[1])) as database, database.session() as server:
-        version = int(server.scalar(text("SHOW server_version_num")) or 0)
-        server.execute(_LOST_AFTER)
-        if version >= 140000:
-            assert server.scalar(text("SHOW idle_session_timeout")) == "5min"
-        is_socket = server.scalar(text("SELECT inet_server_addr()")) is None
-        assert server.scalar(text("SHOW tcp_keepalives_idle")) == ("0" if is_socket else "30")
-
-
-@pytest.fixture
-def postgresql_books(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
-    return tmp_path / "state", request.getfixturevalue("postgresql").database()
-
-
-def test_a_pool_is_removed_with_its_leases_where_it_may_go_and_no_other_is(kept: Kept) -> None:
+def test_a_pool_is_removed_with_its_leases_once_it_has_no_server_and_no_other_is(kept: Kept) -> None:
     over = give_up(lend(MADE, wish(1), "a1", NOW).book, "uuid-of-1", NOW)
     other = LeaseBook(LendingPool("other", "net"), (SERVER,)).with_leases(over.leases)
-    asked = list[LeaseBook]()
-
-    def may_go(book: LeaseBook) -> bool:
-        asked.append(book)
-        return len(asked) > 1
-
     with PoolBooks.to_write(*kept, "vc-1") as books, PoolBooks.to_write(*kept, "vc-2") as elsewhere:
         for mine, book in ((books, over), (books, other), (elsewhere, over)):
-            mine.change(book.pool.name, partial(_written, book))
-        assert not books.remove("lab", may_go), "it may not go yet"
-        assert asked == [MADE] and books.read("lab", ended=5) == over
-        assert books.remove("lab", may_go)
+            change(mine, partial(_written, book), book.pool.name)
+        books.remove("lab")
+        assert books.read("lab", ended=5) == over, "it has a server"
+        change(books, partial(_written, replace(over, servers=())))
+        books.remove("lab")
         assert books.names() == ("other",) and books.read("lab", ended=5) is None
         assert books.read("other", ended=5) == other and elsewhere.read("lab", ended=5) == over
-        assert books.remove("lab", may_go) and len(asked) == 2, "somebody else has done it"
-        books.change("lab", partial(_written, MADE))
+        change(books, partial(_written, MADE))
         assert books.read("lab", ended=5) == MADE, "one that is made anew has none of the leases of the first"

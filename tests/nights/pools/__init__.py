@@ -1,1 +1,0 @@
-"""Nights of pools of lent GPUs, by seed."""
