@@ -183,7 +183,7 @@ def refusal(pool: Pool) -> tuple[str, str] | None:
     if not pool.idle.for_s:
         return (
             "it goes by what is at the look alone, which no store has",
-            "add for_s: 900 to its `idle`, for 15 minutes of performance counters",
+            "add for_s: 3300 to its `idle`, for 55 minutes of performance counters",
         )
     lacking = sorted(pool.idle.limits.keys() - set(VM_COUNTERS))
     if lacking:

@@ -49,7 +49,7 @@ def start(
     username: str = USERNAME,
     password: str | None = None,
 ) -> SimServer:
-    """A simulated vCenter, listening: of a scenario (`lab`, `fleet:hosts=10`, a YAML file, a bundle) or a ready world.
+    """A simulated vCenter, listening: of a scenario (`lab`, `fleet:hosts=20`, a YAML file, a bundle) or a ready world.
 
     `clock` is `virtual`, `real` or `stepped` (`core/clock.py`; a ready world has its own), `rules` say what goes wrong,
     and `deviations` are ids of the table of assumptions; `api_version` is that of vSphere (9.0.0.0), None = the

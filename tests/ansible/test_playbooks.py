@@ -48,11 +48,19 @@ def test_attach(play: Play) -> None:
     foreseen = play("attach", "--check", "--diff")
     assert len(diffs(foreseen)) == 2
     assert '+        "vGPU grid_a100-3-20c"' in foreseen
+    assert '"has vGPU' not in foreseen
     done = play("attach", "--diff")
     assert diffs(done) == diffs(foreseen)
     assert changed(done) == {"localhost": False, "ml-07": True, "ml-08": True}
     again = play("attach", "--diff")
     assert (diffs(again), set(changed(again).values())) == ([], {False})
+
+
+@pytest.mark.parametrize("name", ["attach", "detach"])
+def test_an_unknown_vm_has_the_reason_of_the_module(play: Play, name: str) -> None:
+    shown = play(name, "--limit", "localhost,ml-07", "-e", "gpu_vm=ml-70", code=2)
+    assert "NoneType" not in shown
+    assert "ml-70" in json.loads(shown.partition("ml-07]: FAILED! => ")[2].partition("\n\n")[0])["msg"]
 
 
 def test_report_and_detach(play: Play, tmp_path: Path) -> None:
@@ -181,6 +189,8 @@ def test_hosts_are_switched_and_rebooted_until_one_fails(ansible: Ansible, tmp_p
     lab = [*sim, "gpuops_sim_scenario=scattered", f"gpuops_state_dir={tmp_path}/state"]
     options = ["-i", inventory, *(word for each in lab for word in ("-e", each))]
     try:
+        foreseen = ansible("playbook", *options, "playbooks/scheduler_switch.yml", "--check", code=2).stdout
+        assert set(changed(foreseen)) == {"localhost", "esx-04.scattered", "esx-02.scattered", "esx-03.scattered"}
         said = ansible("playbook", *options, "playbooks/scheduler_switch.yml", code=2).stdout
         assert changed(said)["esx-04.scattered"] is True
         assert "esx-02.scattered: desk-10 is suspended there" in said

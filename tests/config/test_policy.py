@@ -69,9 +69,9 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
     assert policy.pools[0].owner == Mark(attribute="gpuops.owner", value="office")
     assert policy.pools[0].select.marks == (Mark("gpuops.role", "desktop"), Mark(tag="department:design"))
     assert policy.needs_tags
-    required = frozenset({Source.CPU, Source.CONSOLE, Source.COUNTERS})
-    assert policy.pools[0].idle == IdleRule(500, 900, (("net.usage.average", 50),), required, 300, 240 * 60, 5)
-    assert (policy.counters, policy.counters_for_s) == (frozenset({CPU_MHZ, "net.usage.average"}), 900)
+    required = frozenset({Source.CPU, Source.CONSOLE, Source.COUNTERS, Source.BROKER})
+    assert policy.pools[0].idle == IdleRule(500, 3300, (("net.usage.average", 50),), required, 300, 240 * 60, 5)
+    assert (policy.counters, policy.counters_for_s) == (frozenset({CPU_MHZ, "net.usage.average"}), 3300)
     workdays, free_days = policy.windows
     assert (workdays.opens, workdays.closes, workdays.back_by) == (time(20), time(5), time(7))
     assert workdays.not_on == free_days.also_on == {date(2026, 12, 23), date(2026, 12, 24)}
@@ -112,12 +112,12 @@ def test_what_is_left_out_is_the_careful_choice() -> None:
     assert (policy.pools[0].idle, policy.counters, policy.counters_for_s) == (IdleRule(500), frozenset(), 0)
 
 
-def test_counters_that_are_required_go_back_a_quarter_of_an_hour() -> None:
+def test_counters_that_are_required_go_back_as_far_as_hosts_keep_them() -> None:
     def idle(said: str) -> IdleRule:
         text = SMALL.replace("    owner: none\n", f"    owner: none\n    {said}\n")
         return parse_policy(text, "small").pools[0].idle
 
-    assert idle("evidence: {required: [counters]}") == IdleRule(500, 900, required=frozenset({Source.COUNTERS}))
+    assert idle("evidence: {required: [counters]}") == IdleRule(500, 3300, required=frozenset({Source.COUNTERS}))
     smi = IdleRule(500, 0, required=frozenset({Source.NVIDIA_SMI}), vgpu_below_percent=5)
     assert idle("evidence: {required: [nvidia-smi]}") == smi, "what is required has a limit"
     assert idle("evidence: {required: [command]}") == IdleRule(500, 0, required=frozenset({Source.COMMAND}))

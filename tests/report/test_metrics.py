@@ -95,7 +95,7 @@ def test_promtool_takes_what_is_told_of_each_snapshot(name: str) -> None:
     assert set(found) <= set(NAMED)
     assert only(found, "gpuops_return_deadline_timestamp_seconds") == (NOW + timedelta(hours=10)).timestamp()
     assert only(found, "gpuops_suspended_desktops") == 3
-    assert only(found, "gpuops_incidents", of="night") == 0, "the journal is there, and knows of none"
+    assert only(found, "gpuops_incidents_total", of="night") == 0, "the journal is there, and knows of none"
     assert incident.what and "gpuops_last_rotation_outcome" not in found
 
 

@@ -45,10 +45,9 @@ _COUNTER = re.compile(r"[a-zA-Z0-9]+(\.[a-zA-Z0-9]+)+\.(average|latest|summation
 """`net.usage.average`: group, name and rollup of a counter (vSphere API reference, PerfCounterInfo)."""
 
 MOST_S = 3300
-"""A host keeps the samples of one hour (vSphere API reference, PerformanceManager); the newest come late."""
+"""A host keeps the samples of one hour (vSphere API reference, PerformanceManager); the newest come late.
 
-TO_TAKE_S = 900
-"""`for_s` of a pool that requires counters and does not say how long."""
+Also `for_s` of a pool that requires counters and does not say how long."""
 
 LEAST_MINUTES = 15
 """Of a disconnected session: the broker's clock and vCenter's may be minutes apart. Our own figure."""
@@ -86,11 +85,11 @@ class IdleSection(Section):
             if _COUNTER.fullmatch(name) is None:
                 raise mistake(f"{name!r} is the name of no counter", "write group, name and rollup: net.usage.average")
         if self.counters and not self.for_s:
-            raise mistake("`counters` are looked at over a while, and none is said", "add for_s: 900, for 15 minutes")
+            raise mistake("`counters` are looked at over a while, and none is said", "add for_s: 3300, for 55 minutes")
         return self
 
     def rule(self, required: frozenset[Source] | None) -> IdleRule:
-        for_s = self.for_s or (TO_TAKE_S if Source.COUNTERS in (required or ()) else 0)
+        for_s = self.for_s or (MOST_S if Source.COUNTERS in (required or ()) else 0)
         counters = tuple(sorted(self.counters.items()))
         minutes = self.disconnected_session_timeout_minutes
         timeout_s = minutes * 60 if minutes is not None else None

@@ -66,8 +66,8 @@ class JobPass:
     """All is over by then, the end of what is stopped too; None = each checkpoint has its own limit alone."""
     deeds: list[JobDeed] = field(default_factory=list)
 
-    def run(self, submitted: Sequence[SubmittedJob], turns: Sequence[JobTurn] = ()) -> list[JobDeed]:
-        """What became of each job that this pass has touched. `turns`: which VMs that run may get a job.
+    def run(self, submitted: Sequence[SubmittedJob]) -> list[JobDeed]:
+        """Look at the jobs that run, and stop them where this pass stops; return what became of each.
 
         Raises NotConnected alone: a guest that refuses keeps nobody else waiting.
         """
@@ -79,8 +79,14 @@ class JobPass:
                     )
                     continue
                 self._guarded(job, self._followed)
-        if self.stops:
-            return self.deeds
+        return self.deeds
+
+    def begin(self, turns: Sequence[JobTurn]) -> list[JobDeed]:
+        """Begin the jobs whose turn it is in the VMs that they get; return what this pass has done with all jobs.
+
+        `turns` are of the jobs as `run` has left them, so that the VM of one that has just ended gets the next at once.
+        Raises NotConnected alone.
+        """
         for turn in turns:
             vm = turn.vm
             if vm is not None and turn.job.waits:

@@ -74,9 +74,10 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
         left = _to_stop_all(rules.checkpoint, len(running)) + CALLED_EVERY
         to_stop = _ToStop(tuple(running), inventory, rules.checkpoint, None)
         return JobsRun(_stopped(to_stop, site, left, _NEXT_TIME), stopped=True)
-    turns = _turns(policy, rules, submitted, inventory, site, now)
     one_pass = JobPass(store, guests_of(site), inventory, site.clock, rules.checkpoint)
-    return JobsRun(tuple(one_pass.run(submitted, turns)), stopped=False)
+    one_pass.run(submitted)
+    turns = _turns(policy, rules, store.read() if running else submitted, inventory, site, now)
+    return JobsRun(tuple(one_pass.begin(turns)), stopped=False)
 
 
 def stop_before_return(site: Site) -> tuple[JobDeed, ...]:

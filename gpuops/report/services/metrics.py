@@ -29,6 +29,7 @@ from gpuops.model.nights.history import PastEvents, PastNight, PastOutcome
 from gpuops.model.prediction import Predicted
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.fleet_part import FleetPart
 from gpuops.plan.capacity.question import STANDALONE, Capacity
 from gpuops.plan.core.scope import cluster_name
@@ -88,6 +89,7 @@ FREE: Final = Family(
     "gpuops_vgpu_slots_free", "vGPUs of the profile that fit beside those that run, at the least", _SLOTS
 )
 FREE_AT_MOST: Final = Family("gpuops_vgpu_slots_free_at_most", "The same, at the most, where that is more", _SLOTS)
+RUNNING: Final = Family("gpuops_vgpus_running", "vGPUs of the profile in VMs that run on the host", _SLOTS)
 GPU: Final = Family("gpuops_gpu_info", "A GPU: its cluster and its model", (*_GPU, "cluster", "model"))
 GPU_SIZE: Final = Family("gpuops_gpu_memory_size_bytes", "Memory of the GPU", _GPU)
 GPU_PROBLEMS: Final = Family(
@@ -134,8 +136,9 @@ LAST_INCIDENTS: Final = Family(
     "gpuops_last_rotation_incidents", "What went wrong in the last night, and was not made good"
 )
 INCIDENTS: Final = Family(
-    "gpuops_incidents", "What went wrong in all nights or changes, and was not made good", ("of",)
-)
+    "gpuops_incidents_total", "What went wrong in all nights or changes, and was not made good", ("of",),
+    is_counter=True,
+)  # fmt: skip
 MISPREDICTIONS: Final = Family(
     "gpuops_mispredictions_total", "Steps of which vCenter did something else than was predicted", ("what",),
     is_counter=True,
@@ -143,9 +146,9 @@ MISPREDICTIONS: Final = Family(
 PREDICTED: Final = Family("gpuops_predicted_steps_total", "Steps that did what was predicted of them", is_counter=True)
 
 FAMILIES: Final = (
-    UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, GPU, GPU_SIZE, GPU_PROBLEMS, GPU_PROBLEM, GPU_USED, GPU_BUSY,
-    VGPU, WHOLE, VM_BUSY, VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME, BEGAN,
-    ENDED, LAST_INCIDENTS, INCIDENTS, MISPREDICTIONS, PREDICTED,
+    UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, RUNNING, GPU, GPU_SIZE, GPU_PROBLEMS, GPU_PROBLEM, GPU_USED,
+    GPU_BUSY, VGPU, WHOLE, VM_BUSY, VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME,
+    BEGAN, ENDED, LAST_INCIDENTS, INCIDENTS, MISPREDICTIONS, PREDICTED,
 )  # fmt: skip
 
 
@@ -187,7 +190,7 @@ class MetricsWriter:
         if values is None:
             return self._written(up)
         if values.capacity is not self._fleet_of:
-            self._fleet = self._written([*_slots(values.capacity), *_gpus(values)])
+            self._fleet = self._written([*_slots(values.capacity), *_running(values), *_gpus(values)])
             self._fleet_of = values.capacity
         up += [(READ, [((), values.read_at.timestamp())])]
         up += [(SOURCE, [((name,), float(is_up)) for name, is_up in values.sources.items()])]
@@ -214,6 +217,22 @@ def _slots(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
         _room(capacity.now, lambda slots: slots.at_least if slots.at_least or slots.at_most is not None else None),
     )
     yield FREE_AT_MOST, _room(capacity.now, lambda slots: None if slots.exact else slots.at_most)
+
+
+def _running(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Count the vGPUs of VMs that run, by host and profile; 0 = the host offers the profile and runs none."""
+    inventory = values.inventory
+    counts = {(host.ref, offer.name): 0 for host in inventory.hosts.values() for offer in host.profiles or ()}
+    for vm in inventory.vms.values():
+        if vm.power is PowerState.ON and (host := inventory.host_of(vm)) is not None:
+            for profile in vm.profiles:
+                counts[host.ref, profile] = counts.get((host.ref, profile), 0) + 1
+    hosts = inventory.hosts
+    clusters = {ref: cluster_name(host, inventory) or "" for ref, host in hosts.items()}
+    yield (
+        RUNNING,
+        [((clusters[ref], hosts[ref].name, profile), float(number)) for (ref, profile), number in counts.items()],
+    )
 
 
 def _room(whole: FleetPart, figure: Callable[[Slots], int | None]) -> Samples:

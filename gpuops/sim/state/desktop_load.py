@@ -29,7 +29,11 @@ MISSING: Final = -1
 _SAMPLES: Final = ENDS_S // SAMPLE_S
 _OFFICES: Final = tuple(Office)
 _WORKS_S: Final = dict.fromkeys(Office, 4 * MINUTE_S) | {Office.SHIFTS: 90}
-_READS_S: Final = dict.fromkeys(Office, 90) | {Office.NIGHT_OWLS: 3 * MINUTE_S, Office.SHIFTS: 2 * MINUTE_S}
+_READS_S: Final = dict.fromkeys(Office, 90) | {
+    Office.NIGHT_OWLS: 3 * MINUTE_S,
+    Office.SHIFTS: 2 * MINUTE_S,
+    Office.READERS: 15 * MINUTE_S,
+}
 """The medians of how long somebody works, and then only reads."""
 
 

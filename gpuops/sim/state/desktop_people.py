@@ -1,4 +1,4 @@
-"""Who is at a desktop in a made-up week, and which sessions that leaves: four kinds of offices, by seed. Pure.
+"""Who is at a desktop in a made-up week, and which sessions that leaves: five kinds of offices, by seed. Pure.
 
 All moments are seconds since the Monday at 00:00. The figures are our own, measured in no office: they are made so that
 each kind is hard in another way. A session outlives its user: after a visit the client stays connected with nobody at
@@ -36,6 +36,8 @@ class Office(StrEnum):
     """Office hours, but hardly anybody logs off; screen savers use the GPU, and counters are missing."""
     SHIFTS = "shifts"
     """Wards: short visits around the clock at desktops that many share."""
+    READERS = "readers"
+    """The hours of night owls, for people who read long documents: minutes at the keyboard, then up to hours without."""
 
 
 class VisitEnding(StrEnum):
@@ -106,6 +108,7 @@ _TIMEOUT_S: Final = {
     Office.NIGHT_OWLS: 8 * HOUR_S,
     Office.ZOMBIES: None,
     Office.SHIFTS: 30 * MINUTE_S,
+    Office.READERS: 8 * HOUR_S,
 }
 """After so long a disconnected session is logged off; None = never."""
 
@@ -165,6 +168,7 @@ _VISITS: Final = {
     Office.NIGHT_OWLS: _night_owls,
     Office.ZOMBIES: _zombies,
     Office.SHIFTS: _shifts,
+    Office.READERS: _night_owls,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -104,12 +105,20 @@ def test_its_figures_are_those_of_other_commands(lab: Lab, tmp_path: Path) -> No
     require_gpus(found, document(lab, "inventory"))
     profiles = {vm["name"]: {device.get("profile") for device in vm["devices"]} for vm in
                 document(lab, "inventory", "--vms")["vms"]}  # fmt: skip
+    running = Counter(
+        device["profile"] for vm in document(lab, "inventory", "--vms")["vms"] if vm["power"] == "poweredOn"
+        for device in vm["devices"] if "profile" in device
+    )  # fmt: skip
+    told: Counter[str] = Counter()
+    for labels, number in found["gpuops_vgpus_running"].items():
+        told[dict(labels)["profile"]] += int(number)
+    assert +told == running
     named = [dict(labels) for labels in found["gpuops_gpu_vgpu_info"]]
     assert named and all(each["profile"] in profiles[each["vm"]] for each in named if "profile" in each)
     assert only(found, "gpuops_up") == 1
     assert only(found, "gpuops_suspended_desktops") == 0
     absent = {"gpuops_last_rotation_outcome", "gpuops_harvested_gpu_seconds_total", "gpuops_measured_timestamp_seconds",
-              "gpuops_incidents", "gpuops_return_deadline_timestamp_seconds", "gpuops_vm_gpu_utilization_ratio",
+              "gpuops_incidents_total", "gpuops_return_deadline_timestamp_seconds", "gpuops_vm_gpu_utilization_ratio",
               "gpuops_source_up"}  # fmt: skip
     assert absent.isdisjoint(found), "what nobody knows is absent, and not 0"
     assert lab.effects == []
@@ -205,8 +214,8 @@ def test_a_night_and_its_morning(lab: Lab, tmp_path: Path) -> None:
     assert only(found, "gpuops_last_rotation_begin_timestamp_seconds") == datetime.fromisoformat(began).timestamp()
     assert only(found, "gpuops_last_rotation_end_timestamp_seconds") == datetime.fromisoformat(max(ends)).timestamp()
     assert only(found, "gpuops_last_rotation_incidents") == night["incident_count"]
-    assert only(found, "gpuops_incidents", of="night") == sum(each["incident_count"] for each in told["nights"])
-    assert only(found, "gpuops_incidents", of="change") == 0
+    assert only(found, "gpuops_incidents_total", of="night") == sum(each["incident_count"] for each in told["nights"])
+    assert only(found, "gpuops_incidents_total", of="change") == 0
     assert only(found, "gpuops_source_up", source="journal") == 1
 
 

@@ -266,6 +266,19 @@ def test_a_pass_that_stops_does_so_with_all_jobs_at_once(
     assert [deed.job.job.name for deed in found.deeds] == ["fit", "other"]
 
 
+def test_the_vm_of_a_job_that_has_ended_gets_the_next_in_the_same_pass(morning: Morning) -> None:
+    morning.begin(WITH_JOBS)
+    [profile] = morning.night.world.vms["vm-91"].profiles
+    third = replace(FIT, name="third", profile=profile, vcpus=1, memory_mib=1)
+    morning.store.submit([third], "a@b", morning.now)
+    morning.guest.end("fit-1-1", 0)
+    policy = WITH_JOBS.replace('"job-*"', "ml-01, ml-02").replace("{vm: ml-01}, {vm: ml-02}", "")
+    with morning.site() as site:
+        deeds = run_jobs(parse_policy(policy, "jobs"), site).deeds
+    assert morning.states == [JobState.FINISHED, JobState.RUNNING, JobState.RUNNING]
+    assert [deed.job.job.name for deed in deeds] == ["fit", "third"]
+
+
 @pytest.mark.long
 def test_works_beside_one_that_hangs_come_to_their_end_and_an_error_of_one_is_raised_then() -> None:
     over, done = Event(), list[int]()

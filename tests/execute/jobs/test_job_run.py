@@ -141,8 +141,9 @@ class Bench:
     def run(self, *, stops: bool = False, until: datetime | None = None, starts: bool = True) -> None:
         one = JobPass(self.store, self.guest, self.world, lambda: NOW, 2 * MINUTE, stops=stops, until=until)
         jobs = self.store.read()
-        turns = [JobTurn(each, self.world.vms["vm-1"]) for each in jobs] if starts else []
-        self.deeds = one.run(jobs, turns)
+        self.deeds = one.run(jobs)
+        if starts and not stops:
+            self.deeds = one.begin([JobTurn(each, self.world.vms["vm-1"]) for each in jobs])
 
     def power(self, state: PowerState) -> None:
         self.world = replace(self.world, vms={"vm-1": replace(self.world.vms["vm-1"], power=state)})
