@@ -76,6 +76,12 @@ class Original:
     """Why this vCenter cannot be the one of its night, by what it shows of the VM; empty = nothing speaks against it.
     Such an original stays open, and its VM is not touched."""
 
+    @property
+    def is_by_marker_alone(self) -> bool:
+        """Whether nothing but the marker of the VM tells that a night took it: `rotate abandon` on another machine than
+        that of the night writes such an original into the journal."""
+        return self.policy is None and not self.leases and self.suspended_at is None and self.started_at is None
+
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:

@@ -37,10 +37,16 @@ BELIEVED: Final = Doubt("", "")
 
 
 def nights_known(originals: Iterable[Original]) -> dict[str, KnownNight]:
-    """The nights that the journal knows, by name."""
+    """Return the nights that the journal knows, by name.
+
+    A night of which the journal has only what markers tell is not known: the journal does not have its other VMs.
+    """
     by_name: dict[str, list[Original]] = defaultdict(list)
     for original in originals:
         by_name[original.night].append(original)
+    by_name = {
+        name: of_night for name, of_night in by_name.items() if not all(each.is_by_marker_alone for each in of_night)
+    }
     moments = {
         name: [moment for each in of_night if (moment := moment_of_night(each)) is not None]
         for name, of_night in by_name.items()

@@ -116,7 +116,8 @@ def taken_vms(
     marker says.
     """
     # 1. What the journal knows: the VMs of open nights, under the id that each has now.
-    entries = [(replace(each, policy=each.policy or policy), vms_of(each, inventory)) for each in originals]
+    recorded = tuple(originals)
+    entries = [(replace(each, policy=each.policy or policy), vms_of(each, inventory)) for each in recorded]
     still_open = [(original, vms) for original, vms in entries if not original.returned or original.given_up]
     known = {_ref(original, vms): original for original, vms in still_open}
     known_refs = known.keys() | {vm.ref for _, vms in still_open for vm in vms}
@@ -138,7 +139,7 @@ def taken_vms(
         known[vm.ref] = _closed_but_marked(before, vm) if before is not None else _from_marker(marked, vm, policy)
         markers[vm.ref].add(name)
     # 3. Where each of them is now, and what a return does with it.
-    nights = nights_known(original for original, _ in entries)
+    nights = nights_known(recorded)
     located = []
     for ref, original in known.items():
         vm_then = inventory.vms.get(ref)

@@ -121,6 +121,21 @@ def test_what_its_marker_alone_tells_of_is_given_up_as_an_entry_of_the_journal_i
         assert [vm.name for vm in lab.world.by_type("VirtualMachine") if vm.state.attributes.get(key)] == []
 
 
+def test_giving_up_one_vm_without_the_journal_makes_no_copies_of_the_others(lab: SimServer, tmp_path: Path) -> None:
+    """The journal of another machine then has one VM of the night, and not the night: the return stops its ML VMs."""
+    with site_of(lab, tmp_path / "lost") as site:
+        rotate_init(LAB, site)
+        assert rotate_night(LAB, site, apply=True).exit_code == 0
+        names = [mine.original.name for mine in rotate_status(site).vms if mine.original.role is Role.DESKTOP]
+    with site_of(lab, tmp_path / "another machine") as site:
+        assert rotate_abandon(site, names[0], LAB).applied
+        standing = {mine.original.name: mine.whereabouts for mine in rotate_status(site, LAB).vms}
+        assert {where for name, where in standing.items() if name != names[0]} == {Whereabouts.AWAY}
+        assert rotate_day(LAB, site, apply=True).exit_code == 0
+    assert [name for name in names if not runs(lab, name)] == [names[0]]
+    assert not any(runs(lab, name) for name in standing if name.startswith("ml-"))
+
+
 @pytest.mark.long
 def test_a_marker_under_another_attribute_is_not_taken_for_one(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path / "lost") as site:

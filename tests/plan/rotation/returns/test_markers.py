@@ -75,6 +75,16 @@ def test_what_another_machine_has_taken_comes_back_at_once_however_its_marker_wa
     assert steps == [ResumeVm("vm-1", "host-1"), SetAttribute("vm-1", "gpuops.rotation", "")]
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_night_of_which_the_journal_has_a_marker_alone_makes_no_copies(world: World, is_recorded: bool) -> None:
+    """`rotate abandon` on another machine has written one VM of the night, and nothing of the others."""
+    given_up = Original(NIGHT, Role.DESKTOP, "vm-1", world.vms["vm-1"].instance_uuid, "desk-1", "host-1", taken=True)
+    known = replace(given_up, policy=POLICY) if is_recorded else given_up
+    world.set("vm-91", attributes={"gpuops.rotation": f"{NIGHT} ml"})
+    found = {mine.original.vm: mine for mine in taken_vms(POLICY, [known], world.snapshot())}
+    assert found["vm-91"].whereabouts is (Whereabouts.FOREIGN if is_recorded else Whereabouts.AWAY)
+
+
 def test_a_marker_left_on_what_this_journal_knows_to_be_back_goes_at_once(world: World) -> None:
     world.set("vm-3", attributes={"gpuops.rotation": f"{NIGHT} desktop"})
     back = replace(original(world, "vm-3"), returned=True)
