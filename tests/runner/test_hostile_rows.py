@@ -36,7 +36,7 @@ async def put(queue: ProcrastinateQueue, arguments: Any, task: str = TASK, **col
 
 
 async def do(queue: ProcrastinateQueue, statement: str, **words: Any) -> None:
-    await queue._app.connector.execute_query_async(statement, **words)  # type: ignore[arg-type]
+    await queue._app.connector.execute_query_async(statement, **words)
 
 
 async def played_of(queue: ProcrastinateQueue) -> list[PolicyTurn]:

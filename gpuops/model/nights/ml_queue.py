@@ -56,10 +56,10 @@ class Checkpoint:
     grace_s: int = 0
     hook: GuestCommand | None = None
     """None = the guest is only asked to shut down."""
-    withheld: GuestCommand | None = None
-    """The hook that a shared journal names, and no policy file of this machine: it is not run."""
     every_s: int | None = None
     """The guest keeps its work by itself so often, counted from its start; None = it does not, or nobody has said."""
+    withheld: GuestCommand | None = None
+    """The hook that a shared journal names, and no policy file of this machine: it is not run."""
 
     def within(self, own: Collection[GuestCommand]) -> Checkpoint:
         """The same, without a hook that is not one of these."""
