@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import doctest
+import hmac
 from hmac import compare_digest
 
 import pytest
@@ -172,6 +173,6 @@ def test_a_password_is_compared_with_all_in_constant_time(told: str, monkeypatch
         compared.append((len(first), len(second)))
         return compare_digest(first, second)
 
-    monkeypatch.setattr("gpuops.web.access.hmac.compare_digest", compare)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     PASSWORDS.lets_in(basic(told), "127.0.0.1")
     assert compared == [(64, 64)] * len(PASSWORDS.digests)

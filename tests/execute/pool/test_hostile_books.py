@@ -13,9 +13,9 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.pool.book import PoolBooks
 from gpuops.execute.pool.tables import made_database
 from gpuops.model.workloads.lease_book import GpuLease, LeaseState, LentShare
-from tests.execute.pool.test_book import HOUR, MADE, NOW, wish
+from tests.execute.pool.test_book import HOUR, MADE, NOW, change, wish
 
-LEASE = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))
+LEASE = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))
 ANY = ["null", "5", "[]", "[[]]", '"x"', "{}", "", "{", "[" * 100_000, "1e999", "9" * 5000, '{"a": "\\ud800"}', "NaN"]
 VALUES = [None, 5, -1, 1e300, [], {}, "x", "9999-99-99T00:00:00Z", "P9999999999999D", "\u0000", [None], {"a": 1}]
 
@@ -23,7 +23,7 @@ VALUES = [None, 5, -1, 1e300, [], {}, "x", "9999-99-99T00:00:00Z", "P99999999999
 @pytest.fixture
 def kept(tmp_path: Path) -> tuple[Path, str]:
     with PoolBooks.to_write(tmp_path, "", "vc-1") as books:
-        books.change("lab", lambda before: MADE.with_leases([LEASE]))
+        change(books, lambda before: MADE.with_leases([LEASE]))
     return tmp_path, ""
 
 
