@@ -37,7 +37,7 @@ class Office(StrEnum):
     SHIFTS = "shifts"
     """Wards: short visits around the clock at desktops that many share."""
     READERS = "readers"
-    """The hours of night owls, for people who read long documents: minutes at the keyboard, then up to hours without."""
+    """The hours of night owls, for people who read long documents: minutes of typing, then up to hours without."""
 
 
 class VisitEnding(StrEnum):
