@@ -87,7 +87,7 @@ class RotateMark:
         names = [pool.name for pool in self.policy.pools]
         if self.pool is not None and self.pool not in names:
             raise UsageError(f"there is no pool {self.pool!r}", hint=f"pools of the policy: {', '.join(names)}")
-        if self.value == "":
+        if self.value is not None and not self.value.strip():
             raise UsageError("--value is empty", hint="--clear clears the attribute")
 
     def _desktops(self, inventory: Inventory) -> tuple[list[tuple[Pool, Vm]], list[Rejection]]:

@@ -90,6 +90,7 @@ def test_a_folder_means_the_desktops_of_the_policy_in_it(lab: Lab, policy: Path)
         (("--owner", "--pool", "office", "--value", "sales", "--clear"), 2, "the policy asks for attribute"),
         (("--owner", "--pool", "office", "--value", "sales"), 2, "the policy asks for attribute gpuops.owner = office"),
         (("--opt-out", "--pool", "office", "--value", ""), 2, "--value is empty"),
+        (("--opt-out", "--pool", "office", "--value", " "), 2, "--value is empty"),
     ],
 )
 def test_wrong_input(lab: Lab, policy: Path, words: tuple[str, ...], code: int, said: str) -> None:
