@@ -34,12 +34,12 @@ _TIME: Final = re.compile(
 
 
 def lease_time(text: str) -> timedelta:
-    """The time written as `4h`, `90m`, `1h30m` or `2d`. Raises UsageError, for zero too."""
-    found = _TIME.fullmatch(text)
-    parts = {unit: int(number) for unit, number in found.groupdict().items() if number} if found else {}
-    if not (told := timedelta(**parts)):
+    """Return the time written as `4h`, `90m`, `1h30m` or `2d`. Raises UsageError, for zero too."""
+    match = _TIME.fullmatch(text)
+    parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
+    if not (time := timedelta(**parts)):
         raise UsageError(f"{text!r} is no time", hint="write 4h, 90m, 1h30m or 2d")
-    return told
+    return time
 
 
 def _checked(parse: Callable[[str], object]) -> AfterValidator:

@@ -20,14 +20,14 @@ from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LendingPool, 
 Value = TypeVar("Value")
 Decision = Callable[[LeaseBook | None], LeaseBook]
 Look = Callable[[LeaseBook | None, LeaseBook, tuple[LeaseBook, ...]], None]
-"""Told of a book before and after, and of the vCenter's other pools; what it raises leaves everything as it was."""
+"""Called with a book before and after, and the vCenter's other pools; if it raises, nothing is changed."""
 
 
 class PoolBooks:
     """The books of one vCenter. Every method raises StateDamaged."""
 
     def __init__(self, database: Database | None, vcenter: str) -> None:
-        """`database`: None = there is none yet, and no pool."""
+        """`database`: None = there is no database, and no pool."""
         self._database = database
         self._vcenter = vcenter
 
@@ -42,7 +42,7 @@ class PoolBooks:
     @classmethod
     @contextmanager
     def to_read(cls, state_dir: Path, url: str, vcenter: str) -> Iterator[Self]:
-        """The same; nothing is made or changed."""
+        """As `to_write`, but nothing is made or changed."""
         database = found_database(state_dir, url)
         try:
             yield cls(database, vcenter)
@@ -51,7 +51,7 @@ class PoolBooks:
                 database.close()
 
     def names(self) -> tuple[str, ...]:
-        """Of all pools, in order."""
+        """Return the names of all pools, in order."""
         if self._database is None:
             return ()
         query = select(pools_table.c.name).where(pools_table.c.vcenter == self._vcenter).order_by(pools_table.c.name)
@@ -59,14 +59,14 @@ class PoolBooks:
             return tuple(map(str, connection.scalars(query)))
 
     def read(self, name: str, ended: int = 0) -> LeaseBook | None:
-        """The book with its open leases, and so many of those that are over; None = there is none."""
+        """Return the book with its open leases, and so many that ended last; None = there is no such pool."""
         if self._database is None:
             return None
         with self._database.reading() as connection:
             return self._read(connection, name, ended)
 
     def foresee(self, name: str, decide: Decision, look: Look) -> tuple[LeaseBook | None, LeaseBook]:
-        """What `change` would come to; nothing is written."""
+        """Return the result of `change`; nothing is written."""
         before = self.read(name)
         after = decide(before)
         if self._database is not None:
@@ -107,10 +107,10 @@ class PoolBooks:
         return pools_table.c.vcenter == self._vcenter, pools_table.c.name == name
 
     def _others(self, connection: Connection, name: str) -> tuple[LeaseBook, ...]:
-        """The books of all pools of this vCenter but the one of that name, with their open leases."""
+        """Return the books of all other pools of this vCenter, with their open leases."""
         mine = (pools_table.c.vcenter == self._vcenter, pools_table.c.name != name)
         names = connection.scalars(select(pools_table.c.name).where(*mine)).all()
-        return tuple(book for each in names if (book := self._read(connection, each, 0)) is not None)
+        return tuple(book for other in names if (book := self._read(connection, other, 0)) is not None)
 
     def _read(self, connection: Connection, name: str, ended: int) -> LeaseBook | None:
         row = connection.execute(select(pools_table).where(*self._pool(name))).one_or_none()
@@ -118,28 +118,28 @@ class PoolBooks:
             return None
         of_pool = (leases_table.c.vcenter == self._vcenter, leases_table.c.pool == name)
         bodies = select(leases_table.c.body)
-        found = list(connection.scalars(bodies.where(*of_pool, leases_table.c.open.is_(True))))
+        leases = list(connection.scalars(bodies.where(*of_pool, leases_table.c.open.is_(True))))
         if ended:
             over = bodies.where(*of_pool, leases_table.c.open.is_(False))
-            found += connection.scalars(over.order_by(leases_table.c.asked_at.desc()).limit(ended))
+            leases += connection.scalars(over.order_by(leases_table.c.asked_at.desc()).limit(ended))
         pool = _decoded(row.settings, LendingPool, name)
         servers = _decoded(row.servers, tuple[PoolServer, ...], name)
-        return LeaseBook(pool, servers).with_leases(_decoded(each, GpuLease, name) for each in found)
+        return LeaseBook(pool, servers).with_leases(_decoded(body, GpuLease, name) for body in leases)
 
     def _write(self, connection: Connection, before: LeaseBook | None, after: LeaseBook) -> None:
-        """What of the pool and of its leases is another than before."""
+        """Write the pool and the leases that changed."""
         name = after.pool.name
         if before is None or (before.pool, before.servers) != (after.pool, after.servers):
             connection.execute(delete(pools_table).where(*self._pool(name)))
             row = {"name": name, "settings": _encoded(after.pool), "servers": _encoded(after.servers)}
             connection.execute(insert(pools_table).values(vcenter=self._vcenter, **row))
         known = set(before.leases) if before is not None else set()
-        changed = [each for each in after.leases if each not in known]
+        changed = [lease for lease in after.leases if lease not in known]
         if changed:
             of_pool = (leases_table.c.vcenter == self._vcenter, leases_table.c.pool == name)
-            ids = [each.id for each in changed]
+            ids = [lease.id for lease in changed]
             connection.execute(delete(leases_table).where(*of_pool, leases_table.c.id.in_(ids)))
-            connection.execute(insert(leases_table), [self._row(name, each) for each in changed])
+            connection.execute(insert(leases_table), [self._row(name, lease) for lease in changed])
 
     def _row(self, name: str, lease: GpuLease) -> dict[str, Any]:
         return {
@@ -152,11 +152,11 @@ class PoolBooks:
         }
 
 
-def known_book(found: LeaseBook | None, name: str) -> LeaseBook:
-    """The book. Raises UsageError where there is none."""
-    if found is None:
+def known_book(book: LeaseBook | None, name: str) -> LeaseBook:
+    """Return the book. Raises UsageError if it is None."""
+    if book is None:
         raise UsageError(f"there is no pool {name!r}", hint="gpuops pool create --file templates/pool.yaml makes one")
-    return found
+    return book
 
 
 def _encoded(value: object) -> str:

@@ -7,7 +7,7 @@ and a lease that was revoked there is never granted again: so commands need no l
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,10 +20,9 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.model.guests.guest_command import CommandEnd
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LentShare, ServerState
+from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, ServerState
 from gpuops.model.workloads.remote_gpu import ServerCondition, ServerHealth
-from gpuops.plan.pool import guest_scripts, lending, served
-from gpuops.plan.pool.served import Leftover
+from gpuops.plan.pool import guest_scripts, lending
 
 SCRIPT_S: Final = 120.0
 """How long one script may take in a guest."""
@@ -40,7 +39,7 @@ class PoolGuests:
     failed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def do_work(self, books: PoolBooks, leftovers: Iterable[Leftover]) -> None:
+    def do_work(self, books: PoolBooks) -> None:
         """Revoke what is over, and grant what is lent. Raises NotConnected, StateDamaged."""
         if self.book.pool.program is None:
             return
@@ -55,12 +54,6 @@ class PoolGuests:
             self._try(f"lease {lease.id} of {lease.client}", partial(self._disable, lease.id, write))
         for lease in lending.to_enable(self.book):
             self._try(f"lease {lease.id} of {lease.client}", partial(self._enable, lease.id, write))
-        for leftover in leftovers:
-            write(lambda book: book)  # a lease may have begun since the guest was asked
-            if not served.is_held(self.book, leftover):
-                revoke = partial(self._revoke_share, leftover.lease, leftover.server, leftover.gpu)
-                self._try(leftover.server, revoke)
-                self.warnings.append(f"{leftover}: it is cut off")
 
     def healths(self) -> tuple[ServerHealth, ...]:
         """Ask the servers that may live. Raises NotConnected: a lost vCenter says nothing about a server."""
@@ -103,28 +96,18 @@ class PoolGuests:
         write(lambda book: lending.enabled(book, id))
 
     def _disable(self, id: str, write: Callable[[Callable[[LeaseBook], LeaseBook]], None]) -> None:
-        """Cut the client off. A server that cannot be asked does not keep the GPUs of the others."""
+        """Cut the client off. Its shares are free once every server has revoked them."""
         write(lambda book: lending.disabling(book, id))
         lease = self.book.lease(id)
         if lease is None or lease not in lending.to_disable(self.book, self.site.clock()):
             return  # another command has done it
-        lost, revoked = list[GpuopsError](), list[LentShare]()
+        failed = len(self.failed)
         for share in lease.shares:
-            try:
-                self._revoke_share(id, share.server, share.gpu)
-            except (NotConnected, StateDamaged, Locked):
-                raise
-            except GpuopsError as error:
-                lost.append(error)
-            else:
-                revoked.append(share)
+            revoke = partial(self._revoke_share, id, share.server, share.gpu)
+            self._try(f"lease {id} of {lease.client}", revoke)
         self._leave(lease)
-        if not lost:
+        if len(self.failed) == failed:
             write(lambda book: lending.cut_off(book, id, self.site.clock()))
-            return
-        for share in revoked:
-            write(partial(lending.cut_off_from, id=id, share=share))
-        raise lost[0]
 
     def _revoke_share(self, lease: str, server: str, gpu: int) -> None:
         pool_server = self.book.server(server)

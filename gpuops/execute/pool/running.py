@@ -7,19 +7,20 @@ If gpuops is killed in between, the book has what is left to do: the next comman
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.config.remote_gpu_file import load_program
-from gpuops.errors import Locked, Refused
+from gpuops.errors import GpuopsError, Locked, Refused
 from gpuops.execute.pool.book import PoolBooks, known_book
 from gpuops.execute.pool.guests import PoolGuests
 from gpuops.execute.pool.marks import mark_servers, unmark_servers
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.lease_book import LeaseBook, LendingPool, PoolFileWish
+from gpuops.model.workloads.remote_gpu import ServerCondition
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool import lending, served
 from gpuops.plan.pool.answers import PoolAnswer, ShownPool
@@ -37,7 +38,6 @@ from gpuops.plan.pool.members import (
 )
 from gpuops.plan.pool.placing import idle_mib
 from gpuops.plan.pool.reclaim import Reclaim
-from gpuops.plan.pool.served import Leftover
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
 
 MOST_AGE: Final = timedelta(minutes=10)
@@ -69,7 +69,7 @@ def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
         )
         if book is not None and any(lease.holds for lease in book.leases):
             set_up = (book.pool.program, book.pool.network)
-            if set_up != (wish.pool.program, wish.pool.network):
+            if set_up != (wish.pool.program, wish.pool.network) and _can_revoke(book):
                 rule = f"its leases are set up with {set_up[0] or 'no program'} in the network {set_up[1]}"
                 rejections += (Rejection(wish.pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
         return as_the_fleet_is(after, call.inventory, call.began), refused + rejections
@@ -127,12 +127,13 @@ def reclaim(name: str | None, request: Reclaim, site: Site, consent: PoolConsent
         was = known_book(books.read(call.pool), call.pool)
     if request.server is not None:
         request = replace(request, server=server_called(request.server, was, call.inventory))
-    healths = PoolGuests(site, call.inventory, was).healths() if request.is_due_only else ()
+    healths = PoolGuests(site, call.inventory, call.with_fleet(was)).healths() if request.is_due_only else ()
 
     def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
         after = lending.settle(call.with_fleet(book), call.began)
-        for server, why in served.dead_servers(healths).items():
-            after = lending.server_died(after, server, call.began, f"cannot serve: {why}")
+        for health in healths:
+            if health.condition is ServerCondition.DEAD:
+                after = lending.server_died(after, health.server, call.began, f"cannot serve: {health.why}")
         after = lending.break_leases(after, served.lost_leases(was, after, healths), call.began)
         return request.book_after(after, call.began), request.refused(after, call.inventory)
 
@@ -142,9 +143,8 @@ def reclaim(name: str | None, request: Reclaim, site: Site, consent: PoolConsent
             return planned
         if planned.leases:
             consent(planned)
-    leftovers = tuple(served.leftovers(was, healths, call.inventory))
-    answer = call.answer(decide, apply=apply, leftovers=leftovers)
-    return replace(answer, warnings=(*answer.warnings, *served.health_warnings(answer.after, healths)))
+    answer = call.answer(decide, apply=apply)
+    return replace(answer, warnings=(*answer.warnings, *served.health_warnings(was, answer.after, healths)))
 
 
 def delete(name: str, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
@@ -164,6 +164,14 @@ def delete(name: str, site: Site, consent: PoolConsent, *, apply: bool) -> PoolA
         with PoolBooks.to_write(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
             books.remove(call.pool)
     return answer
+
+
+def _can_revoke(book: LeaseBook) -> bool:
+    """Whether the program of its leases can be read: an earlier gpuops came with others."""
+    try:
+        return book.pool.program is None or bool(load_program(book.pool.program))
+    except GpuopsError:
+        return False
 
 
 def _called(name: str | None, site: Site, verb: str) -> _PoolCall:
@@ -196,8 +204,8 @@ class _PoolCall:
     def with_fleet(self, book: LeaseBook | None) -> LeaseBook:
         return as_the_fleet_is(known_book(book, self.pool), self.inventory, self.began)
 
-    def answer(self, decide: Decide, *, apply: bool, leftovers: Iterable[Leftover] = ()) -> PoolAnswer:
-        """Return the decision, with `apply` written to the book and done in guests. `leftovers` are cut off."""
+    def answer(self, decide: Decide, *, apply: bool) -> PoolAnswer:
+        """Return the decision, with `apply` written to the book and done in guests."""
 
         def decided(book: LeaseBook | None) -> LeaseBook:
             if self.site.clock() - self.began > MOST_AGE:
@@ -229,7 +237,7 @@ class _PoolCall:
                 return PoolAnswer(self.verb, book, book or empty, applied=False, rejections=refused.rejections)
             guests = PoolGuests(site, self.inventory, after)
             marked = mark_servers(after, self.inventory, site.vcenter)
-            guests.do_work(books, leftovers)
+            guests.do_work(books)
             unmarked = unmark_servers(guests.book.servers, guests.book, self.inventory, site.vcenter)
         answer = PoolAnswer(self.verb, before, guests.book, applied=True, failed=tuple(guests.failed))
         return replace(answer, warnings=(*self._warnings(answer), *guests.warnings, *marked, *unmarked))

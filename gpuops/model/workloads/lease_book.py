@@ -57,15 +57,9 @@ class ServerGpu:
 
 
 @stored_as(
-    "PoolServer",
-    name="name",
-    uuid="uuid",
-    gpus="gpus",
-    host="host",
-    cluster="cluster",
-    state="state",
-    because="because",
-)
+    "PoolServer", name="name", uuid="uuid", gpus="gpus", host="host", cluster="cluster", state="state",
+    because="because"
+)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class PoolServer:
     """A VM with whole GPUs."""
@@ -97,16 +91,9 @@ class LentShare:
 
 
 @stored_as(
-    "LeaseWish",
-    client="client",
-    client_uuid="client_uuid",
-    memory_mib="memory_mib",
-    lasts="lasts",
-    gpus="gpus",
-    owner="owner",
-    host="host",
-    cluster="cluster",
-)
+    "LeaseWish", client="client", client_uuid="client_uuid", memory_mib="memory_mib", lasts="lasts", gpus="gpus",
+    owner="owner", host="host", cluster="cluster"
+)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class LeaseWish:
     """A request: shares of `gpus` different GPUs, each of `memory_mib`."""
@@ -127,17 +114,9 @@ class LeaseWish:
 
 
 @stored_as(
-    "GpuLease",
-    id="id",
-    wish="wish",
-    lasts="lasts",
-    state="state",
-    asked_at="asked_at",
-    ends_at="ends_at",
-    shares="shares",
-    enabled="enabled",
-    because="because",
-)
+    "GpuLease", id="id", wish="wish", lasts="lasts", state="state", asked_at="asked_at", ends_at="ends_at",
+    shares="shares", enabled="enabled", because="because"
+)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class GpuLease:
     """Shares of one client until a moment."""
@@ -185,17 +164,9 @@ class PoolQuota:
 
 
 @stored_as(
-    "LendingPool",
-    name="name",
-    network="network",
-    program="program",
-    longest="longest",
-    placement="placement",
-    grace="grace",
-    owner_by="owner_by",
-    quotas="quotas",
-    quota="quota",
-)
+    "LendingPool", name="name", network="network", program="program", longest="longest", placement="placement",
+    grace="grace", owner_by="owner_by", quotas="quotas", quota="quota"
+)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class LendingPool:
     """The settings of a pool."""

@@ -17,7 +17,6 @@ from gpuops.model.workloads.lease_book import (
     LeaseBook,
     LeaseState,
     LeaseWish,
-    LentShare,
     PoolServer,
     ServerState,
 )
@@ -46,7 +45,7 @@ def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Lending:
             if (lease.wish.memory_mib, lease.wish.gpus, lease.wish.lasts) == (wish.memory_mib, wish.gpus, wish.lasts):
                 return Lending(book, lease)
             return Lending(book, rejections=(_other_lease(lease, book.pool.name),))
-    rejections = (*_limits(book, wish), *_too_few_gpus(book, wish)) or tuple(_not_now(book, wish, now))
+    rejections = tuple(_refusals(book, wish, now))
     shares = choose_shares(wish, book)
     if rejections or shares is None:
         return Lending(book, rejections=rejections)
@@ -68,53 +67,36 @@ def _other_lease(lease: GpuLease, pool: str) -> Rejection:
     )
 
 
-def _limits(book: LeaseBook, wish: LeaseWish) -> Iterator[Rejection]:
-    """Yield the limits of the pool's file that refuse it at any time."""
-    pool, client = book.pool, wish.client
+def _refusals(book: LeaseBook, wish: LeaseWish, now: datetime) -> Iterator[Rejection]:
+    """Yield every reason why it is not lent now: a limit of the pool's file, or no room beside other leases."""
+    pool, client, memory_mib = book.pool, wish.client, wish.gpus * wish.memory_mib
     if wish.lasts > pool.longest:
-        rule = f"{format_duration(wish.lasts)} is longer than pool {pool.name} lends"
         longest = format_duration(pool.longest)
-        yield Rejection(client, f"{rule}: {longest}", hint=f"ask for at most {longest}")
-    quota, owner = pool.quota_of(wish.owner), wish.owner or "VMs without an owner"
-    memory_mib, hint = wish.gpus * wish.memory_mib, "ask for less, or change `quotas` in the pool's file"
-    if quota.memory_mib is not None and memory_mib > quota.memory_mib:
-        yield Rejection(client, f"memory quota of {owner}", memory_mib, quota.memory_mib, "MiB", hint=hint)
-    if quota.shares is not None and wish.gpus > quota.shares:
-        yield Rejection(client, f"quota of shares of {owner}", wish.gpus, quota.shares, hint=hint)
-
-
-def _too_few_gpus(book: LeaseBook, wish: LeaseWish) -> Iterator[Rejection]:
-    """Yield the reason why all GPUs that are lent would not be enough if they were idle."""
-    pool = book.pool.name
-    gpus = [gpu.memory_mib for server in book.servers if server.state is ServerState.SERVING for gpu in server.gpus]
-    large, largest_mib = sum(size_mib >= wish.memory_mib for size_mib in gpus), max(gpus, default=0)
-    if not gpus:
-        yield Rejection(wish.client, f"no server of pool {pool} lends", hint=command("pool show", pool=pool))
-    elif not large:
-        rule, hint = f"no GPU of pool {pool} has as much memory", f"ask for at most {largest_mib}MiB"
-        yield Rejection(wish.client, rule, wish.memory_mib, largest_mib, "MiB", hint=hint)
-    elif large < wish.gpus:
-        rule = f"GPUs of pool {pool} with {wish.memory_mib} MiB"
-        yield Rejection(wish.client, rule, wish.gpus, large, hint="ask for fewer GPUs, or less memory of each")
-
-
-def _not_now(book: LeaseBook, wish: LeaseWish, now: datetime) -> Iterator[Rejection]:
-    """Yield the reasons why there is no room now, with the next end of a lease."""
+        rule = f"{format_duration(wish.lasts)} is longer than pool {pool.name} lends: {longest}"
+        yield Rejection(client, rule, hint=f"ask for at most {longest}")
     holding = [lease for lease in book.leases if lease.holds]
-    shares = [share for lease in holding if lease.wish.owner == wish.owner for share in lease.shares]
-    quota, used_mib = book.pool.quota_of(wish.owner), sum(share.memory_mib for share in shares)
-    owner = f"{wish.owner or 'VMs without an owner'}, less what is lent"
     ends = [lease.ends_at for lease in holding if lease.ends_at is not None and lease.ends_at > now]
-    hint = f"ask again when a lease has ended; the next ends at {min(ends):%Y-%m-%d %H:%MZ}" if ends else "ask again"
-    memory_mib = wish.gpus * wish.memory_mib
-    if quota.memory_mib is not None and memory_mib > (free_mib := quota.memory_mib - used_mib):
-        yield Rejection(wish.client, f"memory quota of {owner}", memory_mib, free_mib, "MiB", hint=hint)
-    if quota.shares is not None and wish.gpus > (free := quota.shares - len(shares)):
-        yield Rejection(wish.client, f"quota of shares of {owner}", wish.gpus, free, hint=hint)
+    later = f"ask again when a lease has ended; the next ends at {min(ends):%Y-%m-%d %H:%MZ}" if ends else "ask again"
+    shares = [share for lease in holding if lease.wish.owner == wish.owner for share in lease.shares]
+    quota, owner = pool.quota_of(wish.owner), wish.owner or "VMs without an owner"
+    for rule, needed, limit, lent, unit in (
+        ("memory quota", memory_mib, quota.memory_mib, sum(share.memory_mib for share in shares), "MiB"),
+        ("quota of shares", wish.gpus, quota.shares, len(shares), ""),
+    ):
+        if limit is not None and needed > limit - lent:
+            hint = later if needed <= limit else "ask for less, or change `quotas` in the pool's file"
+            yield Rejection(client, f"{rule} of {owner}, {lent} of {limit} lent", needed, limit - lent, unit, hint=hint)
+    sizes = [gpu.memory_mib for server in book.servers if server.state is ServerState.SERVING for gpu in server.gpus]
     room = sum(free_mib >= wish.memory_mib for free_mib in idle_mib(book).values())
-    if room < wish.gpus:
-        rule = f"GPUs of pool {book.pool.name} with {wish.memory_mib} MiB idle"
-        yield Rejection(wish.client, rule, wish.gpus, room, hint=hint)
+    if not sizes:
+        yield Rejection(client, f"no server of pool {pool.name} lends", hint=command("pool show", pool=pool.name))
+    elif max(sizes) < wish.memory_mib:
+        rule, hint = f"no GPU of pool {pool.name} has as much memory", f"ask for at most {max(sizes)}MiB"
+        yield Rejection(client, rule, wish.memory_mib, max(sizes), "MiB", hint=hint)
+    elif room < wish.gpus:
+        is_enough = sum(size_mib >= wish.memory_mib for size_mib in sizes) >= wish.gpus
+        hint = later if is_enough else "ask for fewer GPUs, or less memory of each"
+        yield Rejection(client, f"GPUs of pool {pool.name} with {wish.memory_mib} MiB idle", wish.gpus, room, hint=hint)
 
 
 def format_duration(duration: timedelta) -> str:
@@ -229,15 +211,6 @@ def disabling(book: LeaseBook, id: str) -> LeaseBook:
 def cut_off(book: LeaseBook, id: str, now: datetime) -> LeaseBook:
     """Record that its client is cut off: its shares are free."""
     return settle(_changed(book, id, lambda lease: replace(lease, enabled=False)), now)
-
-
-def cut_off_from(book: LeaseBook, id: str, share: LentShare) -> LeaseBook:
-    """Record that the client of a lease that is over is cut off from this share, and not yet from all of them."""
-
-    def without(lease: GpuLease) -> GpuLease:
-        return replace(lease, shares=tuple(kept for kept in lease.shares if kept != share))
-
-    return _changed(book, id, without)
 
 
 def _changed(book: LeaseBook, id: str, change: Callable[[GpuLease], GpuLease]) -> LeaseBook:

@@ -125,25 +125,15 @@ def _no_client(vm: Vm, book: LeaseBook) -> Iterator[Rejection]:
 
 
 def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
-    """Return the instance UUID of a client: by a name that a VM has now, or by the name in its lease if no VM has that
-    name any more. Raises VmNotFound, VmAmbiguous, and UsageError where the VM of that name is not the client."""
-    clients = {lease.wish.client_uuid: lease.id for lease in book.leases if lease.open}
-    named = {lease.wish.client_uuid for lease in book.leases if lease.open and lease.client == text}
+    """Return the instance UUID of a client: by a name that a VM has now, otherwise by `uuid:` or by the name in its
+    lease. Raises VmNotFound, VmAmbiguous."""
     try:
-        uuid = inventory.find_vm(text).instance_uuid or ""
+        return inventory.find_vm(text).instance_uuid or ""
     except VmNotFound:
-        if text.removeprefix("uuid:") in clients:
-            return text.removeprefix("uuid:")
-        if len(named) == 1:
-            return named.pop()
-        if not named:
-            raise
-        uuid = ""
-    if uuid in clients or not named:
-        return uuid
-    ids = ", ".join(clients[client] for client in named)
-    hint = command("pool return", pool=book.pool.name, client=f"uuid:{min(named)}")
-    raise UsageError(f"{text!r} is not the VM that had this name in the lease {ids}", hint=hint)
+        for lease in book.leases:
+            if lease.open and text in (f"uuid:{lease.wish.client_uuid}", lease.client):
+                return lease.wish.client_uuid
+        raise
 
 
 def server_called(text: str, book: LeaseBook, inventory: Inventory) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -43,6 +44,10 @@ class TypedPool:
     where: tuple[str, ...]
     file: Path
 
+    @property
+    def program(self) -> Path:
+        return self.file.with_name("loopback.yaml")
+
     def words(self, *words: str) -> list[str]:
         return ["pool", *words, *self.where]
 
@@ -76,7 +81,7 @@ class TypedPool:
 
     def share(self) -> Path:
         """The directory of the only share in the guest of gpu-01."""
-        [path] = (self.world.home("gpu-01") / ".gpuops-pool").glob("*.[0-9]")
+        [path] = (self.world.home("gpu-01") / ".gpuops-pool").glob("*.0")
         return path
 
 
@@ -181,13 +186,12 @@ def test_a_server_whose_health_fails_is_dead_and_its_leases_are_broken_and_revok
 def test_a_server_whose_health_is_unknown_keeps_its_leases(typed: TypedPool) -> None:
     typed.run(*LEND)
     guest = typed.world.guests["gpu-01"]
-    text = typed.file.with_name("loopback.yaml")
-    program = text.read_text()
-    text.write_text(program.replace("version: 2", "version: 1"))
+    program = typed.program.read_text()
+    typed.program.write_text(program.replace("version: 2", "version: 1"))
     answer = typed.run(*DUE)
     assert "version 1 had scripts that gpuops no longer runs" in answer["warnings"][0]
     assert [lease["state"] for lease in typed.leases()] == ["lent"]
-    text.write_text(program)
+    typed.program.write_text(program)
     guest.wait(guest.vm.PowerOffVM_Task())
     assert [lease["state"] for lease in typed.run(*DUE)["leases"]] == ["broken"]
 
@@ -203,17 +207,14 @@ def test_a_lease_that_its_server_no_longer_serves_is_broken(typed: TypedPool) ->
 
 
 @pytest.mark.long
-def test_a_share_that_the_book_lends_to_nobody_is_cut_off(typed: TypedPool) -> None:
+def test_a_share_that_the_book_lends_to_nobody_is_named(typed: TypedPool) -> None:
     typed.run(*LEND)
-    share, home = typed.share(), typed.world.home("gpu-01") / ".gpuops-pool"
-    stray = home / "stray.1"
-    stray.mkdir()
-    (stray / "pid").write_text((share / "pid").read_text())
+    home = typed.world.home("gpu-01") / ".gpuops-pool"
+    (home / "stray.1").mkdir()
+    (home / "stray.1" / "pid").write_text((typed.share() / "pid").read_text())
     (home / "port-21007").symlink_to("stray.1")
-    (share / "pid").unlink()
     [warning] = typed.run(*DUE)["warnings"]
-    assert warning == "gpu-01: a share of GPU 1 for the lease stray, which the book does not lend: it is cut off"
-    assert not stray.exists()
+    assert warning.startswith("lease stray uses 0 MiB of GPU 1 of gpu-01, and is not lent there")
 
 
 @pytest.mark.long
@@ -221,7 +222,7 @@ def test_more_memory_than_is_lent_is_named_with_the_command_that_takes_it_back(t
     lease = typed.run(*LEND)["lease"]
     (typed.share() / "used").write_text("9000\n")
     [warning] = typed.run(*DUE)["warnings"]
-    uses = f"ds-01: lease {lease} uses 9000 MiB of GPU 0 of gpu-01, and is lent 8192 MiB"
+    uses = f"lease {lease} uses 9000 MiB of GPU 0 of gpu-01, and is lent 8192 MiB"
     assert warning == f"{uses}: gpuops pool reclaim --pool lab --lease {lease} takes it back"
     typed.run("reclaim", "--lease", lease, "--grace", "0", "--yes")
     assert typed.in_guests() == []
@@ -229,7 +230,7 @@ def test_more_memory_than_is_lent_is_named_with_the_command_that_takes_it_back(t
 
 @pytest.mark.long
 def test_more_gpus_than_the_program_lends_to_a_client_are_refused(typed: TypedPool) -> None:
-    typed.file.with_name("loopback.yaml").write_text(loopback_text() + "\nmost_shares: 1\n", encoding="utf-8")
+    typed.program.write_text(loopback_text() + "\nmost_shares: 1\n", encoding="utf-8")
     [refused] = typed.run(*LEND, "--gpus", "2", exit_code=3)["rejections"]
     assert refused["reason"] == "GPUs that loopback lends to one client: needs 2, 1 there"
     assert typed.leases() == []
@@ -252,18 +253,17 @@ def test_a_server_that_lends_keeps_its_host_until_it_is_drained(typed: TypedPool
 
 
 @pytest.mark.long
-def test_a_lease_of_a_suspended_server_keeps_nobody_from_the_other_server_that_it_had(typed: TypedPool) -> None:
+def test_a_lease_of_a_suspended_server_is_revoked_once_it_runs_again(typed: TypedPool) -> None:
     typed.run(*LEND[:-3], "40GiB", "--gpus", "2", "--for", "1h")
     guest = typed.world.guests["gpu-01"]
     guest.wait(guest.vm.SuspendVM_Task())
     for _ in range(2):
         [failed] = typed.run(*DUE, exit_code=4)["failed"]
         assert "gpu-01 does not run" in failed
-    typed.run("lend", "--client", "ds-02", "--memory", "40GiB", "--for", "1h", exit_code=4)
-    assert typed.world.use("ds-02", "ALLOC 40960") == ["0 OK 40960"]
+    typed.run("lend", "--client", "ds-02", "--memory", "40GiB", "--for", "1h", exit_code=3)
     guest.wait(guest.vm.PowerOnVM_Task(None))
     typed.run(*DUE)
-    assert [lease["client"] for lease in typed.leases()] == ["ds-02"]
+    typed.run("lend", "--client", "ds-02", "--memory", "40GiB", "--for", "1h")
 
 
 @pytest.mark.long
@@ -321,3 +321,16 @@ def test_a_lease_is_granted_and_revoked_whatever_script_gpuops_is_killed_at(type
     typed.killed_at(script, *RETURN)
     typed.run(*DUE)
     assert typed.in_guests() == [] and typed.leases() == []
+
+
+@pytest.mark.long
+def test_leases_of_a_program_that_no_longer_comes_with_gpuops_end_once_the_file_names_another(typed: TypedPool) -> None:
+    typed.run(*LEND)
+    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE pools SET settings = replace(settings, ?, 'juice')", (str(typed.program),))
+    database.close()
+    for words in (RETURN, DUE):
+        assert "no program 'juice' comes with gpuops" in typed.run(*words, exit_code=4)["failed"][0]
+    typed.run("create", "--file", str(typed.file))
+    assert typed.leases() == [] and typed.in_guests() == []
