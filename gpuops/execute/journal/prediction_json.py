@@ -20,13 +20,13 @@ COMPARED = "compared"
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def _adapters() -> Mapping[type, TypeAdapter[Any]]:
+    return {Prediction: TypeAdapter(Prediction), Compared: TypeAdapter(Compared)}
 
 
 def dump(written: Prediction | Compared) -> dict[str, Any]:
     """Return what differs from the defaults: nothing for a prediction that was right."""
-    dumped: dict[str, Any] = _adapter(type(written)).dump_python(written, mode="json", exclude_defaults=True)
+    dumped: dict[str, Any] = _adapters()[type(written)].dump_python(written, mode="json", exclude_defaults=True)
     return dumped
 
 
@@ -35,7 +35,7 @@ def load_compared(body: Mapping[str, Any]) -> Compared | None:
     if (found := body.get(COMPARED)) is None:
         return None
     try:
-        compared: Compared = _adapter(Compared).validate_python(found)
+        compared: Compared = _adapters()[Compared].validate_python(found)
     except ValidationError as error:
         raise StateDamaged(
             f"the journal holds a prediction that this version cannot read: {str(found)[:80]}"
