@@ -18,6 +18,7 @@ from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.host_executor import GONE, SettingExecutor
 from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.devices.device_mode import ConfigureImpact
 from gpuops.model.nights.rotation import Limits
@@ -56,8 +57,12 @@ class HostRounds:
     """By host, what went wrong on it."""
     half_set: set[str] = field(default_factory=set)
     """Hosts that may need a reboot for what was set on them before their setting ended in an error."""
-    of_vms: list[tuple[str, Misprediction]] = field(default_factory=list)
+    mispredicted: list[tuple[str, Misprediction]] = field(default_factory=list)
     """Name of a VM, and where a step on it did something else than was predicted."""
+    task_history: TaskHistory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.task_history = TaskHistory(self.site.vcenter)
 
     def take(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
         """What became of these hosts, begun by the latest look, which the caller has just made.
@@ -101,11 +106,6 @@ class HostRounds:
         """What the journal says has happened so far."""
         return self.executor.history()
 
-    @property
-    def mispredicted(self) -> tuple[tuple[str, Misprediction], ...]:
-        """Name of a host or VM, and where a step on it did something else than was predicted."""
-        return (*self.executor.mispredicted, *self.of_vms)
-
     # its parts
 
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
@@ -143,7 +143,6 @@ class HostRounds:
             elif step.host not in self.wrong and (done := setting.set(step)).verdict not in _GOOD:
                 self.wrong[step.host] = f"it was not set: {done.reason}"
         self.half_set |= setting.half_set
-        self.executor.mispredicted += setting.mispredicted
         set_ = [step for step in steps if step.host not in self.wrong]
         return [RebootHost(step.host, booted[step.host]) for step in set_ if self._reboots(step, setting)]
 
@@ -254,10 +253,10 @@ class HostRounds:
             inventory,
             leases=lease_for_all_vms(self.executor.lease),
             passed_s=self.site.passed_s,
-            task_history=self.executor.task_history,
+            task_history=self.task_history,
         )
         outcomes = execute(plan, executor, Limits(), self.site.progress)
-        self.of_vms += [(inventory.vm(each.step.vm).name, one) for each in outcomes for one in each.mispredicted]
+        self.mispredicted += [(inventory.vm(each.step.vm).name, one) for each in outcomes for one in each.mispredicted]
         return outcomes
 
     def _setting(self, inventory: Inventory) -> SettingExecutor:
@@ -270,7 +269,6 @@ class HostRounds:
             inventory,
             lease=executor.lease,
             passed_s=passed_s,
-            task_history=executor.task_history,
         )
 
     def _tasks(self, tasks: Iterable[HostTask], what: str) -> None:

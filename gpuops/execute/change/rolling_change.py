@@ -280,7 +280,7 @@ def _ended(
         True,
         afterwards,
         names=order.names,
-        mispredicted=host_rounds.mispredicted,
+        mispredicted=tuple(host_rounds.mispredicted),
     )
 
 

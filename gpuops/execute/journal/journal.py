@@ -15,7 +15,8 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.journal_reads import JournalReads
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state
-from gpuops.execute.journal.prediction_json import COMPARED, PREDICTED, dump_compared, dump_prediction
+from gpuops.execute.journal.prediction_json import COMPARED, PREDICTED
+from gpuops.execute.journal.prediction_json import dump as dump_prediction
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import IntentState, Run, Saved
 from gpuops.execute.journal.runs_seen import BegunSince, RunsSeen
@@ -174,7 +175,7 @@ class Journal(JournalReads):
         if started_at is not None:
             body["started"] = started_at.isoformat()
         if compared is not None:
-            body[COMPARED] = dump_compared(compared)
+            body[COMPARED] = dump_prediction(compared)
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def save(self, originals: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:

@@ -16,11 +16,8 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.ports import Hosts, Vcenter
-from gpuops.execute.steps.predictions import BY_OTHERS, COMPARING, PREDICTING, failed
 from gpuops.execute.steps.step_executor import STATES, StepExecutor
-from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.model.devices.device_mode import Impacts
-from gpuops.model.prediction import Compared, Misprediction, Prediction
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
@@ -28,7 +25,6 @@ from gpuops.plan.core.host_steps import HostStep, HostTask
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.hosts.host_plan import impact_words
-from gpuops.plan.hosts.predicted import compare_host, predict_host
 
 GONE: Final = "is gone from vCenter"
 
@@ -48,35 +44,15 @@ class HostExecutor(StepExecutor[OfHost]):
         *,
         lease: HeldLease | None = None,
         passed_s: Callable[[], float] = clock.passed_s,
-        task_history: TaskHistory | None = None,
     ) -> None:
-        """`lease` must be held at each request; None = this machine's lock alone keeps others away.
-        `task_history` is that of the run; None = the run has no other executor.
-        """
+        """`lease` must be held at each request; None = this machine's lock alone keeps others away."""
         super().__init__(vcenter, journal, run, inventory, passed_s=passed_s)
         self.hosts = hosts
         self.lease = lease
-        self.task_history = task_history or TaskHistory(vcenter)
         self.impacts: dict[str, Impacts] = {}
         """By host (ref), what vCenter said that its setting takes; of others it said nothing."""
         self.half_set: set[str] = set()
         """Hosts (refs) whose setting ended in an error, and that may need a reboot for what was set all the same."""
-        self._predicted: dict[str, tuple[Prediction | str, Inventory]] = {}
-        """By op id, what a step that was sent is to do, or why that could not be predicted, and the look before it."""
-        self.mispredicted: list[tuple[str, Misprediction]] = []
-        """Name of the host, and where it did something else."""
-
-    def intend(self, step: OfHost) -> str:
-        """As of any step; what it is predicted to do goes into the journal with it."""
-        predicted: Prediction | str
-        try:
-            predicted = predict_host(step, self.inventory)
-        except Exception as error:  # whatever it is, the step is not held up by it; `_compared` says it
-            predicted = failed(PREDICTING, error)
-        known = predicted if isinstance(predicted, Prediction) else None
-        op_id = self.journal.intend(self.run, step, self.inventory, known)
-        self._predicted[op_id] = predicted, self.inventory
-        return op_id
 
     def host(self, step: OfHost) -> Host | None:
         """The step's host at the latest look; None = it is gone from vCenter."""
@@ -111,38 +87,8 @@ class HostExecutor(StepExecutor[OfHost]):
 
     def settle(self, op_id: str, outcome: Outcome[OfHost], *, counts: bool = True) -> Outcome[OfHost]:
         """The outcome, once it is in the journal. No night counts it, and nothing is planned by how long it took."""
-        compared = self._compared(op_id, outcome)
-        if compared is not None and compared.wrong:
-            outcome = replace(outcome, mispredicted=compared.wrong)
-        self.journal.settled(op_id, STATES[outcome.verdict], outcome.reason, compared=compared)
-        if outcome.mispredicted:
-            host = self.inventory.hosts.get(outcome.step.host)
-            name = host.name if host is not None else outcome.step.host
-            self.mispredicted += [(name, wrong) for wrong in outcome.mispredicted]
+        self.journal.settled(op_id, STATES[outcome.verdict], outcome.reason)
         return outcome
-
-    def _compared(self, op_id: str, outcome: Outcome[OfHost]) -> Compared | None:
-        predicted, before = self._predicted.pop(op_id, (None, self.inventory))
-        if predicted is None:
-            return None
-        if isinstance(predicted, str):
-            return Compared(cannot_say=predicted)
-        try:
-            return self._unless_others(outcome, predicted, before)
-        except Exception as error:  # whatever it is, what became of the step goes into the journal
-            return Compared(cannot_say=failed(COMPARING, error))
-
-    def _unless_others(self, outcome: Outcome[OfHost], predicted: Prediction, before: Inventory) -> Compared | None:
-        """The comparison, unless somebody else was at the host meanwhile."""
-        found = compare_host(outcome.step, predicted, before, self.inventory, outcome)
-        if found is None or not found.wrong:
-            return found
-        others = (each.taken_at for _, each in self._predicted.values())
-        tasks = self.task_history.since(before.taken_at, self.inventory, others)
-        if isinstance(tasks, str):
-            return Compared(cannot_say=tasks)
-        foreign = any(task.ref == outcome.step.host and task.own is False for task in tasks)
-        return Compared(cannot_say=BY_OTHERS) if foreign else found
 
 
 class SettingExecutor(HostExecutor[HostStep]):

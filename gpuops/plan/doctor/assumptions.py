@@ -110,7 +110,7 @@ def row_of(wrong: Misprediction, step: str) -> str | None:
             return "suspend-refusal"
         case Predicted.ADMISSION:
             return "suspended-vm-memory" if "memory" in wrong.found else None
-        case Predicted.EFFECT:
+        case Predicted.EFFECT:  # in journals of earlier versions
             return "vgpu-mode-change"
 
 

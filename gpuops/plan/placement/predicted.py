@@ -11,16 +11,14 @@ A prediction is made of what this run itself knows. So it is compared only where
 Where that is not so, the answer is *cannot say*, and why. What comes and goes between two looks neither of them shows:
 for that `execute` asks vCenter's task history, before a misprediction is noted.
 
-Starts that were under way together on one host have no order that is known: they are as predicted if one order of them
-explains where all of them are. Example: A and B start on a host of two empty GPUs that gives each VM the emptiest one.
-Both on one GPU is explained by no order; A on the second GPU and B on the first is, by B before A.
+Starts that were under way together on one host have no order that is known: a VM on another GPU than predicted is then
+no misprediction, and it cannot be said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 from typing import Final
 
 from gpuops.advise.capacity import free_slots
@@ -53,9 +51,6 @@ STARTS: Final = (PowerOnVm, ResumeVm, RelocateVm)
 """Steps by which a VM gets GPUs."""
 STOPS: Final = (SuspendVm, PowerOffVm, ShutDownGuest)
 """Steps by which a VM gives them up."""
-
-MOST_TOGETHER: Final = 4
-"""So many starts that were under way together are tried in each order: 24. Of more it cannot be said."""
 
 GPUS: Final = "GPUs"
 """In `Prediction.free_after`: those that no VM is on."""
@@ -248,7 +243,7 @@ def _differences(
     if prediction.admitted is False:
         refused = f"refused: {prediction.refusal}"
         return TOGETHER if together else (Misprediction(Predicted.ADMISSION, refused, "admitted", facts_of(sent)),)
-    placed = _placed(sent, after, together, catalog)
+    placed = _placed(sent, after, together)
     return placed or _left_free(sent, after, together, catalog)
 
 
@@ -264,9 +259,7 @@ def _slow(sent: PredictedStep, outcome: Outcome[Step]) -> tuple[Misprediction, .
     return (Misprediction(Predicted.DURATION, f"{at_most_s:.0f} s at the most", f"{took_s:.0f} s", facts_of(sent)),)
 
 
-def _placed(
-    sent: PredictedStep, after: Inventory, together: Sequence[Step], catalog: Catalog
-) -> tuple[Misprediction, ...] | str:
+def _placed(sent: PredictedStep, after: Inventory, together: Sequence[Step]) -> tuple[Misprediction, ...] | str:
     """Whether the VM is on the GPUs, and lies where it was to; or why that cannot be said."""
     expected, vm = sent.prediction.gpus, after.vms.get(sent.step.vm)
     host = after.hosts.get(sent.prediction.host or "")
@@ -282,9 +275,7 @@ def _placed(
     if held == {gpu.address for gpu in expected}:
         return _started_at(sent, expected, vm.ref, host)
     if together:
-        explained = _explained([sent.step, *together], host, after, catalog)
-        if explained is not False:
-            return () if explained else TOGETHER
+        return TOGETHER
     found = tuple(_expected(gpu, vm.ref) for gpu in host.gpus if gpu.address in held)
     return (Misprediction(Predicted.GPU, _shown(expected), _shown(found), facts_of(sent)),)
 
@@ -315,30 +306,6 @@ def _left_free(
     texts = (", ".join(f"{number} {name} free" for name, number in which.items()) for which in (wrong, free))
     predicted, found = texts
     return (Misprediction(Predicted.FREE_AFTER, predicted, found, facts_of(sent)),)
-
-
-def _explained(steps: Sequence[Step], host: Host, after: Inventory, catalog: Catalog) -> bool | None:
-    """Whether some order of these starts puts each VM where it is; None = that cannot be said."""
-    if any(not isinstance(step, STARTS) for step in steps) or len(steps) > MOST_TOGETHER:
-        return None
-    there = [vm for step in steps if (vm := after.vms.get(step.vm)) is not None and vm.host == host.ref]
-    placed = [vm for vm in there if _held(vm, host)]
-    if any(_may_go_elsewhere(vm, host, catalog) for vm in placed):
-        return None
-    # a look shows a GPU taken before it shows the VM running: whatever is on a GPU counts there
-    known = around(host, after).with_vms(replace(vm, power=PowerState.ON) for vm in placed)
-    return any(_in_order(order, host, known, catalog) for order in permutations(placed))
-
-
-def _in_order(order: Sequence[Vm], host: Host, after: Inventory, catalog: Catalog) -> bool:
-    """Whether each of these VMs is where it would go, with those before it where they are, and without those after."""
-    world = after
-    for vm in reversed(order):
-        world = release(replace(vm, power=PowerState.OFF), world)
-        seats = seat(vm, demands_of(vm.devices or (), pins_of(vm)), world.hosts[host.ref], world, catalog)
-        if not seats.complete or frozenset(seats.seats.values()) != _held(vm, host):
-            return False
-    return True
 
 
 def changed_meanwhile(sent: PredictedStep, after: Inventory, own: Collection[str]) -> str:

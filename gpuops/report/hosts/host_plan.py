@@ -22,14 +22,12 @@ from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import plain, rejection_document
 from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
-from gpuops.report.prediction import misprediction_document, misprediction_lines
 from gpuops.report.text import visible
 
 
 def host_report_text(report: Report[HostStep]) -> Shown:
     """One run: refusals, or each host with its changes and, once applied, its outcome; and one closing line."""
-    wrong = ((title(each.step, report.before), one) for each in report.outcomes for one in each.mispredicted)
-    return (*_lines(report), *misprediction_lines(wrong), Text(summary(report), "bold"))
+    return (*_lines(report), Text(summary(report), "bold"))
 
 
 def host_report_document(report: Report[HostStep], kind: str) -> Document:
@@ -57,7 +55,6 @@ def host_report_document(report: Report[HostStep], kind: str) -> Document:
                 "host": _host(outcome.step, before),
                 "verdict": outcome.verdict.value,
                 "reason": outcome.reason,
-                "mispredicted": [misprediction_document(each) for each in outcome.mispredicted],
             }
             for outcome in report.outcomes
         ],

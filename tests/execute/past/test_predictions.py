@@ -10,12 +10,7 @@ import pytest
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import IntentState, Journal
-from gpuops.execute.journal.prediction_json import (
-    dump_compared,
-    dump_prediction,
-    load_compared,
-    load_prediction,
-)
+from gpuops.execute.journal.prediction_json import dump, load_compared
 from gpuops.execute.past.followed_history import FollowedHistory
 from gpuops.execute.past.history import history, past_predictions
 from gpuops.model.devices.gpu import PciAddress
@@ -36,12 +31,13 @@ def journal_in(state_dir: Path) -> Journal:
     return Journal.open(state_dir, "vc-uuid", lambda: NOW)
 
 
-def test_both_are_read_as_they_were_written() -> None:
-    assert load_prediction({"predicted": dump_prediction(PREDICTION)}) == PREDICTION
+def test_a_comparison_is_read_as_it_was_written() -> None:
+    [gpu] = dump(PREDICTION)["gpus"]
+    assert (gpu["numa_node"], gpu["starts"]) == (0, [4])
     for compared in (Compared((WRONG,)), Compared(cannot_say="somebody else started web-1"), Compared()):
-        assert load_compared({"compared": dump_compared(compared)}) == compared
-    assert dump_compared(Compared()) == {}
-    assert (load_prediction({}), load_compared({})) == (None, None)
+        assert load_compared({"compared": dump(compared)}) == compared
+    assert dump(Compared()) == {}
+    assert load_compared({}) is None
 
 
 def test_a_prediction_that_is_none_of_ours_is_damage() -> None:

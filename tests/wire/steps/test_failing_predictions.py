@@ -14,7 +14,7 @@ import pytest
 from gpuops.api import past_predictions, rotate_day, rotate_night
 from gpuops.config.policy import load_policy
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, VcenterUnreachable
-from gpuops.execute.steps import host_executor, predictions, task_history
+from gpuops.execute.steps import predictions, task_history
 from gpuops.model.prediction import Compared, Misprediction, PastPredictions, Predicted
 from gpuops.model.vcenter.task import GpuTask
 from gpuops.plan.core.outcome import Verdict
@@ -44,18 +44,16 @@ def no_history(error: Exception) -> Breaks:
 
     def breaks(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(predictions, "compare", lambda *args: WRONG)
-        patch.setattr(host_executor, "compare_host", lambda *args: WRONG)
         patch.setattr(Connection, "gpu_tasks_since", raises(error))
 
     return breaks
 
 
 def bug_at(function: str, error: Exception) -> Breaks:
-    """`predict` or `compare` of VMs and of hosts ends in this error."""
+    """`predict` or `compare` ends in this error."""
 
     def breaks(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(predictions, function, raises(error))
-        patch.setattr(host_executor, f"{function}_host", raises(error))
 
     return breaks
 
@@ -167,7 +165,6 @@ def test_a_rolling_change_shares_them_among_its_rounds(start: Start, monkeypatch
 
     monkeypatch.setattr(Connection, "gpu_tasks_since", nobody)
     monkeypatch.setattr(predictions, "compare", lambda *args: WRONG)
-    monkeypatch.setattr(host_executor, "compare_host", lambda *args: WRONG)
     monkeypatch.setattr(task_history, "MOST_STEPS", 3)
     report = bench.roll()
     assert (report.exit_code, len(report.mispredicted)) == (0, 3)
