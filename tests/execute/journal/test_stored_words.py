@@ -25,7 +25,7 @@ RUN_KINDS: Final = [
 """What journals call the runs of each request, whatever that is called in Python."""
 READERS: Final = ("execute/journal", "execute/past", "plan/rotation")
 """Folders that compare names of steps."""
-SYSTEMD_SETTINGS: Final = {"ExecStart", "OnCalendar"}
+SYSTEMD_SETTINGS: Final = {"ExecStart", "OnCalendar", "OnUnitActiveSec", "OnUnitInactiveSec"}
 """Settings of systemd units that `plan/rotation/installed_calls.py` reads: written like names of steps."""
 
 
