@@ -104,7 +104,7 @@ class LoseGpuSection(_Section):
 
 
 class _GpusSection(_Section):
-    """Which GPUs a change is of."""
+    """The GPUs that a change applies to: those that match each key that is given."""
 
     host: Text | None = None
     model: Text | None = None
@@ -116,7 +116,7 @@ class _GpusSection(_Section):
 
 
 class ModeSection(_GpusSection):
-    """GPUs that serve vGPUs in another way."""
+    """GPUs that change their vGPU mode: same-size, mixed-size or MIG."""
 
     mode: Mode
 

@@ -43,7 +43,7 @@ def lease_time(text: str) -> timedelta:
 
 
 def _checked(parse: Callable[[str], object]) -> AfterValidator:
-    """Return a validator that leaves the text as it is where `parse` accepts it."""
+    """Return a validator that calls `parse`, turns its UsageError into ValueError, and returns the text unchanged."""
 
     def check(text: str) -> str:
         try:
@@ -115,8 +115,11 @@ class PoolFile(Section):
 
 
 def load_pool(path: Path) -> PoolFileWish:
-    """The pool in this file; the path of a program in it begins where the file lies, and is whole in the pool: other
-    calls come from other directories. Raises PolicyError, one line: file, place, reason."""
+    """Return the pool that this file describes. Raises PolicyError: one line with file, key and reason.
+
+    A path in `program` is relative to the directory of the file. It is made absolute, because later commands run in
+    other directories.
+    """
     wish = parse_pool(read_text(path), str(path))
     program = wish.pool.program
     if program is None or is_known_name(program):
@@ -125,7 +128,7 @@ def load_pool(path: Path) -> PoolFileWish:
 
 
 def parse_pool(text: str, name: str) -> PoolFileWish:
-    """The pool of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    """Return the pool of a YAML text; errors call it `name`. Raises PolicyError."""
     try:
         return PoolFile.model_validate(parse_yaml(text, name)).wish()
     except ValidationError as error:

@@ -1,7 +1,7 @@
 """Programs that lend GPUs over the network, read from YAML and checked.
 
-`templates/remote-gpu` has those that come with gpuops; a pool names one of them, or a file of your own. A file runs
-shell commands in guests: anyone who may write it may do there what the login for guests may.
+`templates/remote-gpu` has the programs that come with gpuops. A pool names one of them, or the path of another file.
+The file holds shell commands for guests: anyone who can write it can run commands there as the login for guests.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def known_programs() -> tuple[str, ...]:
 
 
 def is_known_name(text: str) -> bool:
-    """Whether the text is a name, as programs that come with gpuops have one; otherwise it is a path."""
+    """Whether the text has the form of a program's name; any other text is the path of a file."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -100,7 +100,7 @@ def load_program(name: str) -> RemoteProgram:
     """Return the program with this name, or from the file at this path. Raises PolicyError, UsageError."""
     if not is_known_name(name):
         path = Path(name)
-        if path.exists() and (opening := replaceable(path)) is not None:  # a book in a database may name any path
+        if path.exists() and (opening := replaceable(path)) is not None:  # other machines may write the book
             message = f"{path} is not used, for its scripts run in guests: {opening.why}"
             raise UsageError(message, hint=opening.fix)
         return parse_remote_gpu(read_text(path), name)

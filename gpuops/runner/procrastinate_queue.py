@@ -1,8 +1,8 @@
-"""The queue of runners on Procrastinate: jobs, locks, heartbeats and periodic turns are its own.
+"""The queue that runners share, built on Procrastinate: it provides the jobs, locks, heartbeats and periodic jobs.
 
-One job is one turn. Its lock is the vCenter, so that one turn of it runs at a time; its queue is the vCenter as well,
-so that a runner takes turns of vCenters that it knows alone. What a runner that was taken for dead says of a job that
-another one has by then is not written down.
+One job is one turn of a policy. The lock of the job is its vCenter, so that only one turn of a vCenter runs at a time.
+Its queue is the vCenter as well, so that a runner takes only turns of vCenters that it knows. If a runner was taken for
+dead and another one has its job, the first runner can no longer record how the job ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ANSWERS_S: Final = 10.0
 LOOK_S: Final = 2.0
 """How often it is looked for turns where PostgreSQL's notice of one was lost."""
 ENDS_S: Final = 3.0
-"""For so long a worker that lost the database waits for what it plays: then it begins anew, and takes turns again."""
+"""How long a worker that lost the database waits for its running turns; then it ends and is started anew."""
 AT_ONCE: Final = 64
 """Turns that one runner plays at a time: vCenters, each a process of its own."""
 LAST_RANK: Final = 9
@@ -56,8 +56,9 @@ _GRANT: Final = "a GRANT is missing: GRANT USAGE, CREATE ON SCHEMA public TO the
 _LOG: Final = logging.getLogger(__name__)
 
 
-# The row is locked before Procrastinate's function sees it: whoever comes second finds no such row, and does nothing.
-# A job that is given back is due at once, by no machine's clock; one that waits for the same turn takes its place.
+# The row is locked before Procrastinate's function changes it. If two runners settle one job, the second finds no row
+# and does nothing. A job that is given back is due at once (no scheduled time, so no machine's clock matters). If a job
+# for the same turn waits already, the given-back one ends as failed and the waiting one is run instead.
 _SETTLE: Final = """
 WITH held AS MATERIALIZED (
     SELECT id, queueing_lock FROM procrastinate_jobs j
@@ -116,18 +117,18 @@ class HeldTurn(NamedTuple):
 
 
 class OwnJobs(JobManager):
-    """Says what became of a job only where its runner still has it, in one statement."""
+    """Records the end of a job only if its runner still holds it; check and change are one SQL statement."""
 
     number: int | None = None
-    """Of the worker that runs; None = none ran yet."""
+    """Id of the worker that runs or ran last; None = none ran yet."""
 
     def __init__(self, connector: BaseConnector) -> None:
         super().__init__(connector)
         self.untold: list[Job] = []
-        """Jobs whose end the database did not take down: `rescue` offers them again."""
+        """Jobs whose end could not be written to the database; `rescue` offers them again."""
         self.takes_more = True
         self.sites: Callable[[], Sequence[str]] | None = None
-        """Whose turns are taken: the worker knows none, for they change while it runs. None = those it asks for."""
+        """Returns the sites whose turns are taken; they may change meanwhile. None = the worker's queues."""
 
     async def register_worker(self) -> int:
         self.number = await super().register_worker()
@@ -168,7 +169,7 @@ class OwnJobs(JobManager):
         with self._noted(job):
             await (self.give_back(job) if status is Status.ABORTED else self._settle(job, status=status.value))
 
-    async def retry_job(self, job: Job, *args: Any, **told: Any) -> None:
+    async def retry_job(self, job: Job, *args: Any, **options: Any) -> None:
         with self._noted(job):
             await self.give_back(job)
 
@@ -367,7 +368,7 @@ class ProcrastinateQueue:
         self._end_worker()
 
     def _end_worker(self) -> None:
-        """Ends it when nothing runs: until then it gives signs of life, for Procrastinate's gives none as it ends."""
+        """After `stop`, cancel the worker once no turn runs: a worker that is ending sends no signs of life."""
         if self._stopping and not self._playing and self._worker is not None:
             self._worker.cancel()
 
@@ -405,7 +406,7 @@ class ProcrastinateQueue:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What of the database's errors is told. Raises QueueAway."""
+        """Turn an error of the database inside the block into QueueAway, with a message for the admin."""
         try:
             yield
         except (ConnectorException, OperationalError, OSError) as error:

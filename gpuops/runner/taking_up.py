@@ -1,10 +1,12 @@
-"""What a runner believes of a target that the common database has and nobody plays.
+"""Decides which settings a runner accepts for a target that it knows only from the shared database.
 
-Whoever writes there must not have a password of this machine sent to an address of their choice, nor a command run. So
-of an address that this machine's configuration file names, under whatever target, that file's settings are taken; of
-another one only where `[fleet].vcenters` has its name, over TLS that is verified, and no command, proxy or receiver of
-notices that the row names. Nor are commands for guests run that the policies in the row name: those of this machine's
-own files are.
+Somebody who can write to the database must not be able to send a password of this machine to an address of their
+choice, or to run a command here:
+
+- If this machine's configuration file has a target with the same address, the settings of that target are used.
+- Otherwise the address must match `[fleet].vcenters` and TLS must be verified. Commands, proxy and receivers of notices
+  from the row are ignored.
+- Commands for guests in the policies of the row are removed; only those in this machine's own files are run.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def address_of(configured: Configuration, site: str) -> Address | None:
 
 
 def named_in(site: str, row: SharedTarget) -> Configuration:
-    """What the row says, which has that target. Raises TargetError, StateDamaged."""
+    """Return the configuration in the row. Raises TargetError, and StateDamaged if it lacks the target."""
     said = parsed_configuration(row.configuration, Path(f"the row of {site}"))
     if site not in said.targets:
         raise StateDamaged(f"the row of {site} in the database of runners has no such target", hint=HELP)
@@ -77,7 +79,7 @@ def _without_hooks(section: Any) -> Any:
 
 
 def believed(site: str, said: Configuration, configured: Configuration) -> str:
-    """The text of the configuration file by which this machine returns it. Raises Refused, TargetError."""
+    """Return the TOML configuration that this machine uses to return the site. Raises Refused, TargetError."""
     theirs, address = said.targets[site], address_of(said, site)
     if address is None:
         raise Refused(f"{site} is a simulated vCenter of another machine", hint=HELP)

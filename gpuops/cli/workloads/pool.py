@@ -28,7 +28,7 @@ Client = Annotated[
 
 
 def _time(option: str, text: str) -> timedelta:
-    """Return a time as it is typed. Raises UsageError that names the option."""
+    """Return the duration that was typed for this option. Raises UsageError with the option in its message."""
     from gpuops.config.pool_file import lease_time
 
     try:
@@ -38,12 +38,12 @@ def _time(option: str, text: str) -> timedelta:
 
 
 def _consent(question: str, yes: bool) -> Callable[[PoolAnswer], None]:
-    """Return a function that shows what would be done and asks, unless `--yes` was typed."""
+    """Return a function that shows the plan and asks for confirmation; with `yes` it does nothing."""
     from gpuops.cli.running import confirm
     from gpuops.report.workloads.pool import pool_answer_text
 
     def consent(planned: PoolAnswer) -> None:
-        if not yes:  # shown as applied: it is no dry run
+        if not yes:  # as applied: no line "dry run: nothing was changed"
             confirm(pool_answer_text(replace(planned, applied=True)), question)
 
     return consent

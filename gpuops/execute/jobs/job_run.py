@@ -3,14 +3,14 @@
 `gpuops job run` is one pass, to be called by a clock every few minutes; `rotate day` makes one that stops everything
 before its own work. A pass may be killed anywhere, and two may run at once:
 
-* that a container is about to be started is on disk (`BEGUN`) before its guest is asked, and the guest starts an
-  attempt of one name once;
-* that it was not started is on disk (`NOT_STARTED`) after its guest has promised to start that attempt never: a pass
-  that was about to, and is late or killed then, leaves nothing that runs on;
-* what became of its checkpoint is on disk (`STOPPING`) before it is stopped, and that it was asked for its end is noted
-  in its guest before it is: what it ends with then is not taken for its own end;
-* whatever a record leaves open is looked at in the guest before anything else is done;
-* each record is added behind the last one that was read: of two passes one loses, and leaves that job to the other.
+* `BEGUN` is on disk before the guest is asked to start a container. The guest starts each attempt name only once.
+* `NOT_STARTED` is on disk only after the guest has promised never to start that attempt. Another pass that was about to
+  start it, and comes late or is killed, leaves no container running.
+* `STOPPING`, with the result of the checkpoint, is on disk before the container is stopped. The guest notes the stop
+  request before the container gets it, so its exit code is not mistaken for the job's own end.
+* What the records leave open is looked up in the guest before anything else is done.
+* A record is added only directly after the last record that was read. Of two passes one fails to add its record, and
+  leaves that job to the other.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class JobPass:
             self.guests.clear(vm, job.attempt_name)
 
     def _followed(self, job: SubmittedJob) -> None:
-        """An attempt that may run: looked at, and what is found is kept."""
+        """Look at an attempt that may be running, record its state, and stop it if this pass stops jobs."""
         attempt, vm = job.attempt, vm_of(job, self.inventory)
         assert attempt is not None, "what runs was begun"
         if vm is None:

@@ -1,9 +1,9 @@
 """The passes over jobs that nights make: one called by a clock, and one before a return.
 
-Jobs keep no desktop waiting longer than that: a return gives all of them together, side by side, the time of one
-checkpoint, and none of the time that its desktops need to be back when they are due. What is left then, and whatever
-hangs in a guest or a database, is left behind (`bounded_work`): a job ends with its VM, which the return stops as every
-ML VM. Any error of a job is told, and the return goes on.
+Before a return, all jobs are stopped in parallel, within the time of one checkpoint. That time is cut short if the
+desktops would otherwise be back too late. After it the return no longer waits for a job, nor for a guest or database
+that hangs (`bounded_work`): the job ends when the return stops its VM, like every ML VM. Errors of jobs are reported,
+and the return continues.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms, vms_of
 CALLED_EVERY: Final = timedelta(minutes=5)
 """How often a clock is to call a pass: the next one may be too late for what this one leaves."""
 AT_ONCE: Final = timedelta(seconds=30)
-"""What a look at one guest, and the end of its container, take beside a checkpoint."""
+"""Time to look at one guest and to end its container, in addition to the checkpoint."""
 LOOK: Final = timedelta(seconds=60)
 """What a return gives to reading the jobs, and where they run."""
 _NEXT_TIME: Final = "its guest has not answered in time: the next pass looks at it"
@@ -149,7 +149,7 @@ def _to_stop(site: Site) -> tuple[_ToStop, ...]:
 
 
 def told_before_return(site: Site) -> None:
-    """The same for a return, which goes on whatever becomes of it."""
+    """Run `stop_before_return` and report what became of each job; an error is reported, never raised."""
     try:
         deeds = stop_before_return(site)
     except (NotConnected, StateDamaged):

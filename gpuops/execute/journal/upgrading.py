@@ -27,15 +27,15 @@ _NO_RIGHT: Final = "42501"
 _LOG: Final = logging.getLogger(__name__)
 _SITE_REQUESTS: Final = text("SELECT name, site FROM site_requests ORDER BY name")
 _ALEMBIC: Final = Lock()
-"""Alembic keeps what it is at in variables of its modules: in one process, one upgrade at a time."""
+"""Alembic keeps its context in module variables: a process runs one upgrade at a time."""
 _TURN_S: Final = 30
-"""What another thread's upgrade may take, whose database may be one that does not answer."""
+"""How long to wait for the upgrade of another thread: its database may not answer."""
 
 
 def bring_up(database: Database, contents: Contents) -> None:
-    """Makes and changes its tables where this gpuops has other ones. Raises StateDamaged; it stays open.
+    """Create or change the tables so that they have the revision of this gpuops. Raises StateDamaged.
 
-    Whoever comes while another process does it waits, and finds it done. What is cut off leaves all as it was.
+    The database stays open. While another process upgrades it, this one waits. An interrupted upgrade changes nothing.
     """
     with database.reading() as connection:
         is_there = database.revision(connection) == HEAD
@@ -44,7 +44,7 @@ def bring_up(database: Database, contents: Contents) -> None:
 
 
 def to_write(database: Database, contents: Contents, check: HasTables) -> Database:
-    """The same with its tables brought up, once `check` has let them pass; closed where that raises StateDamaged."""
+    """Return the database after its tables were checked and upgraded. Raises StateDamaged, and closes it then."""
     try:
         with database.reading() as connection:
             check(connection, database)
@@ -56,7 +56,7 @@ def to_write(database: Database, contents: Contents, check: HasTables) -> Databa
 
 
 def to_read(database: Database, check: HasTables) -> Database | None:
-    """The same as it is; None, and closed, where `check` finds none of its tables. Raises StateDamaged."""
+    """Return the database unchanged; if `check` finds no tables, close it and return None. Raises StateDamaged."""
     try:
         with database.reading() as connection:
             found = check(connection, database)
@@ -70,10 +70,10 @@ def to_read(database: Database, check: HasTables) -> Database | None:
 
 
 def upgrade(database: Database, contents: Contents) -> str | None:
-    """Do it, and return the revision that was there before; None if there was none. Raises StateDamaged.
+    """Upgrade the tables, and return the revision that they had; None if they had none. Raises StateDamaged.
 
-    What the database holds of features that gpuops no longer has is named once, by a warning in the log. Without a
-    configured log Python prints it on stderr, `--quiet` or not.
+    Rows of features that gpuops no longer has are dropped, and a warning in the log names them. Without a configured
+    log Python prints the warning on stderr, also with `--quiet`.
     """
     from alembic import command  # imported before the lock is taken: it takes a while
 
@@ -95,7 +95,7 @@ def upgrade(database: Database, contents: Contents) -> str | None:
 
 
 def statements(database: Database) -> str:
-    """The SQL that brings this PostgreSQL to the revision of this gpuops; "" = it has it. Nothing is changed.
+    """Return the SQL that upgrades this PostgreSQL database; "" if it is up to date. Changes nothing, closes it.
 
     Raises StateDamaged.
     """

@@ -1,1 +1,1 @@
-"""Carries out what a pool of lent GPUs asks for."""
+"""Runs the commands of `gpuops pool`: keeps the book of leases, sets up guests, and marks servers."""

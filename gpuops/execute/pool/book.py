@@ -59,14 +59,14 @@ class PoolBooks:
             return tuple(map(str, connection.scalars(query)))
 
     def read(self, name: str, ended: int = 0) -> LeaseBook | None:
-        """Return the book with its open leases, and so many that ended last; None = there is no such pool."""
+        """Return the book with its open leases and the `ended` newest closed ones; None = there is no such pool."""
         if self._database is None:
             return None
         with self._database.reading() as connection:
             return self._read(connection, name, ended)
 
     def foresee(self, name: str, decide: Decision, look: Look) -> tuple[LeaseBook | None, LeaseBook]:
-        """Return the result of `change`; nothing is written."""
+        """Return the book before and after, as `change` does; writes nothing. Raises what `decide` or `look` raises."""
         before = self.read(name)
         after = decide(before)
         if self._database is not None:
@@ -75,8 +75,11 @@ class PoolBooks:
         return before, after
 
     def change(self, name: str, decide: Decision, look: Look) -> tuple[LeaseBook | None, LeaseBook]:
-        """Return the book before and after. `decide` is called with the book while nobody else changes one of this
-        vCenter; its result is durable when this returns. If it or `look` raises, nothing is changed."""
+        """Change the book, and return it before and after.
+
+        While `decide` runs, no other process changes a pool of this vCenter. The change is on disk when this returns.
+        If `decide` or `look` raises, nothing is changed.
+        """
         with self._to_write().writing() as connection:
             alone(connection, self._vcenter)
             before = self._read(connection, name, 0)
@@ -108,8 +111,8 @@ class PoolBooks:
 
     def _others(self, connection: Connection, name: str) -> tuple[LeaseBook, ...]:
         """Return the books of all other pools of this vCenter, with their open leases."""
-        mine = (pools_table.c.vcenter == self._vcenter, pools_table.c.name != name)
-        names = connection.scalars(select(pools_table.c.name).where(*mine)).all()
+        is_other = (pools_table.c.vcenter == self._vcenter, pools_table.c.name != name)
+        names = connection.scalars(select(pools_table.c.name).where(*is_other)).all()
         return tuple(book for other in names if (book := self._read(connection, other, 0)) is not None)
 
     def _read(self, connection: Connection, name: str, ended: int) -> LeaseBook | None:

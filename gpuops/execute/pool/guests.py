@@ -35,12 +35,12 @@ class PoolGuests:
     site: Site
     inventory: Inventory
     book: LeaseBook
-    """As it was last written, with the leases that were closed by this command."""
+    """The book as last written, including the leases that this command closed."""
     failed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def do_work(self, books: PoolBooks) -> None:
-        """Revoke what is over, and grant what is lent. Raises NotConnected, StateDamaged."""
+        """Cut off clients whose leases are over, then set up new ones. Raises NotConnected, Locked, StateDamaged."""
         if self.book.pool.program is None:
             return
 
@@ -56,7 +56,7 @@ class PoolGuests:
             self._try(f"lease {lease.id} of {lease.client}", partial(self._enable, lease.id, write))
 
     def healths(self) -> tuple[ServerHealth, ...]:
-        """Ask the servers that may live. Raises NotConnected: a lost vCenter says nothing about a server."""
+        """Return the health of each server that is not dead, by its hook. Raises NotConnected."""
         if self.book.pool.program is None:
             return ()
         living = (ServerState.SERVING, ServerState.DRAINING)
@@ -105,7 +105,7 @@ class PoolGuests:
         for share in lease.shares:
             revoke = partial(self._revoke_share, id, share.server, share.gpu)
             self._try(f"lease {id} of {lease.client}", revoke)
-        self._leave(lease)
+        self._clear_client(lease)
         if len(self.failed) == failed:
             write(lambda book: lending.cut_off(book, id, self.site.clock()))
 
@@ -119,7 +119,8 @@ class PoolGuests:
             program = load_program(self.book.pool.program or "")
             self._run(vm, guest_scripts.revoke_in_server(program, lease, gpu, address))
 
-    def _leave(self, lease: GpuLease) -> None:
+    def _clear_client(self, lease: GpuLease) -> None:
+        """Clear the guest of the client. A failure is only a warning: the servers cut the client off."""
         try:
             client = self._running(lease.wish.client_uuid, lease.client)
             self._run(client, guest_scripts.revoke_in_client(load_program(self.book.pool.program or ""), lease.id))
@@ -132,7 +133,7 @@ class PoolGuests:
         try:
             action()
         except (NotConnected, Locked, StateDamaged):
-            raise  # nothing more can be done, or be written down
+            raise  # vCenter or the book cannot be reached: the next guest would fail too
         except GpuopsError as error:
             # most errors of guests begin with the name of the VM
             self.failed.append(error.line if error.line.startswith(f"{subject}: ") else f"{subject}: {error.line}")

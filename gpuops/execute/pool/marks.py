@@ -15,9 +15,9 @@ from gpuops.plan.pool.members import lends
 
 
 def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> tuple[str, ...]:
-    """Mark every server that lends with the name of its pool, and return a warning for each that is not marked.
+    """Mark every server that lends with the name of its pool, and return a warning for each that could not be marked.
 
-    Call it before a client is let in: a night asks for the mark once more just before it suspends. Raises NotConnected.
+    Call it before clients are set up: `rotate night` reads the mark again just before it suspends. Raises NotConnected.
     """
     marks = {server.uuid: book.pool.name for server in book.servers if lends(server, book)}
     return tuple(_marked(marks, book.pool.name, inventory, vcenter))
@@ -26,7 +26,7 @@ def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> tup
 def unmark_servers(
     servers: Iterable[PoolServer], book: LeaseBook, inventory: Inventory, vcenter: Vcenter
 ) -> tuple[str, ...]:
-    """Clear the mark of these servers, but for those that lend by this book; warnings as in `mark_servers`.
+    """Clear the mark of these servers, except those that lend in this book; return warnings as `mark_servers` does.
 
     Call it once clients are cut off. Raises NotConnected.
     """

@@ -41,8 +41,8 @@ from gpuops.plan.pool.reclaim import Reclaim
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
 
 MOST_AGE: Final = timedelta(minutes=10)
-"""Readings of vCenter and of servers that are older decide nothing: a process that stood still for an hour would break
-leases by them. A person who is asked has that long to answer."""
+"""No decision uses readings of vCenter and of servers that are older: a process that was stopped for an hour would
+break leases by an old state. A person who is asked for consent must answer within this time."""
 PoolConsent = Callable[[PoolAnswer], None]
 """Called with what would be taken from clients, or deleted; if it raises, nothing is changed."""
 Decide = Callable[[LeaseBook | None], tuple[LeaseBook, tuple[Rejection, ...]]]
@@ -183,7 +183,7 @@ def _called(name: str | None, site: Site, verb: str) -> _PoolCall:
 
 @dataclass(frozen=True, slots=True)
 class _PoolCall:
-    """One command on its way."""
+    """One command, with the moment when it began and the one reading of vCenter that it decides by."""
 
     site: Site
     pool: str
@@ -193,7 +193,10 @@ class _PoolCall:
 
     @staticmethod
     def of(pool: str, site: Site, verb: str, tags: bool) -> _PoolCall:
-        """Raises Refused where the clocks differ: machines that share a book would end each other's leases."""
+        """Return the command with a new reading of vCenter. Raises Refused if the clocks differ.
+
+        Machines that share a book would otherwise end leases too early or too late.
+        """
         began = site.clock()
         inventory = site.vcenter.inventory()
         ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None

@@ -1,7 +1,7 @@
-"""The tables of pools, in an SQLite file of their own beside the journal or in the journal's PostgreSQL.
+"""The tables of pools: in their own SQLite file next to the journal, or in the journal's PostgreSQL.
 
-One row a pool and one a lease. Who changes a pool reads and writes it in one transaction that nobody else is in: of two
-runners the second decides on what the first has written.
+There is one row for each pool and one for each lease. A change reads and writes a pool in one transaction, and only one
+such transaction runs at a time: of two commands the second decides on what the first has written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuops.execute.migrations import Contents
 
 FILE_NAME: Final = "pools.sqlite"
 SCHEMA_VERSION: Final = 1
-"""One more for other JSON in a row, with a revision (`execute/migrations`) that writes it."""
+"""Increase it when the JSON of a row changes, and add a revision (`execute/migrations`) that converts the rows."""
 _TOLD: Final = {
     "keeps": "book of pools",
     "hint": "nothing is lent without it: free the disk, start the server, or bring the book back from a backup",
@@ -52,12 +52,12 @@ leases_table = Table(
 
 
 def made_database(state_dir: Path, url: str) -> Database:
-    """To write into: its tables are made, or made those of this version. Raises UsageError, StateDamaged."""
+    """Return the database for writing, with its tables created or upgraded. Raises UsageError, StateDamaged."""
     return to_write(_opened(state_dir, url), Contents.POOLS, _has_tables)
 
 
 def found_database(state_dir: Path, url: str) -> Database | None:
-    """To read from: nothing is made or changed. None = there is none. Raises UsageError, StateDamaged."""
+    """Return the database for reading, unchanged; None = there is none. Raises UsageError, StateDamaged."""
     if not url and not os.path.lexists(state_dir / FILE_NAME):
         return None
     return to_read(_opened(state_dir, url), _has_tables)

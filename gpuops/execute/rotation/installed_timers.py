@@ -1,4 +1,4 @@
-"""Reads the timers and cron lines of gpuops that are installed on this machine, where the role's files belong."""
+"""Reads the timers and cron lines of gpuops on this machine, from where the Ansible role installs them."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ class LeaseState(StrEnum):
     """The state of a lease."""
 
     ASKED = "asked"
-    """Of an earlier gpuops, which kept requests: the first change of the book ends it."""
+    """A request that an earlier gpuops kept: the first change of the book closes it."""
     WAITING = "waiting"
-    """As ASKED."""
+    """A request that an earlier gpuops promised a begin: closed in the same way."""
     LENT = "lent"
     ENDING = "ending"
-    """It ends at `ends_at`, or that has passed and its client is not cut off yet."""
+    """It is taken back and ends at `ends_at`; after that moment: its client is still to be cut off."""
     ENDED = "ended"
     BROKEN = "broken"
     """A server of it died, or no longer serves it."""
@@ -42,7 +42,7 @@ class ServerState(StrEnum):
     """It lends nothing new; its leases end within the grace period."""
     DEAD = "dead"
     LEAVING = "leaving"
-    """Of an earlier gpuops, which stopped programs first: the first change of the book drops it."""
+    """A server that an earlier gpuops was removing: the first change of the book removes it."""
 
 
 @stored_as("ServerGpu", index="index", memory_mib="memory_mib")
@@ -75,7 +75,7 @@ class PoolServer:
     """Name of that host's cluster; empty = none, or unknown."""
     state: ServerState = ServerState.SERVING
     because: str = ""
-    """Why it is dead; empty = its VM does not run."""
+    """Why it is dead, such as `was reported dead`; empty for a dead server = its VM does not run."""
 
 
 @stored_as("LentShare", server="server", gpu="gpu", memory_mib="memory_mib")
@@ -131,7 +131,7 @@ class GpuLease:
     """Never None for a lease that is lent or ending."""
     shares: tuple[LentShare, ...] = ()
     enabled: bool | None = False
-    """Whether its client is set up; None = unknown: while guests are being set up or cut off."""
+    """Whether its client can use the shares; None = unknown, from the first hook of a change until the last one."""
     because: str = ""
     """Why it ended, broke, or is taken back."""
 
@@ -146,7 +146,7 @@ class GpuLease:
 
     @property
     def open(self) -> bool:
-        """Whether gpuops has anything left to do for it."""
+        """Whether it holds shares, or is a request of an earlier gpuops that is still to be closed."""
         return self.state in (LeaseState.ASKED, LeaseState.WAITING) or self.holds
 
     def has_shares_of(self, server: str) -> bool:
@@ -210,7 +210,7 @@ class LeaseBook:
     pool: LendingPool
     servers: tuple[PoolServer, ...] = ()
     leases: tuple[GpuLease, ...] = ()
-    """By the moment when they began, then by id. Closed ones may be left out."""
+    """Sorted by `asked_at`, then by id. A book that was read has closed leases only if they were requested."""
 
     def server(self, name: str) -> PoolServer | None:
         return next((server for server in self.servers if server.name == name), None)

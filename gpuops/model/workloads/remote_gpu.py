@@ -1,4 +1,4 @@
-"""A program that lends GPUs over the network: its hooks, as a file of `templates/remote-gpu` has them."""
+"""A program that carries CUDA calls over the network: its hooks and ports, read from a YAML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RemoteProgram:
     health: str
     """Exits with 0 while the server can serve, and prints `lease LEASE GPU MIB` for each share that it serves."""
     first_port: int
-    """Each share that a server lends has a port of its own, from this one on."""
+    """The first of the `ports` consecutive ports of a server; each share that it lends has its own port."""
     ports: int
     most_shares: int | None = None
     """Of one lease; None = any number."""

@@ -133,7 +133,7 @@ def _last_starts(contact: Contact, catalog: Catalog) -> Observations:
 
 
 def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Observations:
-    """The start of a VM, predicted as if it were to come, beside where the VM is."""
+    """Predict the last start of a VM as if it had not happened yet, and compare that with where the VM is now."""
     before, step = release(replace(vm, power=PowerState.OFF), after), PowerOnVm(vm.ref, host.ref)
     prediction = predict(step, before, catalog)
     if prediction is None or not prediction.gpus or not vm.vgpus:

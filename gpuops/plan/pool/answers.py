@@ -22,7 +22,7 @@ class PoolAnswer:
     about: str | None = None
     """Id of the lease that was asked for."""
     failed: tuple[str, ...] = ()
-    """What failed in guests, or at marks; the book still has it to do."""
+    """Hooks that failed in guests, and marks that could not be cleared; the next command tries them again."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -7,7 +7,7 @@ In a guest the files of a pool lie in `~/.gpuops-pool`, which only the guest's u
     client  LEASE/            the working directory of `grant` and `revoke` for one lease; `grant` writes `env` there
             env               link to the `env` of the newest lease
     both    ended/LEASE.GPU   or LEASE: it was revoked here and is not granted again. Kept for a day: a gpuops that
-                              stood still may go on with a lease that another machine has ended since
+                              was stopped may try to grant a lease that another machine has ended since
 
 Hooks have LEASE, and:
 
@@ -46,7 +46,7 @@ _BEGIN: Final = (
     f'umask 077; cd "${{HOME:?}}" || exit 1; mkdir -p {HOME} && cd {HOME} || exit 1',
 )
 _LOCK: Final = 'exec 9> lock; flock -w 60 9 || { echo "another run keeps the lock of this guest"; exit 1; }'
-"""Until a script has ended no other one changes what lies there."""
+"""Only one script at a time changes the files in `HOME`. It waits for another one for at most 60 seconds."""
 
 
 def grant_in_server(
@@ -167,7 +167,7 @@ def _not_ended(own: str) -> str:
 
 
 def _ended(own: str) -> str:
-    """Comes last: a full disk does not keep anybody from being cut off."""
+    """Return the line that records the revocation. It comes last, so that a client is cut off even on a full disk."""
     return f"mkdir -p ended && find ended -type f -mtime +0 -exec rm -f {{}} + && : > ended/{own}"
 
 

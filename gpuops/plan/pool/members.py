@@ -1,4 +1,4 @@
-"""Which VMs are the servers and clients of a pool, and what of vCenter its book has to know."""
+"""Checks the VMs that are to be servers or clients of a pool, and updates its book with what vCenter shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health of servers, compared with the book: leases that are lost, shares that nobody is lent, and too much use.
+"""Compares the health of servers with the book: leases no longer served, shares not lent, clients over their share.
 
 Guests are asked before the book is changed, while other commands may lend and return: so a lease is lost only if it was
 set up before the guests were asked, and is still.

@@ -42,7 +42,7 @@ _RENDER_HINT: Final = "gpuops rotate timers --policy FILE prints calls that do"
 
 @dataclass(frozen=True, slots=True)
 class InstalledCalls:
-    """The calls of one half that one place has."""
+    """The calls of one half of a rotation in one systemd timer or one line of a cron file."""
 
     half: Half
     place: str
@@ -56,11 +56,11 @@ class InstalledCalls:
     policy_file: str | None = None
     """The argument of `--policy` as the call has it; None = the call has no `--policy`."""
     unreadable: str = ""
-    """The expression that cannot be compared; then there are no `minutes`."""
+    """The calendar expression that could not be parsed; `minutes` is then empty. Empty if it was parsed."""
 
 
 def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone: tzinfo) -> Iterator[InstalledCalls]:
-    """The calls of a timer of systemd with its service, both as text with their drop-ins."""
+    """Yield the calls of a systemd timer; `timer` and `service` are their texts with drop-ins."""
     command = next(iter(reversed(_read_values(service, "ExecStart"))), "")
     words = [word.replace("%%", "%").replace("$$", "$") for word in _split_words(command)]
     is_by_timer, policy_file = "--by-timer" in words, _policy_file(words)
@@ -69,11 +69,11 @@ def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone
         repeating = ", ".join(f"{key}={value}" for key in _REPEATING for value in _read_values(timer, key))
         yield InstalledCalls(half, place, (), machine_zone, is_by_timer, policy_file, repeating)
     for calendar in calendars:
-        found = read_calendar(calendar)
-        minutes, zone = found if found is not None else ((), None)
+        times = read_calendar(calendar)
+        minutes, zone = times if times is not None else ((), None)
         yield InstalledCalls(
             half, place, minutes, ZoneInfo(zone) if zone else machine_zone, is_by_timer, policy_file,
-            "" if found is not None else calendar,
+            "" if times is not None else calendar,
         )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def calls_of_crontab(place: str, text: str, machine_zone: tzinfo, *, has_cron_tz
 
 
 def read_calendar(text: str) -> tuple[tuple[int, ...], str | None] | None:
-    """The minutes of the week and the zone of an `OnCalendar=`; None = another form, or no such zone."""
+    """Return the minutes of the week and the zone of an `OnCalendar=`; None = unknown form, or no such zone."""
     match = _CALENDAR.fullmatch(text.strip())
     if match is None or (match["zone"] and _zone(match["zone"]) is None):
         return None
@@ -117,7 +117,7 @@ def read_calendar(text: str) -> tuple[tuple[int, ...], str | None] | None:
 
 
 def read_cron(fields: str) -> tuple[int, ...] | None:
-    """The minutes of the week of a line's five fields, or of a name for them; None = another form."""
+    """Return the minutes of the week of five cron fields or a name such as `@daily`; None = unknown form."""
     five_fields = _CRON_NAMES.get(fields, fields).split()
     if len(five_fields) != 5:
         return None

@@ -1,5 +1,5 @@
-"""Why the marker of a VM that the journal does not know is not believed: the VM is a copy, or the policy does not cover
-it. `taken_vms.py` asks."""
+"""Finds reasons not to trust the marker of a VM that the journal does not know: the VM is a copy, or the policy does
+not cover it. Called by `taken_vms.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KnownNight:
 
 
 class Doubt(NamedTuple):
-    """Why a marker is not believed, and the command for whoever knows better; both empty = it is believed."""
+    """Why a marker is not trusted, and the command that overrides this; both empty = it is trusted."""
 
     reason: str
     command: str
@@ -39,7 +39,7 @@ BELIEVED: Final = Doubt("", "")
 def nights_known(originals: Iterable[Original]) -> dict[str, KnownNight]:
     """Return the nights that the journal knows, by name.
 
-    A night of which the journal has only what markers tell is not known: the journal does not have its other VMs.
+    A night that the journal knows only from markers is left out, because the journal lacks its other VMs.
     """
     by_name: dict[str, list[Original]] = defaultdict(list)
     for original in originals:

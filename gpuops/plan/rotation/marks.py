@@ -1,7 +1,7 @@
-"""The request `RotateMark`: set or clear the mark of desktops' owners, or the opt-out, that a policy asks for.
+"""The request `RotateMark`: set or clear the owner's mark, or the opt-out, of a policy on its desktops.
 
-Both are custom attributes that people set on VMs; a night only reads them. A mark of another value is another owner's:
-it is neither overwritten nor cleared.
+Both are custom attributes that people set on VMs; `rotate night` only reads them. An attribute with another value
+belongs to another owner: gpuops neither overwrites nor clears it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class RotateMark:
         return f"{mark} is set already" if present else None
 
     def _is_another_value(self, vm: Vm, mark: Mark, attribute: str) -> bool:
-        """Whether it carries the attribute with a value that is not the one that is meant."""
+        """Return whether the attribute has another value than the one that this request sets or clears."""
         present, meant = vm.attributes.get(attribute, ""), mark.value or (self.value if self.clear else None)
         return bool(present) and meant is not None and present != meant
 
@@ -173,7 +173,7 @@ def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
 
 
 def _summarize_reasons(left: Collection[Choice]) -> Iterator[str]:
-    """Each reason once, with its VM or how many they are."""
+    """Yield each reason once, after the name of its only VM or the number of its desktops."""
     names: dict[str, list[str]] = {}
     for choice in left:
         names.setdefault(choice.reason, []).append(choice.subject)

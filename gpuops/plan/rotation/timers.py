@@ -28,7 +28,7 @@ from gpuops.model.nights.runners import Half
 from gpuops.model.window import Night, Weekday, Window
 
 EVERY_MINUTES: Final = 10
-"""How often a half is called in its hours: as often as a runner plays it."""
+"""Minutes between two calls of a half during its hours; runners use the same interval."""
 YEAR: Final = timedelta(days=371)
 """How far ahead the nights are computed: a year and a few days, so that every clock change of a year is included."""
 _LOOK_BACK: Final = timedelta(days=10)
@@ -61,7 +61,7 @@ class CallLine:
 
     @property
     def cron(self) -> str:
-        """The five fields of a line (crontab(5)); its zone is said by `CRON_TZ` before it."""
+        """The five time fields of a crontab line (crontab(5)); a `CRON_TZ` line before it sets the zone."""
         numbers = sorted((day + 1) % 7 for day in self.weekdays)  # cron counts from Sunday
         days = "*" if len(numbers) == 7 else _format_ranges(numbers, "0123456", "-")
         hours = "*" if len(self.hours) == 24 else _format_ranges(self.hours, list(map(str, range(24))), "-")
@@ -99,8 +99,9 @@ def render_timers(policy: Policy, now: datetime, machine_zone: tzinfo, *, has_cr
 def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None) -> dict[Half, tuple[CallLine, ...]]:
     """Return the calls that the windows of the policy need in the year from now on.
 
-    In the zones of the windows, or with `machine_zone` in the machine's own hours, for a cron that knows no other zone:
-    its lines then cover the hours of summer and of winter. Raises UsageError for a policy without windows.
+    The lines are in the zones of the windows. With `machine_zone` they are in that zone, for a cron that does not read
+    `CRON_TZ`; they then hold the calls of summer time and of winter time together. Raises UsageError for a policy
+    without windows.
     """
     if not policy.windows:
         raise UsageError(
@@ -152,13 +153,15 @@ def nights_ahead(windows: Iterable[Window], now: datetime, before: timedelta = _
 
 
 def _minutes_between(begins: datetime, ends: datetime, zone: tzinfo) -> frozenset[int]:
-    """The minutes of the week at which calls are made in this span: its first one, and each full ten minutes after it,
-    by clocks in the zone."""
+    """Return the minutes of the week, in the zone's clock time, at which calls are made in this span.
+
+    They are its first minute and every full ten minutes after it: 20:05 to 20:30 gives 20:05, 20:10 and 20:20.
+    """
     local = begins.astimezone(zone)
     length = int((ends - begins) / _MINUTE)
     if length >= _WEEK_MINUTES or local.utcoffset() == ends.astimezone(zone).utcoffset():
         return _minutes_of_span(minute_of_week(local), min(length, _WEEK_MINUTES))
-    found, moment = set(), begins  # clocks change in it: they are read again at each call
+    found, moment = set(), begins  # the UTC offset changes: convert each call on its own
     while moment < ends:
         minute = minute_of_week(moment.astimezone(zone))
         found.add(minute)

@@ -1,4 +1,4 @@
-"""Whether this vCenter is the one in which the nights of the journal took their VMs, by what it shows of them. Pure.
+"""Judges by the VMs of open nights whether this vCenter is the one of the journal, or a copy of it. Pure.
 
 A journal is kept by the instance uuid of its vCenter, and a copy of vCenter has the same one: a lab made from a backup,
 the twin of a disaster recovery. A return that believed a copy would see every desktop run there, close the night, and
@@ -16,7 +16,7 @@ The evidence:
   earlier than it, or prove nothing. An unknown moment contradicts only if the task history has no task of the night.
 - The night's marker on the VM proves that this vCenter, or the one it was copied from, saw the night. Such a VM never
   contradicts. A revert to a snapshot changes the moments and keeps the marker.
-- The task history of vCenter holds the night's own task. It is read only for a VM that contradicts without such a task.
+- The task history of vCenter holds the night's own task. It is read only where its answer could change the verdict.
 - Address and certificate also change in healthy vCenters, so they are not used.
 
 Example: the night suspended vdi-07 at 20:14. Here it runs, has no marker, was last suspended on Monday, and the task
@@ -43,7 +43,7 @@ _NOT_TOUCHED: Final = "it is not touched, and its night stays open"
 
 
 class Evidence(StrEnum):
-    """What a VM of a night says about the vCenter that shows it."""
+    """Whether a VM of a night, as this vCenter shows it, agrees with the journal."""
 
     AGREES = "agrees"
     SILENT = "silent"
@@ -83,8 +83,8 @@ class Witness:
         read already."""
         if self.has_task is not None:
             return None
-        without = Witness(self.original, self.vm, has_task=False)
-        return moment_of_night(self.original) if without.evidence is Evidence.CONTRADICTS else None
+        without_task = Witness(self.original, self.vm, has_task=False)
+        return moment_of_night(self.original) if without_task.evidence is Evidence.CONTRADICTS else None
 
     @property
     def reason(self) -> str:
@@ -161,7 +161,7 @@ def is_another_vcenter(originals: Iterable[Original], inventory: Inventory) -> b
 
 
 def another_vcenter(originals: Iterable[Original], inventory: Inventory) -> Rejection:
-    """Why no night begins in another vCenter than that of the open nights."""
+    """Return the rejection of a new night because this may be a copy of the vCenter of the open nights."""
     names = [original.name for original in originals if original.contradiction]
     return Rejection(
         inventory.vcenter,
@@ -194,7 +194,7 @@ def moment_of_night(original: Original) -> datetime | None:
 
 
 def _may_be_resumed(witness: Witness) -> bool:
-    """Whether it is a desktop that does not run: bringing it back loses nothing, wherever that is."""
+    """Return whether it is a desktop that is not running: resuming it loses nothing, even in a copy."""
     return witness.original.role is not Role.ML and witness.vm is not None and not witness._is_running
 
 

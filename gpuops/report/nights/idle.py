@@ -16,8 +16,8 @@ from gpuops.report.text import count, visible
 
 SESSION_SOURCES: Final = frozenset({Source.SESSIONS, Source.BROKER, Source.COMMAND})
 LONG_S: Final = 3300
-"""Of desktops idle for so long 18 %, and for 15 minutes 49 %, are in use in the made-up office `readers`
-(python -m tests.bench replay)."""
+"""Idle seconds that count as long. In the simulated office `readers`, 18 % of the desktops that are idle for this
+long are in use, and 49 % of those idle for 15 minutes (python -m tests.bench replay)."""
 _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
 
@@ -43,7 +43,7 @@ def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool
 
 
 def _worth(judged: Sequence[JudgedVm]) -> Iterator[Shown]:
-    """Say how often a verdict is false that no source of sessions has a say in."""
+    """Yield a warning with the error rate of idle verdicts that require no session source."""
     alone = [each.verdict for each in judged if each.verdict.use is Use.IDLE and not _knows_sessions(each)]
     if alone:
         is_long = all((verdict.idle_for_s or 0) >= LONG_S for verdict in alone)

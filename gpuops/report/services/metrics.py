@@ -61,7 +61,8 @@ class Family:
     is_counter: bool = False
 
     def metric(self, vcenter: str, samples: Samples) -> Metric | None:
-        """None = there is none. Of samples that cannot be told apart, for two hosts have one name, there is none."""
+        """Return the family with its samples; None without any. Samples with equal labels and unequal values (two
+        hosts with one name) are left out."""
         found: dict[Values, float | None] = {}
         for labels, value in samples:
             found[labels] = value if found.setdefault(labels, value) == value else None

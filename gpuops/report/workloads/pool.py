@@ -114,7 +114,7 @@ def _lease_words(lease: GpuLease) -> str:
 
 
 def pools_document(pools: tuple[ShownPool, ...]) -> Document:
-    """Return the same for programs."""
+    """Return pools, servers, GPUs and leases as a JSON document."""
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "pool-show",
@@ -135,7 +135,7 @@ def pools_document(pools: tuple[ShownPool, ...]) -> Document:
 
 
 def pool_answer_document(answer: PoolAnswer, kind: str) -> Document:
-    """Return the same for programs; `kind` is the document's."""
+    """Return what a command did as the JSON document of this `kind`."""
     about = answer.after.lease(answer.about) if answer.about is not None else None
     leases = (*answer.leases, about) if about is not None and about not in answer.leases else answer.leases
     return {
@@ -146,7 +146,10 @@ def pool_answer_document(answer: PoolAnswer, kind: str) -> Document:
         "changed": answer.changed,
         "deleted": answer.deleted,
         "lease": answer.about,
-        "rejections": [{"subject": no.subject, "reason": no.reason, "next": no.hint} for no in answer.rejections],
+        "rejections": [
+            {"subject": refusal.subject, "reason": refusal.reason, "next": refusal.hint}
+            for refusal in answer.rejections
+        ],
         "servers": [_server(server) for server in answer.servers],
         "gone": [server.name for server in answer.removed_servers],
         "leases": [_lease(lease) for lease in leases],
@@ -178,7 +181,9 @@ def _lease(lease: GpuLease) -> dict[str, Any]:
         "memory_mib": lease.wish.memory_mib,
         "asked_at": lease.asked_at.isoformat(),
         "ends_at": lease.ends_at.isoformat() if lease.ends_at is not None else None,
-        "shares": [{"server": one.server, "gpu": one.gpu, "memory_mib": one.memory_mib} for one in lease.shares],
+        "shares": [
+            {"server": share.server, "gpu": share.gpu, "memory_mib": share.memory_mib} for share in lease.shares
+        ],
         "enabled": lease.enabled,
         "because": lease.because,
     }

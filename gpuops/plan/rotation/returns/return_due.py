@@ -1,7 +1,8 @@
-"""Whether a return that a timer calls has anything to do yet. Pure; `execute` asks before it takes the lock.
+"""Decides whether a `rotate day` that a timer calls must begin its return yet. Pure.
 
-A timer calls in the hours of a week, and some of them are hours of an open window: on the weekday of a holiday, or
-where the clocks of the machine and those of the policy change on different days. A return would then end the night.
+Timers repeat every week, so some calls come while a window is open: on the weekday of a holiday, or where the clocks of
+the machine and those of the policy change on different days. Such a call would end the night. `execute` therefore asks
+here before it takes the lock.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime
 from gpuops.plan.rotation.taken_vms import vms_of
 
 _BETWEEN_CALLS: Final = timedelta(minutes=10)
-"""A timer calls so often: a return that is due before the next call begins with this one."""
+"""Time between two calls of a timer. If a return is due before the next call, this call begins it."""
 
 
 def open_nights(
     policy: Policy | None, originals: Iterable[Original], over: Collection[str], now: datetime
 ) -> tuple[Night, ...]:
-    """Return the open nights for whose end a return called by a timer waits; empty if a return is due, or none is open.
+    """Return the open nights that a `rotate day` called by a timer must not end yet; empty if a return may begin.
 
     A return is due as soon as it is due for one VM that is away: at `returns_from` of its night, by the policy of that
     night, or by `policy` if that is unknown; at once if no window of that policy has the night, or if the return of the

@@ -3,9 +3,10 @@ hangs. `bounds.py` and `day.py` call it, and `execute` where a return finds the 
 
     deadline - (rounds of stops x (checkpoint grace + stop) + rounds of resumes x resume x 1.5 + 5 min), 45 min at least
 
-Stop and resume are what 99 of 100 took here so far. A round is as many operations as may be in flight at once: on the
-host, on a datastore and in all; the limit that needs the most rounds decides. All ML VMs stop before the first desktop
-resumes, so every host waits for all of them. Where the policy wants a canary, one desktop comes first, alone.
+`stop` and `resume` are 99th percentiles of what was measured. A round is as many operations as may be in flight at
+once: on the host, on a datastore and in all; the limit that needs the most rounds decides. All ML VMs stop before the
+first desktop resumes, so every host waits for all of them. Where the policy wants a canary, one desktop comes first,
+alone.
 
 Example: 10 desktops of a host, 4 at once, 3 minutes each; 2 ML VMs that stop at once within 10 minutes, checkpoints
 included. Rounds of resumes: 3. Kept: 10 + 3 x 3 x 1.5 + 5 = 28.5 minutes, so 45.
@@ -29,7 +30,7 @@ from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
 Key = TypeVar("Key", bound=tuple[str, str, str])
 
 ENOUGH_MEASURED: Final = 20
-"""With so many measurements on one host, these are used; with fewer, those of all hosts."""
+"""From this number of measurements of one host on, only these are used; with fewer, those of all hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,9 @@ class Durations:
         return _p99(here if len(here) >= ENOUGH_MEASURED else self._everywhere(kind), otherwise)
 
     def at_most_s(self, kind: str, host: str | None, unmeasured_s: float) -> float:
-        """The seconds that no such step is expected to exceed: those that a night counts with, and half as much again.
+        """Return the seconds that no such step is expected to exceed: 1.5 times the 99th percentile.
 
-        A few measurements bound nothing: with fewer than 20, `unmeasured_s` at least is counted with.
+        With fewer than 20 measurements, the percentile counts as `unmeasured_s` at least.
         """
         here = self.seconds.get((kind, host or ""), ())
         known = here if len(here) >= ENOUGH_MEASURED else self._everywhere(kind)
@@ -114,7 +115,7 @@ class ReturnTime:
     deadline: datetime
 
     def of(self, host: str | None, load: Load) -> datetime:
-        """From this moment on nothing is taken on the host; in UTC, on the second."""
+        """Return when the return must begin; from then on nothing is taken on the host. UTC, whole seconds."""
         return (self.deadline - self.reserve(host, load)).replace(microsecond=0)
 
     def reserve(self, host: str | None, load: Load) -> timedelta:
@@ -178,9 +179,9 @@ def waits_until(policy: Policy | None, now: datetime) -> datetime:
 
 
 def night_due(policy: Policy, originals: Iterable[Original], now: datetime) -> Night | None:
-    """The night whose desktops are due next; where all are overdue, the last of them. None = no window says when.
+    """Return the night whose desktops are due next, or the latest one if all are overdue; None = no window has it.
 
-    Of the nights that originals are still away for; where none is, of those of the policy that have opened.
+    If desktops are away, only their nights are considered. Otherwise these are the latest opened night of each window.
     """
     away = [each for each in originals if each.role is not Role.ML and not (each.returned or each.given_up)]
     found = {night for each in away for night in nights_called(each.night, each.policy or policy)}
@@ -193,8 +194,10 @@ def night_due(policy: Policy, originals: Iterable[Original], now: datetime) -> N
 
 
 def nights_called(name: str, policy: Policy) -> list[Night]:
-    """The nights of that name under the policy; for a date alone those of the day, if none is called so. None where the
-    name is that of a night without a window."""
+    """Return the policy's nights with this name; if none has it and the name is a date, all nights of that date.
+
+    Empty if no window has the night: `rotate night` was run without windows, or the windows have changed.
+    """
     day_text, _, clock = name.partition("T")
     try:
         day = date.fromisoformat(day_text)
@@ -209,7 +212,7 @@ HANGS_AFTER: Final = timedelta(minutes=20)
 HANGS_AFTER_DUE: Final = timedelta(minutes=5)
 """The same for a night whose return must begin."""
 FINISHES_WITHIN: Final = timedelta(minutes=15)
-"""So long after that moment a night may still wait for the steps that it has sent."""
+"""How long after its return was due a `rotate night` may still wait for the steps that it has sent."""
 _NIGHT: Final = "rotate night"
 _STATUS: Final = "gpuops rotate status shows it"
 
