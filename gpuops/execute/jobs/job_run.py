@@ -173,8 +173,10 @@ class JobPass:
         if not attempt.stopping:
             saved, why = self._saved(job, vm)
             job = self._add(job, JobEvent.STOPPING, saved=saved, reason=why)
-        left = STOP_GRACE if self.until is None else max(timedelta(), self.until - self.clock())
-        seen = self.guests.stop(vm, job.attempt_name, min(STOP_GRACE, left / 2))
+        grace = STOP_GRACE
+        if self.until is not None:  # half of what is left: the look at how it ended takes time too
+            grace = min(grace, max(timedelta(), self.until - self.clock()) / 2)
+        seen = self.guests.stop(vm, job.attempt_name, grace)
         self._kept_output(job, vm, whole=True)
         self._ended(job, vm, seen)
 
@@ -217,7 +219,7 @@ class JobPass:
             self._note(job, "cancelled")
             return
         saved = "its checkpoint was made" if attempt.saved else job.reason if attempt.stopping else ""
-        reason = why or f"{_MORNING}; {saved}"
+        reason = why or "; ".join(filter(None, (_MORNING, saved)))
         job = self._add(job, JobEvent.INTERRUPTED, reason=reason, ran=ran)
         again = "it goes on in a later night" if job.state is JobState.INTERRUPTED else "it may not go on once more"
         self._note(job, f"{reason}: {again}")

@@ -194,18 +194,28 @@ def _turns(
     night = policy.night_at(now)
     usable = {vm.ref for vm in _started_tonight(policy, inventory, site, now)}
     share = policy.fair_share
-    turns = job_turns(submitted, rules, inventory, catalog_of(inventory), now, share=share, usable=usable)
-    left = None if night is None else night.closes - now
-    return tuple(turn for turn in turns if left is None or least_run(turn.job, rules, night) <= left)
+
+    def may_begin(job: SubmittedJob) -> bool:
+        return night is None or least_run(job, rules, night) <= night.closes - now
+
+    return job_turns(
+        submitted, rules, inventory, catalog_of(inventory), now, share=share, usable=usable, may_begin=may_begin
+    )
 
 
 def _started_tonight(policy: Policy, inventory: Inventory, site: Site, now: datetime) -> Iterator[Vm]:
     """The ML VMs that this night has started and that run; a VM that somebody else started runs no job."""
     with site.journal_to_read(inventory.vcenter) as journal:
         originals = NightVms(journal).all() if journal is not None else ()
-    tonight = policy.night(now) if policy.windows else None
+    open_nights = {night.id for window in policy.windows if (night := window.night_at(now)) is not None}
+    tonight = open_nights or {policy.night(now)}
     for original in originals:
-        if original.role is Role.ML and original.taken and not original.stopped and tonight in (None, original.night):
+        if (
+            original.role is Role.ML
+            and original.taken
+            and not original.stopped
+            and (not policy.windows or original.night in tonight)
+        ):
             yield from (vm for vm in vms_of(original, inventory) if vm.power is PowerState.ON)
 
 

@@ -297,9 +297,9 @@ def _passthrough_options(vm: Vm) -> Mapping[str, str]:
 def _counter_instances(contact: Contact) -> Iterator[Observation]:
     for ref, instances in contact.counter_instances.items():
         host = contact.inventory.hosts[ref]
-        addresses = [PciAddress.parse_or_none(instance) for instance in instances]
-        holds = any(address is not None and host.gpu(address) is not None for address in addresses)
-        yield Observation(holds, INSTANCE, {"host": ref, "instance": instances[0]})
+        addresses = {instance: PciAddress.parse_or_none(instance) for instance in instances}
+        named = [each for each, address in addresses.items() if address is not None and host.gpu(address) is not None]
+        yield Observation(bool(named), INSTANCE, {"host": ref, "instance": (named or instances)[0]})
 
 
 def _counter_names(contact: Contact) -> Iterator[Observation]:

@@ -14,7 +14,7 @@ that VM is there; so does one of which nobody knows yet what became of it, befor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -74,10 +74,12 @@ def job_turns(
     *,
     share: FairShare | None = None,
     usable: Collection[str] | None = None,
+    may_begin: Callable[[SubmittedJob], bool] = lambda _: True,
 ) -> tuple[JobTurn, ...]:
     """What each job that runs or waits gets, in the order in which they are served.
 
     `usable`: VMs (refs) that may get one; None = all that the policy names.
+    `may_begin`: whether a job that waits may begin now; one that may not leaves its VM to the next.
     """
     vms = [vm for vm in job_vms(rules, inventory) if usable is None or vm.ref in usable]
     turns, taken = list[JobTurn](), set[str]()
@@ -90,6 +92,9 @@ def job_turns(
                 taken.add(own.ref)
             turns.append(JobTurn(each, own, "" if own is not None else "its VM is not in vCenter any more"))
     for each in in_turn(submitted, catalog, now, share):
+        if not may_begin(each):
+            turns.append(JobTurn(each, None, "too little of the night is left for it"))
+            continue
         refused = may_run(each.job, rules, Submitter.parse(each.by))
         quota = rules.quota(each.job.owner)
         if refused is not None or quota is None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from itertools import pairwise
+from posixpath import normpath
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -30,7 +31,7 @@ _WEEK_MINUTES: Final = 7 * _DAY_MINUTES
 _WEEKDAYS: Final = tuple(Weekday)
 _CALENDAR: Final = re.compile(
     r"((?P<days>[A-Za-z.,]+)\s+)?(\*-\*-\*\s+)?(?P<hours>[\d.,*/]+):(?P<minutes>[\d.,*/]+)(:0?0)?"
-    r"(\s+(?P<zone>UTC|[A-Z][A-Za-z_+-]*(/[A-Za-z0-9_+-]+)+))?"
+    r"(\s+(?P<zone>[A-Za-z][A-Za-z0-9_+/-]*))?"
 )
 _CRON_LINE: Final = re.compile(r"\s*(?P<when>@\S+|\S+(\s+\S+){4})\s+(?P<words>.*\S)\s*")
 _CRON_NAMES: Final = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0"}
@@ -54,7 +55,7 @@ class InstalledCalls:
     is_by_timer: bool
     """Whether `--by-timer` makes a call do nothing in hours of the other half."""
     policy_file: str | None = None
-    """The argument of `--policy` as the call has it; None = the call has no `--policy`."""
+    """The argument of `--policy`, without `.` and `..` and doubled slashes; None = the call has no `--policy`."""
     unreadable: str = ""
     """The calendar expression that could not be parsed; `minutes` is then empty. Empty if it was parsed."""
 
@@ -189,7 +190,8 @@ def _has_words(words: Sequence[str], *pair: str) -> bool:
 
 def _policy_file(words: Sequence[str]) -> str | None:
     joined = next((word.partition("=")[2] for word in words if word.startswith("--policy=")), None)
-    return joined or next((after for word, after in pairwise(words) if word == "--policy"), None)
+    path = joined or next((after for word, after in pairwise(words) if word == "--policy"), None)
+    return path and normpath(path)
 
 
 def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> tuple[str, ...]:
@@ -205,7 +207,10 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
         return tuple(f"{line}; {_RENDER_HINT}" for line in lines)
     nights = nights_ahead(policy.windows, now)
     night_calls, day_calls = ([each for each in calls if each.half is half] for half in Half)
-    never = [night for night in nights if first_call(night_calls, night.opens, night.returns_from) is None]
+    never = [
+        night for night in nights
+        if first_call(night_calls, night.opens, max(night.returns_from, night.opens + _MINUTE)) is None
+    ]  # fmt: skip
     late = [(night, at) for night in nights if (at := _find_late_call(day_calls, night)) is not None]
     unguarded = [each for each in day_calls if not each.is_by_timer]
     early = [

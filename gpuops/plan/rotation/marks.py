@@ -117,9 +117,12 @@ class RotateMark:
         ]
         selected = {vm.ref for _, vm in meant}
         if meant:
-            where = f"is not in {'that pool' if self.folder is None else 'that folder'}"
             refusals += [
-                Rejection(inventory.vms[ref].name, where, hint="leave out --pool and --folder, or the name")
+                Rejection(
+                    inventory.vms[ref].name,
+                    "is not in that pool" if self.pool not in (None, pooled[ref][0].name) else "is not in that folder",
+                    hint="leave out --pool and --folder, or the name",
+                )
                 for ref in named
                 if ref in pooled and ref not in selected
             ]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import StepFailed
-from gpuops.execute.jobs.job_run import PIECE_BYTES, JobPass
+from gpuops.execute.jobs.job_run import PIECE_BYTES, STOP_GRACE, JobPass
 from gpuops.execute.jobs.store import JobStore
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.vcenter.inventory import Inventory
@@ -49,6 +49,8 @@ class TableGuest:
     asked: set[str] = field(default_factory=set)
     cleared: set[str] = field(default_factory=set)
     revoked: set[str] = field(default_factory=set)
+    graces: list[timedelta] = field(default_factory=list)
+    """What each container had between its request to end and its end."""
     written: bytes = b"epoch 1\nepoch 2\n"
     silent: bool = False
     refuses_checkpoint: bool = False
@@ -93,6 +95,7 @@ class TableGuest:
 
     def stop(self, vm: Vm, attempt: str, grace: timedelta) -> ContainerState:
         self._asked("stop")
+        self.graces.append(grace)
         if attempt in self.running:
             self.asked.add(attempt)
             self.end(attempt, 0)  # as programs that catch the signal do
@@ -381,3 +384,11 @@ def test_a_job_whose_vm_is_gone_goes_on_elsewhere(bench: Bench) -> None:
     bench.world = replace(bench.world, vms={})
     bench.run(starts=False)
     assert bench.job.state is JobState.INTERRUPTED and "not in vCenter" in bench.job.reason
+
+
+@pytest.mark.parametrize(("left", "grace"), [(None, STOP_GRACE), (10, timedelta(seconds=5)), (3600, STOP_GRACE)])
+def test_a_container_has_its_grace_or_half_of_what_is_left(bench: Bench, left: int | None, grace: timedelta) -> None:
+    bench.submit()
+    bench.run()
+    bench.run(stops=True, until=None if left is None else NOW + timedelta(seconds=left))
+    assert bench.guest.graces == [grace]

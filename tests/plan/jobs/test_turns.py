@@ -148,3 +148,10 @@ def test_a_night_asks_its_own_policy_who_may_submit() -> None:
     assert turns[1].vm is None and "bob@pc is none of its submitters" in turns[1].reason
     assert turns[2].vm is not None
     assert [each.owner for each in queue_entries(turns.values(), ENTRY, rules, None)] == ["vision"]
+
+
+def test_a_job_that_may_not_begin_leaves_its_vm_to_the_next() -> None:
+    turns = job_turns(
+        (job(1), job(2)), RULES, world("job-1"), catalog(), NOW, may_begin=lambda each: each.job.name == "j2"
+    )
+    assert [(turn.job.job.name, turn.vm is not None) for turn in turns] == [("j1", False), ("j2", True)]

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Final
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.runners import Half
-from gpuops.plan.rotation.installed_calls import calls_of_crontab, calls_of_unit, misfits, read_calendar
+from gpuops.plan.rotation.installed_calls import calls_of_crontab, calls_of_unit, misfits, of_policy_file, read_calendar
+from gpuops.plan.rotation.timers import call_lines, lines_of
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
-POLICY: Final[Policy] = parse_policy(
-    """
+POLICY_TEXT: Final = """
 version: 1
 name: nights
 window: {opens: "20:00", closes: "05:00", back_by: "07:00", zone: UTC}
 pools: [{name: office, parked: true, owner: none, select: {folder: vdi}, idle: {cpu_below_mhz: 500}}]
-""",
-    "policy.yaml",
-)
+"""
+POLICY: Final[Policy] = parse_policy(POLICY_TEXT, "policy.yaml")
 TIMER = "[Timer]\nOnCalendar=*-*-* 18:00\n"
 DAY_MINUTES = 24 * 60
 
@@ -96,3 +96,26 @@ def test_digits_of_other_scripts_are_no_numbers() -> None:
     line = "\u00b2 4 * * * root gpuops rotate night\n"
     (calls,) = calls_of_crontab("/etc/cron.d/gpuops", line, UTC, has_cron_tz=False)
     assert calls.unreadable == "\u00b2 4 * * *"
+
+
+@pytest.mark.parametrize("zone", ["UTC", "CET", "GMT", "Japan", "EST5EDT", "Etc/GMT+3", "America/Port-au-Prince"])
+def test_every_zone_that_is_written_is_read(zone: str) -> None:
+    (line,) = lines_of({20 * 60}, zone)
+    assert read_calendar(line.systemd) == ((20 * 60,), zone)
+
+
+def test_a_path_is_compared_without_its_detours() -> None:
+    text = "0 20 * * * root gpuops rotate night --policy /etc/gpuops/../gpuops//p.yaml --yes\n"
+    calls = tuple(calls_of_crontab("/etc/cron.d/gpuops", text, UTC, has_cron_tz=False))
+    assert of_policy_file(calls, "/etc/gpuops/p.yaml") == calls
+
+
+def test_a_night_that_a_clock_change_shortens_has_its_call() -> None:
+    """From 01:30 to 03:10 are 40 minutes in the night in which clocks go forward: its return is due as it opens."""
+    zone = ZoneInfo("Europe/Berlin")
+    window = 'window: {opens: "01:30", closes: "03:10", back_by: "03:10", zone: Europe/Berlin}'
+    text = POLICY_TEXT.replace('window: {opens: "20:00", closes: "05:00", back_by: "07:00", zone: UTC}', window)
+    policy = parse_policy(text, "short.yaml")
+    timer = "\n".join(f"OnCalendar={line.systemd}" for line in call_lines(policy, NOW)[Half.NIGHT])
+    calls = tuple(calls_of_unit(Half.NIGHT, "night.timer", timer, "[Service]\nExecStart=gpuops rotate night\n", zone))
+    assert not [line for line in misfits(policy, calls, NOW) if "no call of `rotate night`" in line]

@@ -124,7 +124,8 @@ class ReturnTime:
 
     def needed(self, host: str | None, load: Load) -> timedelta:
         """How long returning the load takes at the most."""
-        stop_s = self.durations.p99_s("ShutDownGuest", host, self.policy.ml_stop.grace_s + UNMEASURED_POWER_OFF_S)
+        unmeasured_s = self.policy.ml_stop.grace_s + UNMEASURED_POWER_OFF_S
+        stop_s = max((self.durations.p99_s("ShutDownGuest", ref, unmeasured_s) for ref in load.ml_vms), default=0.0)
         resume_s = self.durations.p99_s("ResumeVm", host, UNMEASURED_RESUME_S)
         stops = self.stop_rounds(load)
         resumes = self._resume_rounds(host, load)

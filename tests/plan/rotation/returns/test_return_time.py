@@ -99,3 +99,12 @@ def test_more_to_return_is_never_a_later_return(
     more = [number + data.draw(st.integers(0, 3)) for number in numbers]
     later = Load.of(desktops(*more), ["host-1"] * (ml + data.draw(st.integers(0, 3))))
     assert 45 <= minutes(load, resume_s=resume_s) <= minutes(later, resume_s=resume_s)
+
+
+def test_stops_take_what_they_take_on_the_hosts_of_the_ml_vms() -> None:
+    measured = Durations({
+        ("ShutDownGuest", "host-1"): (5.0,) * ENOUGH_MEASURED, ("ShutDownGuest", "host-2"): (600.0,) * ENOUGH_MEASURED,
+        ("ResumeVm", "host-1"): (1.0,),
+    })  # fmt: skip
+    load = Load.of(desktops(1), ["host-2"] * 12)
+    assert ReturnTime(POLICY, measured, DEADLINE).needed("host-1", load) == timedelta(seconds=3 * 600 + 1.5 + 300)
