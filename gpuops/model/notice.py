@@ -58,3 +58,12 @@ class Receipt:
     """How many it took."""
     trouble: str = ""
     """Why it did not take one; empty = it took all that there was."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeText:
+    """What is sent: a subject of one line, and the text. No control character is in either but the ends of lines."""
+
+    key: str
+    subject: str
+    body: str

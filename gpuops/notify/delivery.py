@@ -26,7 +26,7 @@ from email.message import Message
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.config.file import parse_json
-from gpuops.report.notice import NoticeText
+from gpuops.model.notice import NoticeText
 
 if TYPE_CHECKING:
     from apprise.plugins.email.base import NotifyEmail

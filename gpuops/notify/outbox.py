@@ -20,7 +20,8 @@ from typing import Final
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
-from gpuops.report.notice import NoticeText, ToldRun
+from gpuops.model.notice import NoticeText
+from gpuops.report.notice import ToldRun
 
 FILE_NAME: Final = "notices.db"
 KEPT: Final = timedelta(days=30)

@@ -21,11 +21,10 @@ from gpuops.config.vcenter.notices import shown, url_of
 from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, StateDamaged, UsageError
 from gpuops.execute.site.notice_way import NoticeWay
-from gpuops.model.notice import Receipt
+from gpuops.model.notice import NoticeText, Receipt
 from gpuops.model.vcenter.target import Secret
 from gpuops.notify.delivery import digest
 from gpuops.notify.outbox import Outbox
-from gpuops.report.notice import NoticeText
 
 LIMIT_S: Final = 20.0
 """So long sending may take, however many receivers hang."""

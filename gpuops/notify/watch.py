@@ -12,14 +12,13 @@ from typing import Any, Final, TypeVar
 from gpuops.advise.diagnosis.answer import Diagnosed
 from gpuops.errors import GpuopsError, PolicyError, StateDamaged
 from gpuops.execute.site.notice_way import NoticeWay
-from gpuops.model.notice import Notice, NoticeKind, Receipt
+from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
 from gpuops.notify.outbox import BegunRun, Outbox, new_run_id
 from gpuops.notify.sending import send_once, send_waiting
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.report.notice import (
-    NoticeText,
     ToldRun,
     notice_of_death,
     notice_of_diagnosis,

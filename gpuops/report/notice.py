@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpuops.advise.diagnosis.answer import Diagnosed
 from gpuops.errors import GpuopsError, Locked, PolicyError, TargetError, UsageError
 from gpuops.model.measurements.component import WORDS, Component
-from gpuops.model.notice import Notice, NoticeKind, Receipt
+from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import Step
 from gpuops.plan.hosts.change.report import ChangeReport
@@ -42,15 +42,6 @@ class ToldRun:
     """The target's name in the configuration file."""
     command: str
     """As it is typed after `gpuops`: `rotate night`."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoticeText:
-    """What is sent: a subject of one line, and the text. No control character is in either but the ends of lines."""
-
-    key: str
-    subject: str
-    body: str
 
 
 def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datetime) -> Notice | None:

@@ -24,11 +24,11 @@ from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.notice import NoticeText
 from gpuops.notify import sending
 from gpuops.notify.watch import connecting
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.timers import call_lines
-from gpuops.report.notice import NoticeText
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power
 from tests.nights.playing.place import NightPlace, NightStore
