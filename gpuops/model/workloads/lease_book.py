@@ -13,10 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.workloads.cluster import Arrangement
+
+REPORTED_DEAD: Final = "was reported dead"
 
 
 class LeaseState(StrEnum):
@@ -75,7 +78,12 @@ class PoolServer:
     """Name of that host's cluster; empty = none, or unknown."""
     state: ServerState = ServerState.SERVING
     because: str = ""
-    """Why it is dead, such as `was reported dead`; empty for a dead server = its VM does not run."""
+    """Why it is dead, such as `REPORTED_DEAD`; empty for a dead server = its VM does not run."""
+
+    @property
+    def is_reported_dead(self) -> bool:
+        """Whether someone said so with `gpuops pool reclaim --dead`: if its VM is not seen, its shares are free."""
+        return self.state is ServerState.DEAD and self.because == REPORTED_DEAD
 
 
 @stored_as("LentShare", server="server", gpu="gpu", memory_mib="memory_mib")

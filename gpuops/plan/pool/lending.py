@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuops.model.workloads.lease_book import (
+    REPORTED_DEAD,
     GpuLease,
     LeaseBook,
     LeaseState,
@@ -151,9 +152,12 @@ def _ending(lease: GpuLease, at: datetime, because: str) -> GpuLease:
 
 
 def server_died(book: LeaseBook, server: str, now: datetime, because: str = "") -> LeaseBook:
-    """Return the book after this server died: its leases are broken. `because`: empty = its VM does not run."""
+    """Return the book after this server died: its leases are broken. `because`: empty = its VM does not run.
+
+    Of a server that is dead already only a report (`REPORTED_DEAD`) is recorded.
+    """
     pool_server = book.server(server)
-    if pool_server is None or pool_server.state is ServerState.DEAD:
+    if pool_server is None or (pool_server.state is ServerState.DEAD and because != REPORTED_DEAD):
         return settle(book, now)
     book = book.with_server(replace(pool_server, state=ServerState.DEAD, because=because))
     ids = [lease.id for lease in book.leases if lease.has_shares_of(server)]
@@ -231,6 +235,18 @@ def with_servers(
         else server
         for server in servers
     )
+    uuids = {server.name: server.uuid for server in book.servers}
+    gpus = {(server.uuid, gpu.index): gpu.memory_mib for server in servers for gpu in server.gpus}
+    held_mib = Counter[tuple[str, int]]()
+    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
+        held_mib[share.server, share.gpu] += share.memory_mib
+    # by the UUID: another VM may have the name of a server by now
+    lost = {name for (name, gpu), size_mib in held_mib.items() if gpus.get((uuids.get(name, ""), gpu), 0) < size_mib}
+    if lost:
+        rule = "GPUs of it are lent, and would leave the pool"
+        hint = "{} ends its leases first"
+        hints = {name: hint.format(command("pool reclaim", pool=book.pool.name, server=name)) for name in sorted(lost)}
+        return book, tuple(Rejection(name, rule, hint=hint) for name, hint in hints.items())
     # a VM that was renamed keeps its leases
     names = {before[server.uuid].name: server.name for server in servers if server.uuid in before}
     leases = [
@@ -240,16 +256,6 @@ def with_servers(
         )
         for lease in book.leases
     ]
-    gpus = {(server.name, gpu.index): gpu.memory_mib for server in servers for gpu in server.gpus}
-    held_mib = Counter[tuple[str, int]]()
-    for share in (share for lease in leases if lease.holds for share in lease.shares):
-        held_mib[share.server, share.gpu] += share.memory_mib
-    lost = sorted({name for (name, gpu), size_mib in held_mib.items() if gpus.get((name, gpu), 0) < size_mib})
-    if lost:
-        rule = "GPUs of it are lent, and would leave the pool"
-        drain = "{} ends its leases first"
-        hints = {name: drain.format(command("pool reclaim", pool=book.pool.name, server=name)) for name in lost}
-        return book, tuple(Rejection(name, rule, hint=hint) for name, hint in hints.items())
     return replace(book, servers=servers, leases=tuple(leases)), ()
 
 

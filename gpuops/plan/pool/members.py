@@ -89,8 +89,9 @@ def _whole_mib(device: GpuDevice, inventory: Inventory, catalog: Catalog) -> int
         case DirectPathDevice() | DynamicDevice():
             kinds = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
             boards = [catalog.board_by_pci(*kind) for kind in kinds]
+            known = [board.framebuffer_mib for board in boards if board is not None]
             # the smallest of several kinds: which one the VM has is known only while it runs
-            return min((board.framebuffer_mib for board in boards if board is not None), default=None)
+            return min(known, default=None) if len(known) == len(boards) else None
         case _:
             return None
 
@@ -165,7 +166,7 @@ def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> Lea
 def lends(server: PoolServer, book: LeaseBook) -> bool:
     """Whether a client may have a share of it now, or be lent one."""
     holds = any(lease.holds and lease.has_shares_of(server.name) for lease in book.leases)
-    return server.state is ServerState.SERVING or (server.state is ServerState.DRAINING and holds)
+    return server.state is ServerState.SERVING or holds
 
 
 def lends_elsewhere(before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]) -> Iterator[Rejection]:
@@ -184,7 +185,7 @@ def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
     """Yield a warning for each server and each client that is gone, or that this login may not see."""
     why = "is not seen: it is gone, or this login may not read it. If it is gone:"
     for server in book.servers:
-        if server.state is not ServerState.DEAD and _vm(server.uuid, inventory) is None:
+        if not server.is_reported_dead and _vm(server.uuid, inventory) is None:
             yield f"{server.name} {why} {command('pool reclaim', pool=book.pool.name, server=server.name)} --dead"
     for lease in book.leases:
         if lease.state is LeaseState.LENT and _vm(lease.wish.client_uuid, inventory) is None:
