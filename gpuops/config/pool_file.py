@@ -33,11 +33,12 @@ _TIME: Final = re.compile(
 )
 
 
-def lease_time(text: str) -> timedelta:
-    """Return the time written as `4h`, `90m`, `1h30m` or `2d`. Raises UsageError, for zero too."""
-    match = _TIME.fullmatch(text)
+def lease_time(text: str, *, may_be_zero: bool = False) -> timedelta:
+    """Return the time written as `4h`, `90m`, `1h30m` or `2d`; `0`, `0h` if it may be zero. Raises UsageError."""
+    match = _TIME.fullmatch("0m" if text == "0" else text)
     parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
-    if not (time := timedelta(**parts)):
+    time = timedelta(**parts)
+    if not time and not (match and may_be_zero):
         raise UsageError(f"{text!r} is no time", hint="write 4h, 90m, 1h30m or 2d")
     return time
 

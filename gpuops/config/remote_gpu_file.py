@@ -100,10 +100,11 @@ def load_program(name: str) -> RemoteProgram:
     """Return the program with this name, or from the file at this path. Raises PolicyError, UsageError."""
     if not is_known_name(name):
         path = Path(name)
-        if path.exists() and (opening := replaceable(path)) is not None:  # other machines may write the book
+        text = read_text(path)
+        if (opening := replaceable(path)) is not None:  # other machines may write the book
             message = f"{path} is not used, for its scripts run in guests: {opening.why}"
             raise UsageError(message, hint=opening.fix)
-        return parse_remote_gpu(read_text(path), name)
+        return parse_remote_gpu(text, name)
     if name not in known_programs():
         message = f"no program {name!r} comes with gpuops, which knows {', '.join(known_programs())}"
         raise UsageError(message, hint=f"name a file of your own by its path: ./{name}.yaml")
