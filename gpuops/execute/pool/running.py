@@ -29,7 +29,7 @@ from gpuops.plan.pool.members import (
     as_the_fleet_is,
     client_uuid,
     closed_requests,
-    lends_elsewhere,
+    in_another_pool,
     pool_meant,
     server_called,
     servers_of,
@@ -92,8 +92,9 @@ def lend(name: str | None, request: ShareRequest, site: Site, *, apply: bool) ->
 
     def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
         after = call.with_fleet(book)
-        program = load_program(after.pool.program) if after.pool.program is not None else None
-        wish, rejections = wish_of(request, after, call.inventory, program)
+        if after.pool.program is not None:
+            load_program(after.pool.program)  # nothing is lent by a program that cannot be read
+        wish, rejections = wish_of(request, after, call.inventory)
         if wish is None:
             return after, rejections
         lent = lending.lend(after, wish, secrets.token_hex(4), call.began)
@@ -224,7 +225,7 @@ class _PoolCall:
             return after
 
         def look(before: LeaseBook | None, after: LeaseBook, others: tuple[LeaseBook, ...]) -> None:
-            if rejections := tuple(lends_elsewhere(before, after, others)):
+            if rejections := tuple(in_another_pool(before, after, others)):
                 raise NotDecided(rejections)
 
         site, opening = self.site, PoolBooks.to_write if apply else PoolBooks.to_read

@@ -17,7 +17,6 @@ from typing import Final
 
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import OwnerKey
-from gpuops.model.workloads.cluster import Arrangement
 
 REPORTED_DEAD: Final = "was reported dead"
 
@@ -172,8 +171,8 @@ class PoolQuota:
 
 
 @stored_as(
-    "LendingPool", name="name", network="network", program="program", longest="longest", placement="placement",
-    grace="grace", owner_by="owner_by", quotas="quotas", quota="quota"
+    "LendingPool", name="name", network="network", program="program", longest="longest", grace="grace",
+    owner_by="owner_by", quotas="quotas", quota="quota"
 )  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class LendingPool:
@@ -186,8 +185,6 @@ class LendingPool:
     """Name of a file of `templates/remote-gpu`, or a path; None = gpuops keeps the book only."""
     longest: timedelta = timedelta(hours=24)
     """No lease is longer."""
-    placement: Arrangement = Arrangement.PACKED
-    """Packed keeps large idle shares; spread lets few leases share a GPU's time."""
     grace: timedelta = timedelta(minutes=15)
     """How long a client keeps a lease that is taken back."""
     owner_by: OwnerKey = field(default_factory=OwnerKey)

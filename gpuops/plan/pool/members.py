@@ -20,7 +20,6 @@ from gpuops.model.workloads.lease_book import (
     ServerGpu,
     ServerState,
 )
-from gpuops.model.workloads.remote_gpu import RemoteProgram
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool.lending import REQUEST_ENDED, server_died
@@ -52,7 +51,7 @@ def servers_of(
         if not refused:
             sizes = [_whole_mib(device, inventory, catalog) or 0 for device in _gpus(vm)]
             gpus = tuple(ServerGpu(index, size_mib - wish.keep_mib) for index, size_mib in enumerate(sizes))
-            servers.append(_placed(PoolServer(vm.name, vm.instance_uuid or "", gpus), vm, inventory))
+            servers.append(PoolServer(vm.name, vm.instance_uuid or "", gpus, *_where(vm, inventory)))
     return tuple(servers), tuple(rejections)
 
 
@@ -97,21 +96,15 @@ def _whole_mib(device: GpuDevice, inventory: Inventory, catalog: Catalog) -> int
 
 
 def wish_of(
-    request: ShareRequest, book: LeaseBook, inventory: Inventory, program: RemoteProgram | None
+    request: ShareRequest, book: LeaseBook, inventory: Inventory
 ) -> tuple[LeaseWish | None, tuple[Rejection, ...]]:
     """Return the request with what vCenter knows of its client, or every reason to refuse it. Raises VmNotFound,
     VmAmbiguous."""
     vm = inventory.find_vm(request.client)
-    rejections = list(_no_client(vm, book))
-    most = program.most_shares if program is not None else None
-    if program is not None and most is not None and request.gpus > most:
-        rule = f"GPUs that {program.name} lends to one client"
-        rejections.append(Rejection(vm.name, rule, request.gpus, most, hint="ask for fewer GPUs"))
-    if rejections:
-        return None, tuple(rejections)
-    owner, (host, cluster) = book.pool.owner_by.of(vm), _where(vm, inventory)
-    uuid = vm.instance_uuid or ""
-    return LeaseWish(vm.name, uuid, request.memory_mib, request.lasts, request.gpus, owner, host, cluster), ()
+    if rejections := tuple(_no_client(vm, book)):
+        return None, rejections
+    owner, where, uuid = book.pool.owner_by.of(vm), _where(vm, inventory), vm.instance_uuid or ""
+    return LeaseWish(vm.name, uuid, request.memory_mib, request.lasts, request.gpus, owner, *where), ()
 
 
 def _no_client(vm: Vm, book: LeaseBook) -> Iterator[Rejection]:
@@ -157,7 +150,8 @@ def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> Lea
     for server in book.servers:
         vm = _vm(server.uuid, inventory)
         if vm is not None:
-            book = book.with_server(_placed(server, vm, inventory))
+            host, cluster = _where(vm, inventory)
+            book = book.with_server(replace(server, host=host, cluster=cluster))
             if vm.power in (PowerState.OFF, PowerState.SUSPENDED):
                 book = server_died(book, server.name, now)
     return book
@@ -169,16 +163,15 @@ def lends(server: PoolServer, book: LeaseBook) -> bool:
     return server.state is ServerState.SERVING or holds
 
 
-def lends_elsewhere(before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]) -> Iterator[Rejection]:
-    """Yield a refusal for each server that begins to lend while another pool lends its GPUs."""
-    serving = {server.uuid for server in before.servers if lends(server, before)} if before is not None else set()
-    begins = {server.uuid: server for server in after.servers if lends(server, after) and server.uuid not in serving}
-    for other in others:
-        for server in other.servers:
-            if server.uuid in begins and lends(server, other):
-                drain = command("pool reclaim", pool=other.pool.name, server=server.name)
-                rule = f"pool {other.pool.name} lends its GPUs"
-                yield Rejection(begins[server.uuid].name, rule, hint=f"{drain} drains it there")
+def in_another_pool(before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]) -> Iterator[Rejection]:
+    """Yield a refusal for each server that comes into this pool, or begins to lend, while another pool has it."""
+    states = {server.uuid: server.state for server in before.servers} if before is not None else {}
+    pools = {server.uuid: other.pool.name for other in others for server in other.servers}
+    for server in after.servers:
+        begins = server.state is ServerState.SERVING and states.get(server.uuid) is not ServerState.SERVING
+        if server.uuid in pools and (begins or server.uuid not in states):
+            hint = f"remove it from the file of pool {pools[server.uuid]}, then gpuops pool create"
+            yield Rejection(server.name, f"is a server of pool {pools[server.uuid]}", hint=hint)
 
 
 def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
@@ -220,11 +213,6 @@ def _where(vm: Vm, inventory: Inventory) -> tuple[str, str]:
     """Return the names of its host and of the cluster; empty = unknown, or none."""
     host, cluster = inventory.host_of(vm), inventory.cluster_of(vm)
     return host.name if host is not None else "", cluster.name if cluster is not None else ""
-
-
-def _placed(server: PoolServer, vm: Vm, inventory: Inventory) -> PoolServer:
-    host, cluster = _where(vm, inventory)
-    return replace(server, host=host, cluster=cluster)
 
 
 def pool_meant(name: str | None, names: Sequence[str]) -> str:

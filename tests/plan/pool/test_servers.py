@@ -19,7 +19,7 @@ from gpuops.model.workloads.lease_book import (
     ServerState,
 )
 from gpuops.plan.pool import lending
-from gpuops.plan.pool.members import lends, servers_of
+from gpuops.plan.pool.members import in_another_pool, lends, servers_of
 from gpuops.plan.pool.reclaim import Reclaim
 from tests.plan.moving.worlds import world
 from tests.plan.pool.test_books import BEGIN, GIB
@@ -56,6 +56,18 @@ def test_a_dead_server_lends_as_long_as_a_client_may_still_use_it() -> None:
     assert lends(book.servers[0], book)
     book = lending.cut_off(book, "a1", BEGIN)
     assert not lends(book.servers[0], book)
+
+
+def test_a_server_that_is_in_two_older_pools_begins_to_lend_in_neither() -> None:
+    book, other = lent(), LeaseBook(LendingPool("other", "net"), (replace(SERVER, name="other name"),))
+    assert list(in_another_pool(book, lending.settle(book, BEGIN), [other])) == [], "it goes on where it lends"
+    for state in (ServerState.DRAINING, ServerState.DEAD):
+        before = replace(other, servers=(replace(SERVER, state=state),))
+        assert list(in_another_pool(before, before, [book])) == []
+        after = lending.serve_again(before, "ml-03", BEGIN)
+        assert [refused.rule for refused in in_another_pool(before, after, [book])] == ["is a server of pool lab"]
+        [refused] = in_another_pool(None, before, [book])
+        assert refused.rule == "is a server of pool lab"
 
 
 @pytest.mark.parametrize("because", ["", "cannot serve: no driver"])
