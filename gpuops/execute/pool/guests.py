@@ -48,7 +48,9 @@ class PoolGuests:
             name = self.book.pool.name
             _, after = books.change(name, lambda book: decide(known_book(book, name)), lambda *_: None)
             ids = {lease.id for lease in after.leases}
-            self.book = after.with_leases(lease for lease in self.book.leases if lease.id not in ids and not lease.open)
+            self.book = after.with_leases(
+                lease for lease in self.book.leases if lease.id not in ids and not lease.holds
+            )
 
         for lease in lending.to_disable(self.book, self.site.clock()):
             self._try(f"lease {lease.id} of {lease.client}", partial(self._disable, lease.id, write))

@@ -28,7 +28,6 @@ from gpuops.plan.pool.members import (
     ShareRequest,
     as_the_fleet_is,
     client_uuid,
-    closed_requests,
     in_another_pool,
     pool_meant,
     server_called,
@@ -244,7 +243,4 @@ class _PoolCall:
                 marks += mark_servers(guests.book, self.inventory, site.vcenter)
         failed = tuple(dict.fromkeys((*guests.failed, *marks)))
         answer = PoolAnswer(self.verb, before, guests.book, applied=apply, failed=failed)
-        return replace(answer, warnings=(*self._warnings(answer), *guests.warnings))
-
-    def _warnings(self, answer: PoolAnswer) -> tuple[str, ...]:
-        return (*closed_requests(answer.leases, self.pool), *unseen(answer.after, self.inventory))
+        return replace(answer, warnings=(*unseen(answer.after, self.inventory), *guests.warnings))

@@ -24,10 +24,6 @@ REPORTED_DEAD: Final = "was reported dead"
 class LeaseState(StrEnum):
     """The state of a lease."""
 
-    ASKED = "asked"
-    """A request that an earlier gpuops kept: the first change of the book closes it."""
-    WAITING = "waiting"
-    """A request that an earlier gpuops promised a begin: closed in the same way."""
     LENT = "lent"
     ENDING = "ending"
     """It is taken back and ends at `ends_at`; after that moment: its client is still to be cut off."""
@@ -43,8 +39,6 @@ class ServerState(StrEnum):
     DRAINING = "draining"
     """It lends nothing new; its leases end within the grace period."""
     DEAD = "dead"
-    LEAVING = "leaving"
-    """A server that an earlier gpuops was removing: the first change of the book removes it."""
 
 
 @stored_as("ServerGpu", index="index", memory_mib="memory_mib")
@@ -150,11 +144,6 @@ class GpuLease:
     def holds(self) -> bool:
         """Whether its shares are taken: until its client is cut off, even after `ends_at`."""
         return self.state in (LeaseState.LENT, LeaseState.ENDING) or self.enabled is not False
-
-    @property
-    def open(self) -> bool:
-        """Whether it holds shares, or is a request of an earlier gpuops that is still to be closed."""
-        return self.state in (LeaseState.ASKED, LeaseState.WAITING) or self.holds
 
     def has_shares_of(self, server: str) -> bool:
         return any(share.server == server for share in self.shares)

@@ -25,8 +25,6 @@ from gpuops.plan.core.command_line import command
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool.placing import choose_shares, idle_mib
 
-REQUEST_ENDED = "gpuops keeps no requests any more"
-
 
 @dataclass(frozen=True, slots=True)
 class Lending:
@@ -108,13 +106,10 @@ def format_duration(duration: timedelta) -> str:
 
 def settle(book: LeaseBook, now: datetime) -> LeaseBook:
     """Return the book after the leases whose time is over have ended."""
-    servers = tuple(server for server in book.servers if server.state is not ServerState.LEAVING)
-    return replace(book, servers=servers).with_leases(_by_clock(lease, now) for lease in book.leases if lease.open)
+    return book.with_leases(_by_clock(lease, now) for lease in book.leases if lease.holds)
 
 
 def _by_clock(lease: GpuLease, now: datetime) -> GpuLease:
-    if lease.state in (LeaseState.ASKED, LeaseState.WAITING):
-        return replace(lease, state=LeaseState.ENDED, because=REQUEST_ENDED, shares=(), ends_at=now)
     is_over = lease.ends_at is not None and lease.ends_at <= now
     if lease.state is LeaseState.LENT and is_over:
         lease = replace(lease, state=LeaseState.ENDING, because="its time is over")
@@ -263,9 +258,7 @@ def without_servers(book: LeaseBook, now: datetime) -> tuple[LeaseBook, tuple[Re
     """Return the book that may be deleted; or a rejection for each lease that is still open."""
     book, pool = settle(book, now), book.pool.name
     rejections = []
-    for lease in book.leases:
-        if not lease.open:
-            continue
+    for lease in (lease for lease in book.leases if lease.holds):
         rule = f"has the lease {lease.id} until {lease.ends_at:%Y-%m-%d %H:%MZ}"
         hint = f"{command('pool return', pool=pool, client=f'uuid:{lease.wish.client_uuid}')} gives it back"
         if lease in to_disable(book, now):

@@ -11,7 +11,6 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.model.workloads.lease_book import (
-    GpuLease,
     LeaseBook,
     LeaseState,
     LeaseWish,
@@ -22,7 +21,7 @@ from gpuops.model.workloads.lease_book import (
 )
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.pool.lending import REQUEST_ENDED, server_died
+from gpuops.plan.pool.lending import server_died
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
         return inventory.find_vm(text).instance_uuid or ""
     except VmNotFound:
         for lease in book.leases:
-            if lease.open and text in (f"uuid:{lease.wish.client_uuid}", lease.client):
+            if lease.holds and text in (f"uuid:{lease.wish.client_uuid}", lease.client):
                 return lease.wish.client_uuid
         raise
 
@@ -183,16 +182,6 @@ def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
     for lease in book.leases:
         if lease.state is LeaseState.LENT and _vm(lease.wish.client_uuid, inventory) is None:
             yield f"{lease.client} {why} {command('pool return', pool=book.pool.name, client=lease.client)}"
-
-
-def closed_requests(leases: Iterable[GpuLease], pool: str) -> Iterator[str]:
-    """Yield a warning for each request of an earlier gpuops that is closed now, with the command that asks again."""
-    for lease in leases:
-        if lease.because == REQUEST_ENDED and lease.state is LeaseState.ENDED:
-            wish, minutes = lease.wish, max(round(lease.wish.lasts.total_seconds() / 60), 1)
-            options = {"client": wish.client, "memory": f"{wish.memory_mib}MiB", "gpus": str(wish.gpus)}
-            again = command("pool lend", pool=pool, **options, **{"for": f"{minutes}m"})
-            yield f"{lease.client}: its request {lease.id} is closed, {lease.because}; {again} asks again"
 
 
 def is_back(server: PoolServer, inventory: Inventory) -> Rejection | None:
