@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
 from gpuops.config.layout_file import parse_layout_option
-from gpuops.config.wrong_value import reason
+from gpuops.config.wrong_value import first_wrong, reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.devices.gpu import PciAddress
@@ -204,10 +204,7 @@ def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[Fle
     try:
         found = ChangesFile.model_validate(parse_yaml(text, name))
     except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
+        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
     return tuple(section.change(folder or Path()) for section in found.changes)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpuops.config.sections.section import Section, Text
-from gpuops.config.wrong_value import reason
+from gpuops.config.wrong_value import first_wrong
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, LatencyLevel, RdmaKind
@@ -128,7 +128,4 @@ def parse_cluster(text: str, name: str) -> ClusterWish:
     try:
         return ClusterFile.model_validate(parse_yaml(text, name)).wish()
     except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
+        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error

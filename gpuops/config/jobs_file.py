@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpuops.config.sections.section import Section, Text
 from gpuops.config.workloads_file import Busy
-from gpuops.config.wrong_value import reason
+from gpuops.config.wrong_value import first_wrong, reason
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
@@ -215,10 +215,7 @@ def parse_jobs(text: str, name: str) -> tuple[ContainerJob, ...]:
     try:
         found = JobsFile.model_validate(parse_yaml(text, name))
     except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
+        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
     if (total := sum(each.count for each in found.jobs)) > MOST_JOBS:
         raise PolicyError(f"{name}: has {total} jobs in all; {MOST_JOBS} can be planned at once", hint=_HINT)
     jobs = tuple(job for each in found.jobs for job in each.jobs())

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from gpuops.config.sections.section import Section, Text
-from gpuops.config.wrong_value import reason
+from gpuops.config.wrong_value import first_wrong
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
@@ -147,10 +147,7 @@ def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
     try:
         layout_file = LayoutFile.model_validate(parse_yaml(text, name))
     except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        further = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{further}", hint=_HINT) from error
+        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
     return layout_file.layouts()
 
 

@@ -18,11 +18,10 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpuops.config.remote_gpu_file import is_known_name, program_name
 from gpuops.config.sections.section import Section, Text
-from gpuops.config.wrong_value import reason
+from gpuops.config.wrong_value import first_wrong
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.vcenter.owner import OwnerKey
-from gpuops.model.workloads.cluster import Arrangement
 from gpuops.model.workloads.lease_book import LendingPool, PoolFileWish, PoolQuota
 from gpuops.model.workloads.workload import memory_mib
 
@@ -33,11 +32,12 @@ _TIME: Final = re.compile(
 )
 
 
-def lease_time(text: str) -> timedelta:
-    """Return the time written as `4h`, `90m`, `1h30m` or `2d`. Raises UsageError, for zero too."""
-    match = _TIME.fullmatch(text)
+def lease_time(text: str, *, may_be_zero: bool = False) -> timedelta:
+    """Return the time written as `4h`, `90m`, `1h30m` or `2d`; `0`, `0h` if it may be zero. Raises UsageError."""
+    match = _TIME.fullmatch("0m" if text == "0" else text)
     parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
-    if not (time := timedelta(**parts)):
+    time = timedelta(**parts)
+    if not time and not (match and may_be_zero):
         raise UsageError(f"{text!r} is no time", hint="write 4h, 90m, 1h30m or 2d")
     return time
 
@@ -85,7 +85,6 @@ class PoolFile(Section):
     program: Text | None = None
     servers: list[Text] = Field(min_length=1, max_length=MOST_SERVERS)
     keep: MemorySize | None = None
-    placement: Literal["packed", "spread"] = "packed"
     longest_lease: LeaseTime = "24h"
     grace: LeaseTime = "15m"
     owner: Owner = "folder"
@@ -104,7 +103,6 @@ class PoolFile(Section):
             name=self.name,
             network=self.network,
             program=self.program,
-            placement=Arrangement(self.placement),
             longest=lease_time(self.longest_lease),
             grace=lease_time(self.grace),
             owner_by=OwnerKey.parse("owner", self.owner),
@@ -132,7 +130,4 @@ def parse_pool(text: str, name: str) -> PoolFileWish:
     try:
         return PoolFile.model_validate(parse_yaml(text, name)).wish()
     except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
+        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error

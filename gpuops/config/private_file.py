@@ -112,7 +112,13 @@ def readable(path: Path) -> Opening | None:
 def replaceable(path: Path) -> Opening | None:
     """How others may write this file, or put another one in its place; None = they may not."""
     found = path.stat()
-    return _anothers(path, found) or _by_mode(path, found, 0o022, "write", "644") or way_open(path)
+    if opening := _anothers(path, found) or _by_mode(path, found, 0o022, "write", "644"):
+        return opening
+    while not (opening := way_open(path)) and path.is_symlink():  # where a link leads, others may write too
+        if opening := _anothers(path, path.lstat()):
+            return opening
+        path = path.parent / path.readlink()
+    return opening
 
 
 def way_open(path: Path) -> Opening | None:

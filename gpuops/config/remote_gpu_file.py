@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from gpuops.config.private_file import replaceable
 from gpuops.config.sections.section import Section, Text
 from gpuops.config.templates import templates
-from gpuops.config.wrong_value import reason
+from gpuops.config.wrong_value import first_wrong
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.workloads.remote_gpu import RemoteProgram
@@ -66,24 +66,14 @@ class RemoteGpuFile(Section):
     version: Literal[2]
     program: Annotated[str, AfterValidator(program_name)]
     about: Text
-    most_shares: int | None = Field(default=None, ge=1)
     ports: PortsSection
     grant: ProgramHook
     revoke: ProgramHook
     health: Script
 
     def remote_program(self) -> RemoteProgram:
-        return RemoteProgram(
-            name=self.program,
-            grant_server=self.grant.server,
-            grant_client=self.grant.client,
-            revoke_server=self.revoke.server,
-            revoke_client=self.revoke.client,
-            health=self.health,
-            first_port=self.ports.first,
-            ports=self.ports.count,
-            most_shares=self.most_shares,
-        )
+        hooks = (self.grant.server, self.grant.client, self.revoke.server, self.revoke.client, self.health)
+        return RemoteProgram(self.program, *hooks, self.ports.first, self.ports.count)
 
 
 def known_programs() -> tuple[str, ...]:
@@ -100,10 +90,11 @@ def load_program(name: str) -> RemoteProgram:
     """Return the program with this name, or from the file at this path. Raises PolicyError, UsageError."""
     if not is_known_name(name):
         path = Path(name)
-        if path.exists() and (opening := replaceable(path)) is not None:  # other machines may write the book
+        text = read_text(path)
+        if (opening := replaceable(path)) is not None:  # other machines may write the book
             message = f"{path} is not used, for its scripts run in guests: {opening.why}"
             raise UsageError(message, hint=opening.fix)
-        return parse_remote_gpu(read_text(path), name)
+        return parse_remote_gpu(text, name)
     if name not in known_programs():
         message = f"no program {name!r} comes with gpuops, which knows {', '.join(known_programs())}"
         raise UsageError(message, hint=f"name a file of your own by its path: ./{name}.yaml")
@@ -118,7 +109,4 @@ def parse_remote_gpu(text: str, name: str) -> RemoteProgram:
     try:
         return RemoteGpuFile.model_validate(content).remote_program()
     except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
+        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gpuops.config.wrong_value import reason
+from gpuops.config.wrong_value import first_wrong
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload, SharingWorkloads
@@ -125,10 +125,7 @@ def parse_workloads(text: str, name: str) -> SharingWorkloads:
     try:
         found = WorkloadsFile.model_validate(parse_yaml(text, name))
     except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise PolicyError(f"{name}: {key}{': ' if key else ''}{reason(details)}{more}", hint=_HINT) from error
+        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
     pairs = tuple(
         ObservedPair((pair.between[0], pair.between[1]), (float(pair.speeds[0]), float(pair.speeds[1])))
         for pair in found.pairs

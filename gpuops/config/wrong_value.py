@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import msgspec
+    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
 _ONE_OF: Final = {
@@ -63,6 +64,13 @@ def reason(details: ErrorDetails) -> str:
         return _ONE_OF[kind]
     words = _WITH_NUMBERS.get(kind)
     return words(details.get("ctx", {})) if words else details["msg"]
+
+
+def first_wrong(error: ValidationError) -> str:
+    """Return the first mistake in a file and the number of further ones: `ports.first: is missing (and 1 more)`."""
+    details, further = error.errors()[0], error.error_count() - 1
+    key = ".".join(str(part) for part in details["loc"])
+    return f"{key}{': ' if key else ''}{reason(details)}{f' (and {further} more)' if further else ''}"
 
 
 def told(error: msgspec.ValidationError, within: str = "") -> str:

@@ -103,3 +103,20 @@ def test_a_file_of_somebody_else_is_neither_private_nor_safe(folder: Path, monke
         found = judged(path)
         assert found is not None
         assert found.why == f"{path} belongs to another user (uid 4242)"
+
+
+def test_where_a_link_to_a_file_leads_is_looked_at_too(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "file").touch(0o600)
+    (tmp_path / "second").symlink_to("between/below/file")
+    first = tmp_path / "first"
+    first.symlink_to(tmp_path / "second")
+    assert replaceable(first) is None
+    folder.parent.chmod(0o777)
+    found = replaceable(first)
+    assert found is not None and found.why == f"everybody can write in {folder.parent}"
+    folder.parent.chmod(0o755)
+    given_away(tmp_path / "second", monkeypatch)
+    found = replaceable(first)
+    assert found is not None and found.why.startswith(f"{tmp_path / 'second'} belongs to another user")

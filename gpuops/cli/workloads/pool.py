@@ -27,12 +27,12 @@ Client = Annotated[
 ]
 
 
-def _time(option: str, text: str) -> timedelta:
+def _time(option: str, text: str, *, may_be_zero: bool = False) -> timedelta:
     """Return the duration that was typed for this option. Raises UsageError with the option in its message."""
     from gpuops.config.pool_file import lease_time
 
     try:
-        return lease_time(text)
+        return lease_time(text, may_be_zero=may_be_zero)
     except UsageError as error:
         raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
 
@@ -194,7 +194,10 @@ def pool_reclaim(
         raise UsageError("name one of --server, --lease and --due", hint="gpuops pool show lists servers and leases")
     if (dead or again) and (server is None or dead is again):
         raise UsageError("--dead and --again belong to a --server, one at a time", hint="add --server VM")
-    grace_time = None if grace is None else timedelta() if grace in ("0", "0m") else _time("--grace", grace)
+    if grace is not None and (due or dead or again):
+        other = "--due" if due else "--dead" if dead else "--again"
+        raise UsageError(f"--grace has no effect with {other}", hint=f"remove --grace or {other}")
+    grace_time = None if grace is None else _time("--grace", grace, may_be_zero=True)
     request, consent = Reclaim(server, lease, grace_time, dead, again), _consent("clients lose what is above", yes)
     with open_site(common) as site:
         answer = api.pool_reclaim(pool, request, site, consent, apply=not dry_run)

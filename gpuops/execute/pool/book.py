@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, delete, insert, select
@@ -17,6 +17,8 @@ from gpuops.execute.pool.tables import alone, found_database, leases_table, made
 from gpuops.model.stored import to_stored, with_field_names
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LendingPool, PoolServer
 
+_LEAVING: Final = '"state":"leaving"', '"state":"draining"'
+"""An earlier gpuops kept servers that it was removing; its requests for a later lease are not read at all."""
 Value = TypeVar("Value")
 Decision = Callable[[LeaseBook | None], LeaseBook]
 Look = Callable[[LeaseBook | None, LeaseBook, tuple[LeaseBook, ...]], None]
@@ -121,12 +123,13 @@ class PoolBooks:
             return None
         of_pool = (leases_table.c.vcenter == self._vcenter, leases_table.c.pool == name)
         bodies = select(leases_table.c.body)
-        leases = list(connection.scalars(bodies.where(*of_pool, leases_table.c.open.is_(True))))
+        is_request = leases_table.c.body.like('%"state":"asked"%') | leases_table.c.body.like('%"state":"waiting"%')
+        leases = list(connection.scalars(bodies.where(*of_pool, leases_table.c.open.is_(True), ~is_request)))
         if ended:
             over = bodies.where(*of_pool, leases_table.c.open.is_(False))
             leases += connection.scalars(over.order_by(leases_table.c.asked_at.desc()).limit(ended))
         pool = _decoded(row.settings, LendingPool, name)
-        servers = _decoded(row.servers, tuple[PoolServer, ...], name)
+        servers = _decoded(row.servers.replace(*_LEAVING), tuple[PoolServer, ...], name)
         return LeaseBook(pool, servers).with_leases(_decoded(body, GpuLease, name) for body in leases)
 
     def _write(self, connection: Connection, before: LeaseBook | None, after: LeaseBook) -> None:
@@ -149,7 +152,7 @@ class PoolBooks:
             "vcenter": self._vcenter,
             "pool": name,
             "id": lease.id,
-            "open": lease.open,
+            "open": lease.holds,
             "asked_at": lease.asked_at.isoformat(),
             "body": _encoded(lease),
         }

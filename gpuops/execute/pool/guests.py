@@ -13,15 +13,15 @@ from functools import partial
 from typing import Final
 
 from gpuops.config.remote_gpu_file import load_program
-from gpuops.errors import GpuopsError, Locked, NotConnected, Refused, StateDamaged, StepFailed
+from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StateDamaged, StepFailed
 from gpuops.execute.pool.book import PoolBooks, known_book
 from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import guest_work
-from gpuops.model.guests.guest_command import CommandEnd
+from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, ServerState
-from gpuops.model.workloads.remote_gpu import ServerCondition, ServerHealth
+from gpuops.model.workloads.remote_gpu import RemoteProgram, ServerCondition, ServerHealth
 from gpuops.plan.pool import guest_scripts, lending
 
 SCRIPT_S: Final = 120.0
@@ -48,7 +48,9 @@ class PoolGuests:
             name = self.book.pool.name
             _, after = books.change(name, lambda book: decide(known_book(book, name)), lambda *_: None)
             ids = {lease.id for lease in after.leases}
-            self.book = after.with_leases(lease for lease in self.book.leases if lease.id not in ids and not lease.open)
+            self.book = after.with_leases(
+                lease for lease in self.book.leases if lease.id not in ids and not lease.holds
+            )
 
         for lease in lending.to_disable(self.book, self.site.clock()):
             self._try(f"lease {lease.id} of {lease.client}", partial(self._disable, lease.id, write))
@@ -59,29 +61,31 @@ class PoolGuests:
         """Return the health of each server that is not dead, by its hook. Raises NotConnected."""
         if self.book.pool.program is None:
             return ()
-        living = (ServerState.SERVING, ServerState.DRAINING)
-        return tuple(self._health(server.name) for server in self.book.servers if server.state in living)
+        running, healths = [], []
+        for name in (server.name for server in self.book.servers if server.state is not ServerState.DEAD):
+            try:
+                vm, address = self._server(name)
+                running.append(self._start(vm, name, guest_scripts.health(self._program(), address)))
+            except NotConnected:
+                raise
+            except GpuopsError as error:
+                healths.append(ServerHealth(name, ServerCondition.UNKNOWN, error.message))
+        ends = guest_work(self.site.vcenter).wait_for_commands(running, SCRIPT_S)
+        return (*healths, *map(_health, ends))
 
-    def _health(self, name: str) -> ServerHealth:
-        try:
-            vm, address = self._server(name)
-            end = self._end(vm, guest_scripts.health(load_program(self.book.pool.program or ""), address))
-        except NotConnected:
-            raise
-        except GpuopsError as error:
-            return ServerHealth(name, ServerCondition.UNKNOWN, error.message)
-        if end.error:
-            # a hook that did not end says nothing about the server
-            condition = ServerCondition.UNKNOWN if end.exit_code is None else ServerCondition.DEAD
-            return ServerHealth(name, condition, _why(end))
-        return ServerHealth(name, ServerCondition.SERVES, shares=guest_scripts.served_shares(end.printed))
+    def revoke_all(self, server: str) -> None:
+        """Cut every client off from a server that was dead: leases ended while its guest was not reached. Raises as
+        `_run`."""
+        if self.book.pool.program is not None:
+            vm, address = self._server(server)
+            self._run(vm, guest_scripts.revoke_all_in_server(self._program(), address))
 
     def _enable(self, id: str, write: Callable[[Callable[[LeaseBook], LeaseBook]], None]) -> None:
         write(lambda book: lending.enabling(book, id))
         lease = self.book.lease(id)
         if lease is None or lease not in lending.to_enable(self.book):
             return  # another command has ended it
-        program = load_program(self.book.pool.program or "")
+        program = self._program()
         client = self._running(lease.wish.client_uuid, lease.client)
         client_address = self._address(client)
         endpoints = []
@@ -112,18 +116,24 @@ class PoolGuests:
     def _revoke_share(self, lease: str, server: str, gpu: int) -> None:
         pool_server = self.book.server(server)
         vm = self._vm(pool_server.uuid) if pool_server is not None else None
-        if pool_server is None or (vm is None and pool_server.state is ServerState.DEAD):
-            return  # somebody reported it dead: nothing runs there
-        if vm is None or vm.power is not PowerState.OFF:
-            vm, address = self._server(server)
-            program = load_program(self.book.pool.program or "")
-            self._run(vm, guest_scripts.revoke_in_server(program, lease, gpu, address))
+        if pool_server is None or (vm is None and pool_server.is_reported_dead):
+            return
+        if vm is not None and vm.power is PowerState.OFF:
+            return  # `revoke_all` runs before this server lends again
+        try:
+            running, address = self._server(server)
+            self._run(running, guest_scripts.revoke_in_server(self._program(), lease, gpu, address))
+        except (StepFailed, OutcomeUnknown, Refused) as error:
+            if vm is None or vm.power is not PowerState.ON or pool_server.state is not ServerState.DEAD:
+                raise
+            hint = f"if its guest cannot be reached, power {vm.name} off: its leases then end"
+            raise StepFailed(error.message, hint=hint) from error
 
     def _clear_client(self, lease: GpuLease) -> None:
         """Clear the guest of the client. A failure is only a warning: the servers cut the client off."""
         try:
             client = self._running(lease.wish.client_uuid, lease.client)
-            self._run(client, guest_scripts.revoke_in_client(load_program(self.book.pool.program or ""), lease.id))
+            self._run(client, guest_scripts.revoke_in_client(self._program(), lease.id))
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -137,6 +147,10 @@ class PoolGuests:
         except GpuopsError as error:
             # most errors of guests begin with the name of the VM
             self.failed.append(error.line if error.line.startswith(f"{subject}: ") else f"{subject}: {error.line}")
+
+    def _program(self) -> RemoteProgram:
+        """Return the program of the pool, which has one. Raises PolicyError, UsageError."""
+        return load_program(self.book.pool.program or "")
 
     def _vm(self, uuid: str) -> Vm | None:
         return next(iter(self.inventory.vms_with_uuid(uuid)), None)
@@ -173,17 +187,23 @@ class PoolGuests:
 
         Errors have neither the script nor all that it printed: a hook may print what it should not.
         """
-        end = self._end(vm, script)
+        [end] = guest_work(self.site.vcenter).wait_for_commands([self._start(vm, vm.name, script)], SCRIPT_S)
         if end.error:
             raise StepFailed(f"{vm.name}: {_why(end)}", hint="look at the guest; the same command tries it again")
         return end.printed
 
-    def _end(self, vm: Vm, script: str) -> CommandEnd:
-        port = guest_work(self.site.vcenter)
+    def _start(self, vm: Vm, name: str, script: str) -> RunningCommand:
         op_id = f"{guest_scripts.PREFIX}{secrets.token_hex(8)}"
-        command = port.start_command(vm.ref, vm.name, script, op_id, guest_scripts.PREFIX)
-        [end] = port.wait_for_commands([command], SCRIPT_S)
-        return end
+        return guest_work(self.site.vcenter).start_command(vm.ref, name, script, op_id, guest_scripts.PREFIX)
+
+
+def _health(end: CommandEnd) -> ServerHealth:
+    if end.exit_code == guest_scripts.HOOK_FAILED:
+        return ServerHealth(end.name, ServerCondition.DEAD, _why(end))
+    if end.error:
+        # a hook that did not run, or did not end, says nothing about the server
+        return ServerHealth(end.name, ServerCondition.UNKNOWN, _why(end))
+    return ServerHealth(end.name, ServerCondition.SERVES, shares=guest_scripts.served_shares(end.printed))
 
 
 def _why(end: CommandEnd) -> str:

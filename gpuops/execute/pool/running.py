@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.config.remote_gpu_file import load_program
-from gpuops.errors import GpuopsError, Locked, Refused
+from gpuops.config.remote_gpu_file import is_known_name, known_programs, load_program
+from gpuops.errors import Locked, Refused
 from gpuops.execute.pool.book import PoolBooks, known_book
 from gpuops.execute.pool.guests import PoolGuests
-from gpuops.execute.pool.marks import mark_servers, unmark_servers
+from gpuops.execute.pool.marks import mark_servers
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.workloads.lease_book import LeaseBook, LendingPool, PoolFileWish
+from gpuops.model.workloads.lease_book import LeaseBook, LendingPool, PoolFileWish, ServerState
 from gpuops.model.workloads.remote_gpu import ServerCondition
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool import lending, served
@@ -28,8 +28,7 @@ from gpuops.plan.pool.members import (
     ShareRequest,
     as_the_fleet_is,
     client_uuid,
-    closed_requests,
-    lends_elsewhere,
+    in_another_pool,
     pool_meant,
     server_called,
     servers_of,
@@ -67,11 +66,9 @@ def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
         after, rejections = lending.with_servers(
             replace(book or LeaseBook(wish.pool), pool=wish.pool), servers, call.began
         )
-        if book is not None and any(lease.holds for lease in book.leases):
-            set_up = (book.pool.program, book.pool.network)
-            if set_up != (wish.pool.program, wish.pool.network) and _can_revoke(book):
-                rule = f"its leases are set up with {set_up[0] or 'no program'} in the network {set_up[1]}"
-                rejections += (Rejection(wish.pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
+        if book is not None and any(lease.holds for lease in book.leases) and not _can_revoke(wish.pool, book.pool):
+            rule = f"its leases are set up with {book.pool.program or 'no program'} in the network {book.pool.network}"
+            rejections += (Rejection(wish.pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
         return as_the_fleet_is(after, call.inventory, call.began), refused + rejections
 
     return call.answer(decide, apply=apply)
@@ -94,8 +91,9 @@ def lend(name: str | None, request: ShareRequest, site: Site, *, apply: bool) ->
 
     def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
         after = call.with_fleet(book)
-        program = load_program(after.pool.program) if after.pool.program is not None else None
-        wish, rejections = wish_of(request, after, call.inventory, program)
+        if after.pool.program is not None:
+            load_program(after.pool.program)  # nothing is lent by a program that cannot be read
+        wish, rejections = wish_of(request, after, call.inventory)
         if wish is None:
             return after, rejections
         lent = lending.lend(after, wish, secrets.token_hex(4), call.began)
@@ -137,12 +135,15 @@ def reclaim(name: str | None, request: Reclaim, site: Site, consent: PoolConsent
         after = lending.break_leases(after, served.lost_leases(was, after, healths), call.began)
         return request.book_after(after, call.began), request.refused(after, call.inventory)
 
-    if apply and not request.is_due_only and not request.again:
+    if apply and not request.is_due_only:
         planned = call.answer(decide, apply=False)
         if planned.rejections:
             return planned
-        if planned.leases:
+        if not request.again and planned.leases:
             consent(planned)
+        server = was.server(request.server or "")
+        if request.again and server is not None and server.state is ServerState.DEAD:
+            PoolGuests(site, call.inventory, was).revoke_all(server.name)
     answer = call.answer(decide, apply=apply)
     return replace(answer, warnings=(*answer.warnings, *served.health_warnings(was, answer.after, healths)))
 
@@ -166,12 +167,15 @@ def delete(name: str, site: Site, consent: PoolConsent, *, apply: bool) -> PoolA
     return answer
 
 
-def _can_revoke(book: LeaseBook) -> bool:
-    """Whether the program of its leases can be read: an earlier gpuops came with others."""
-    try:
-        return book.pool.program is None or bool(load_program(book.pool.program))
-    except GpuopsError:
-        return False
+def _can_revoke(pool: LendingPool, before: LendingPool) -> bool:
+    """Whether leases that were set up under the earlier settings can be cut off under these.
+
+    Only a program that came with an earlier gpuops may be replaced: what happened to the file of another one, and
+    whether another machine can read it, is unknown.
+    """
+    old, new = before.program, pool.program
+    is_removed = old is not None and is_known_name(old) and old not in known_programs()
+    return pool.network == before.network and (old == new or (is_removed and new is not None))
 
 
 def _called(name: str | None, site: Site, verb: str) -> _PoolCall:
@@ -220,30 +224,23 @@ class _PoolCall:
             return after
 
         def look(before: LeaseBook | None, after: LeaseBook, others: tuple[LeaseBook, ...]) -> None:
-            if rejections := tuple(lends_elsewhere(before, after, others)):
+            if rejections := tuple(in_another_pool(before, after, others)):
                 raise NotDecided(rejections)
 
         site, opening = self.site, PoolBooks.to_write if apply else PoolBooks.to_read
         with opening(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
             try:
-                planned = PoolAnswer(self.verb, *books.foresee(self.pool, decided, look), applied=False)
-                planned = replace(planned, warnings=self._warnings(planned))
-                if not apply:
-                    return planned
-                # a server that leaves loses its mark first: a command that is killed here is typed again
-                if failed := unmark_servers(planned.removed_servers, planned.after, self.inventory, site.vcenter):
-                    return replace(planned, after=planned.before or planned.after, applied=True, failed=failed)
-                before, after = books.change(self.pool, decided, look)
+                before, after = (books.change if apply else books.foresee)(self.pool, decided, look)
             except NotDecided as refused:
                 book = books.read(self.pool)
                 empty = LeaseBook(LendingPool(self.pool, ""))
                 return PoolAnswer(self.verb, book, book or empty, applied=False, rejections=refused.rejections)
-            guests = PoolGuests(site, self.inventory, after)
-            marked = mark_servers(after, self.inventory, site.vcenter)
-            guests.do_work(books)
-            unmarked = unmark_servers(guests.book.servers, guests.book, self.inventory, site.vcenter)
-        answer = PoolAnswer(self.verb, before, guests.book, applied=True, failed=tuple(guests.failed))
-        return replace(answer, warnings=(*self._warnings(answer), *guests.warnings, *marked, *unmarked))
-
-    def _warnings(self, answer: PoolAnswer) -> tuple[str, ...]:
-        return (*closed_requests(answer.leases, self.pool), *unseen(answer.after, self.inventory))
+            guests, marks = PoolGuests(site, self.inventory, after), list[str]()
+            if apply:
+                marks += mark_servers(after, self.inventory, site.vcenter)
+                guests.do_work(books)
+            if guests.book != after:
+                marks += mark_servers(guests.book, self.inventory, site.vcenter)
+        failed = tuple(dict.fromkeys((*guests.failed, *marks)))
+        answer = PoolAnswer(self.verb, before, guests.book, applied=apply, failed=failed)
+        return replace(answer, warnings=(*unseen(answer.after, self.inventory), *guests.warnings))

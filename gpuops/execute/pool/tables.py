@@ -10,17 +10,14 @@ import os
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Boolean, Column, Connection, Integer, MetaData, String, Table, inspect, select, text
+from sqlalchemy import Boolean, Column, Connection, Integer, MetaData, String, Table, inspect, text
 
-from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import make_file, open_database
 from gpuops.execute.journal.upgrading import to_read, to_write
 from gpuops.execute.migrations import Contents
 
 FILE_NAME: Final = "pools.sqlite"
-SCHEMA_VERSION: Final = 1
-"""Increase it when the JSON of a row changes, and add a revision (`execute/migrations`) that converts the rows."""
 _TOLD: Final = {
     "keeps": "book of pools",
     "hint": "nothing is lent without it: free the disk, start the server, or bring the book back from a backup",
@@ -28,7 +25,8 @@ _TOLD: Final = {
 
 metadata = MetaData()
 
-schema_table = Table("pools_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+# read by earlier versions only
+Table("pools_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
 
 pools_table = Table(
     "pools",
@@ -75,13 +73,4 @@ def _opened(state_dir: Path, url: str) -> Database:
 
 def _has_tables(connection: Connection, database: Database) -> bool:
     database.revision(connection)  # which refuses that of a later gpuops
-    if not inspect(connection).has_table(schema_table.name):
-        return False
-    found = connection.scalars(select(schema_table.c.version)).all()
-    if found == [SCHEMA_VERSION]:
-        return True
-    version = f"schema {found[-1]}" if found else "no schema"
-    raise StateDamaged(
-        f"the book of pools {database.name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
-        hint="use the gpuops that wrote it",
-    )
+    return inspect(connection).has_table(pools_table.name)

@@ -13,19 +13,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import OwnerKey
-from gpuops.model.workloads.cluster import Arrangement
+
+REPORTED_DEAD: Final = "was reported dead"
 
 
 class LeaseState(StrEnum):
     """The state of a lease."""
 
-    ASKED = "asked"
-    """A request that an earlier gpuops kept: the first change of the book closes it."""
-    WAITING = "waiting"
-    """A request that an earlier gpuops promised a begin: closed in the same way."""
     LENT = "lent"
     ENDING = "ending"
     """It is taken back and ends at `ends_at`; after that moment: its client is still to be cut off."""
@@ -41,8 +39,6 @@ class ServerState(StrEnum):
     DRAINING = "draining"
     """It lends nothing new; its leases end within the grace period."""
     DEAD = "dead"
-    LEAVING = "leaving"
-    """A server that an earlier gpuops was removing: the first change of the book removes it."""
 
 
 @stored_as("ServerGpu", index="index", memory_mib="memory_mib")
@@ -75,7 +71,12 @@ class PoolServer:
     """Name of that host's cluster; empty = none, or unknown."""
     state: ServerState = ServerState.SERVING
     because: str = ""
-    """Why it is dead, such as `was reported dead`; empty for a dead server = its VM does not run."""
+    """Why it is dead, such as `REPORTED_DEAD`; empty for a dead server = its VM does not run."""
+
+    @property
+    def is_reported_dead(self) -> bool:
+        """Whether someone said so with `gpuops pool reclaim --dead`: if its VM is not seen, its shares are free."""
+        return self.state is ServerState.DEAD and self.because == REPORTED_DEAD
 
 
 @stored_as("LentShare", server="server", gpu="gpu", memory_mib="memory_mib")
@@ -144,11 +145,6 @@ class GpuLease:
         """Whether its shares are taken: until its client is cut off, even after `ends_at`."""
         return self.state in (LeaseState.LENT, LeaseState.ENDING) or self.enabled is not False
 
-    @property
-    def open(self) -> bool:
-        """Whether it holds shares, or is a request of an earlier gpuops that is still to be closed."""
-        return self.state in (LeaseState.ASKED, LeaseState.WAITING) or self.holds
-
     def has_shares_of(self, server: str) -> bool:
         return any(share.server == server for share in self.shares)
 
@@ -164,8 +160,8 @@ class PoolQuota:
 
 
 @stored_as(
-    "LendingPool", name="name", network="network", program="program", longest="longest", placement="placement",
-    grace="grace", owner_by="owner_by", quotas="quotas", quota="quota"
+    "LendingPool", name="name", network="network", program="program", longest="longest", grace="grace",
+    owner_by="owner_by", quotas="quotas", quota="quota"
 )  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class LendingPool:
@@ -178,8 +174,6 @@ class LendingPool:
     """Name of a file of `templates/remote-gpu`, or a path; None = gpuops keeps the book only."""
     longest: timedelta = timedelta(hours=24)
     """No lease is longer."""
-    placement: Arrangement = Arrangement.PACKED
-    """Packed keeps large idle shares; spread lets few leases share a GPU's time."""
     grace: timedelta = timedelta(minutes=15)
     """How long a client keeps a lease that is taken back."""
     owner_by: OwnerKey = field(default_factory=OwnerKey)

@@ -23,8 +23,6 @@ class RemoteProgram:
     first_port: int
     """The first of the `ports` consecutive ports of a server; each share that it lends has its own port."""
     ports: int
-    most_shares: int | None = None
-    """Of one lease; None = any number."""
 
 
 class ServerCondition(StrEnum):

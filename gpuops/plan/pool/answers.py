@@ -27,7 +27,8 @@ class PoolAnswer:
 
     @property
     def deleted(self) -> bool:
-        return self.verb == "delete" and not self.after.servers
+        """Whether the pool is out of the book, or would be: once the mark of each server is cleared."""
+        return self.verb == "delete" and not self.after.servers and not self.failed
 
     @property
     def leases(self) -> tuple[GpuLease, ...]:

@@ -35,6 +35,8 @@ from gpuops.plan.core.guest_address import unicast_address
 PREFIX: Final = "gpuops-pool-"
 """Of temporary directories in guests, and of ids of operations."""
 HOME: Final = ".gpuops-pool"
+HOOK_FAILED: Final = 1
+"""Exit code of a script whose hook failed; `health` has another one if its hook could not be run."""
 MOST_SHARES: Final = 1000
 """A guest may print any number of lines: so many are read."""
 _LEASE: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,62}")
@@ -43,7 +45,7 @@ _SHARE: Final = re.compile(r"^lease ([0-9a-z][0-9a-z-]{0,62}) ([0-9]{1,3}) ([0-9
 _BEGIN: Final = (
     # run in a temporary directory; those beside it that are an hour old are of commands whose caller was killed
     f'find "${{PWD%/*}}" -maxdepth 1 -name "{PREFIX}*" -mmin +60 -exec rm -rf {{}} +',
-    f'umask 077; cd "${{HOME:?}}" || exit 1; mkdir -p {HOME} && cd {HOME} || exit 1',
+    f'umask 077; cd "${{HOME:?}}" || exit 2; mkdir -p {HOME} && cd {HOME} || exit 2',
 )
 _LOCK: Final = 'exec 9> lock; flock -w 60 9 || { echo "another run keeps the lock of this guest"; exit 1; }'
 """Only one script at a time changes the files in `HOME`. It waits for another one for at most 60 seconds."""
@@ -78,14 +80,29 @@ def grant_in_server(
 def revoke_in_server(program: RemoteProgram, lease: str, gpu: int, server: str) -> str:
     """Return the script that cuts the lease off from that GPU; a share that is not there is no error."""
     own = _share(lease, gpu)
-    return _script(
-        _export(LEASE=lease, GPU=gpu, SERVER_ADDRESS=address(server)),
-        _LOCK,
-        _own_port(own),
-        f"mkdir -p {own} && cd {own} || exit 1",
+    return _script(_LOCK, f"mkdir -p {own} || exit 1", *_revoke_shares(program, own, server))
+
+
+def revoke_all_in_server(program: RemoteProgram, server: str) -> str:
+    """Return the script that cuts off every lease from the GPUs of this server, whatever the book has.
+
+    A server that was dead may still have shares of leases that ended meanwhile: its guest could not be reached then.
+    """
+    return _script(_LOCK, *_revoke_shares(program, "*.[0-9]*", server))
+
+
+def _revoke_shares(program: RemoteProgram, shares: str, server: str) -> tuple[str, ...]:
+    """Return the lines that revoke the shares with these directories, a word of the shell that may be a pattern."""
+    return (
+        _export(SERVER_ADDRESS=address(server)),
+        f'for own in {shares}; do [ -d "$own" ] && [ ! -L "$own" ] || continue',
+        'LEASE="${own%.*}"; GPU="${own##*.}"; export LEASE GPU',
+        _own_port('"$own"'),
+        'cd "$own" || exit 1',
         _hook(program.revoke_server),
-        f'cd ..; [ -z "$PORT" ] || rm -f "port-$PORT"; rm -rf -- {own}',
-        _ended(own),
+        'cd ..; [ -z "$PORT" ] || rm -f "port-$PORT"; rm -rf -- "$own"',
+        _ended('"$own"'),
+        "done",
     )
 
 
@@ -98,7 +115,7 @@ def grant_in_client(program: RemoteProgram, lease: str, shares: Sequence[tuple[s
         _not_ended(lease),
         f"mkdir -p {lease} && cd {lease} || exit 1",
         _hook(program.grant_client),
-        f"cd .. && ln -s {lease}/env env.new.{lease} && mv -f env.new.{lease} env",
+        f"cd .. && ln -sf {lease}/env env.new.{lease} && mv -f env.new.{lease} env",
     )
 
 
@@ -153,7 +170,8 @@ def _script(*lines: str) -> str:
 
 
 def _hook(commands: str) -> str:
-    return f"( {commands.strip()}\n) 9>&- || exit 1"
+    # not `( ... ) || exit 1`: in a condition `set -e` of the hook has no effect
+    return f"( {commands.strip()}\n) 9>&-\n[ $? -eq 0 ] || exit {HOOK_FAILED}"
 
 
 def _own_port(own: str) -> str:
@@ -168,7 +186,7 @@ def _not_ended(own: str) -> str:
 
 def _ended(own: str) -> str:
     """Return the line that records the revocation. It comes last, so that a client is cut off even on a full disk."""
-    return f"mkdir -p ended && find ended -type f -mtime +0 -exec rm -f {{}} + && : > ended/{own}"
+    return f"mkdir -p ended && find ended -type f -mtime +0 -exec rm -f {{}} + && : > ended/{own} || exit 1"
 
 
 def _share(lease: str, gpu: int) -> str:

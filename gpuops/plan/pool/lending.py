@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuops.model.workloads.lease_book import (
+    REPORTED_DEAD,
     GpuLease,
     LeaseBook,
     LeaseState,
@@ -23,8 +24,6 @@ from gpuops.model.workloads.lease_book import (
 from gpuops.plan.core.command_line import command
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool.placing import choose_shares, idle_mib
-
-REQUEST_ENDED = "gpuops keeps no requests any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +106,10 @@ def format_duration(duration: timedelta) -> str:
 
 def settle(book: LeaseBook, now: datetime) -> LeaseBook:
     """Return the book after the leases whose time is over have ended."""
-    servers = tuple(server for server in book.servers if server.state is not ServerState.LEAVING)
-    return replace(book, servers=servers).with_leases(_by_clock(lease, now) for lease in book.leases if lease.open)
+    return book.with_leases(_by_clock(lease, now) for lease in book.leases if lease.holds)
 
 
 def _by_clock(lease: GpuLease, now: datetime) -> GpuLease:
-    if lease.state in (LeaseState.ASKED, LeaseState.WAITING):
-        return replace(lease, state=LeaseState.ENDED, because=REQUEST_ENDED, shares=(), ends_at=now)
     is_over = lease.ends_at is not None and lease.ends_at <= now
     if lease.state is LeaseState.LENT and is_over:
         lease = replace(lease, state=LeaseState.ENDING, because="its time is over")
@@ -151,9 +147,12 @@ def _ending(lease: GpuLease, at: datetime, because: str) -> GpuLease:
 
 
 def server_died(book: LeaseBook, server: str, now: datetime, because: str = "") -> LeaseBook:
-    """Return the book after this server died: its leases are broken. `because`: empty = its VM does not run."""
+    """Return the book after this server died: its leases are broken. `because`: empty = its VM does not run.
+
+    Of a server that is dead already only a report (`REPORTED_DEAD`) is recorded.
+    """
     pool_server = book.server(server)
-    if pool_server is None or pool_server.state is ServerState.DEAD:
+    if pool_server is None or (pool_server.state is ServerState.DEAD and because != REPORTED_DEAD):
         return settle(book, now)
     book = book.with_server(replace(pool_server, state=ServerState.DEAD, because=because))
     ids = [lease.id for lease in book.leases if lease.has_shares_of(server)]
@@ -231,6 +230,18 @@ def with_servers(
         else server
         for server in servers
     )
+    uuids = {server.name: server.uuid for server in book.servers}
+    gpus = {(server.uuid, gpu.index): gpu.memory_mib for server in servers for gpu in server.gpus}
+    held_mib = Counter[tuple[str, int]]()
+    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
+        held_mib[share.server, share.gpu] += share.memory_mib
+    # by the UUID: another VM may have the name of a server by now
+    lost = {name for (name, gpu), size_mib in held_mib.items() if gpus.get((uuids.get(name, ""), gpu), 0) < size_mib}
+    if lost:
+        rule = "GPUs of it are lent, and would leave the pool"
+        hint = "{} ends its leases first"
+        hints = {name: hint.format(command("pool reclaim", pool=book.pool.name, server=name)) for name in sorted(lost)}
+        return book, tuple(Rejection(name, rule, hint=hint) for name, hint in hints.items())
     # a VM that was renamed keeps its leases
     names = {before[server.uuid].name: server.name for server in servers if server.uuid in before}
     leases = [
@@ -240,16 +251,6 @@ def with_servers(
         )
         for lease in book.leases
     ]
-    gpus = {(server.name, gpu.index): gpu.memory_mib for server in servers for gpu in server.gpus}
-    held_mib = Counter[tuple[str, int]]()
-    for share in (share for lease in leases if lease.holds for share in lease.shares):
-        held_mib[share.server, share.gpu] += share.memory_mib
-    lost = sorted({name for (name, gpu), size_mib in held_mib.items() if gpus.get((name, gpu), 0) < size_mib})
-    if lost:
-        rule = "GPUs of it are lent, and would leave the pool"
-        drain = "{} ends its leases first"
-        hints = {name: drain.format(command("pool reclaim", pool=book.pool.name, server=name)) for name in lost}
-        return book, tuple(Rejection(name, rule, hint=hint) for name, hint in hints.items())
     return replace(book, servers=servers, leases=tuple(leases)), ()
 
 
@@ -257,9 +258,7 @@ def without_servers(book: LeaseBook, now: datetime) -> tuple[LeaseBook, tuple[Re
     """Return the book that may be deleted; or a rejection for each lease that is still open."""
     book, pool = settle(book, now), book.pool.name
     rejections = []
-    for lease in book.leases:
-        if not lease.open:
-            continue
+    for lease in (lease for lease in book.leases if lease.holds):
         rule = f"has the lease {lease.id} until {lease.ends_at:%Y-%m-%d %H:%MZ}"
         hint = f"{command('pool return', pool=pool, client=f'uuid:{lease.wish.client_uuid}')} gives it back"
         if lease in to_disable(book, now):

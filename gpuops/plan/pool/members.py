@@ -11,7 +11,6 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, is_gpu
 from gpuops.model.workloads.lease_book import (
-    GpuLease,
     LeaseBook,
     LeaseState,
     LeaseWish,
@@ -20,10 +19,9 @@ from gpuops.model.workloads.lease_book import (
     ServerGpu,
     ServerState,
 )
-from gpuops.model.workloads.remote_gpu import RemoteProgram
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.pool.lending import REQUEST_ENDED, server_died
+from gpuops.plan.pool.lending import server_died
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def servers_of(
         if not refused:
             sizes = [_whole_mib(device, inventory, catalog) or 0 for device in _gpus(vm)]
             gpus = tuple(ServerGpu(index, size_mib - wish.keep_mib) for index, size_mib in enumerate(sizes))
-            servers.append(_placed(PoolServer(vm.name, vm.instance_uuid or "", gpus), vm, inventory))
+            servers.append(PoolServer(vm.name, vm.instance_uuid or "", gpus, *_where(vm, inventory)))
     return tuple(servers), tuple(rejections)
 
 
@@ -89,28 +87,23 @@ def _whole_mib(device: GpuDevice, inventory: Inventory, catalog: Catalog) -> int
         case DirectPathDevice() | DynamicDevice():
             kinds = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
             boards = [catalog.board_by_pci(*kind) for kind in kinds]
+            known = [board.framebuffer_mib for board in boards if board is not None]
             # the smallest of several kinds: which one the VM has is known only while it runs
-            return min((board.framebuffer_mib for board in boards if board is not None), default=None)
+            return min(known, default=None) if len(known) == len(boards) else None
         case _:
             return None
 
 
 def wish_of(
-    request: ShareRequest, book: LeaseBook, inventory: Inventory, program: RemoteProgram | None
+    request: ShareRequest, book: LeaseBook, inventory: Inventory
 ) -> tuple[LeaseWish | None, tuple[Rejection, ...]]:
     """Return the request with what vCenter knows of its client, or every reason to refuse it. Raises VmNotFound,
     VmAmbiguous."""
     vm = inventory.find_vm(request.client)
-    rejections = list(_no_client(vm, book))
-    most = program.most_shares if program is not None else None
-    if program is not None and most is not None and request.gpus > most:
-        rule = f"GPUs that {program.name} lends to one client"
-        rejections.append(Rejection(vm.name, rule, request.gpus, most, hint="ask for fewer GPUs"))
-    if rejections:
-        return None, tuple(rejections)
-    owner, (host, cluster) = book.pool.owner_by.of(vm), _where(vm, inventory)
-    uuid = vm.instance_uuid or ""
-    return LeaseWish(vm.name, uuid, request.memory_mib, request.lasts, request.gpus, owner, host, cluster), ()
+    if rejections := tuple(_no_client(vm, book)):
+        return None, rejections
+    owner, where, uuid = book.pool.owner_by.of(vm), _where(vm, inventory), vm.instance_uuid or ""
+    return LeaseWish(vm.name, uuid, request.memory_mib, request.lasts, request.gpus, owner, *where), ()
 
 
 def _no_client(vm: Vm, book: LeaseBook) -> Iterator[Rejection]:
@@ -131,7 +124,7 @@ def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
         return inventory.find_vm(text).instance_uuid or ""
     except VmNotFound:
         for lease in book.leases:
-            if lease.open and text in (f"uuid:{lease.wish.client_uuid}", lease.client):
+            if lease.holds and text in (f"uuid:{lease.wish.client_uuid}", lease.client):
                 return lease.wish.client_uuid
         raise
 
@@ -156,7 +149,8 @@ def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> Lea
     for server in book.servers:
         vm = _vm(server.uuid, inventory)
         if vm is not None:
-            book = book.with_server(_placed(server, vm, inventory))
+            host, cluster = _where(vm, inventory)
+            book = book.with_server(replace(server, host=host, cluster=cluster))
             if vm.power in (PowerState.OFF, PowerState.SUSPENDED):
                 book = server_died(book, server.name, now)
     return book
@@ -165,40 +159,29 @@ def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> Lea
 def lends(server: PoolServer, book: LeaseBook) -> bool:
     """Whether a client may have a share of it now, or be lent one."""
     holds = any(lease.holds and lease.has_shares_of(server.name) for lease in book.leases)
-    return server.state is ServerState.SERVING or (server.state is ServerState.DRAINING and holds)
+    return server.state is ServerState.SERVING or holds
 
 
-def lends_elsewhere(before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]) -> Iterator[Rejection]:
-    """Yield a refusal for each server that begins to lend while another pool lends its GPUs."""
-    serving = {server.uuid for server in before.servers if lends(server, before)} if before is not None else set()
-    begins = {server.uuid: server for server in after.servers if lends(server, after) and server.uuid not in serving}
-    for other in others:
-        for server in other.servers:
-            if server.uuid in begins and lends(server, other):
-                drain = command("pool reclaim", pool=other.pool.name, server=server.name)
-                rule = f"pool {other.pool.name} lends its GPUs"
-                yield Rejection(begins[server.uuid].name, rule, hint=f"{drain} drains it there")
+def in_another_pool(before: LeaseBook | None, after: LeaseBook, others: Iterable[LeaseBook]) -> Iterator[Rejection]:
+    """Yield a refusal for each server that comes into this pool, or begins to lend, while another pool has it."""
+    states = {server.uuid: server.state for server in before.servers} if before is not None else {}
+    pools = {server.uuid: other.pool.name for other in others for server in other.servers}
+    for server in after.servers:
+        begins = server.state is ServerState.SERVING and states.get(server.uuid) is not ServerState.SERVING
+        if server.uuid in pools and (begins or server.uuid not in states):
+            hint = f"remove it from the file of pool {pools[server.uuid]}, then gpuops pool create"
+            yield Rejection(server.name, f"is a server of pool {pools[server.uuid]}", hint=hint)
 
 
 def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
     """Yield a warning for each server and each client that is gone, or that this login may not see."""
     why = "is not seen: it is gone, or this login may not read it. If it is gone:"
     for server in book.servers:
-        if server.state is not ServerState.DEAD and _vm(server.uuid, inventory) is None:
+        if not server.is_reported_dead and _vm(server.uuid, inventory) is None:
             yield f"{server.name} {why} {command('pool reclaim', pool=book.pool.name, server=server.name)} --dead"
     for lease in book.leases:
         if lease.state is LeaseState.LENT and _vm(lease.wish.client_uuid, inventory) is None:
             yield f"{lease.client} {why} {command('pool return', pool=book.pool.name, client=lease.client)}"
-
-
-def closed_requests(leases: Iterable[GpuLease], pool: str) -> Iterator[str]:
-    """Yield a warning for each request of an earlier gpuops that is closed now, with the command that asks again."""
-    for lease in leases:
-        if lease.because == REQUEST_ENDED and lease.state is LeaseState.ENDED:
-            wish, minutes = lease.wish, max(round(lease.wish.lasts.total_seconds() / 60), 1)
-            options = {"client": wish.client, "memory": f"{wish.memory_mib}MiB", "gpus": str(wish.gpus)}
-            again = command("pool lend", pool=pool, **options, **{"for": f"{minutes}m"})
-            yield f"{lease.client}: its request {lease.id} is closed, {lease.because}; {again} asks again"
 
 
 def is_back(server: PoolServer, inventory: Inventory) -> Rejection | None:
@@ -219,11 +202,6 @@ def _where(vm: Vm, inventory: Inventory) -> tuple[str, str]:
     """Return the names of its host and of the cluster; empty = unknown, or none."""
     host, cluster = inventory.host_of(vm), inventory.cluster_of(vm)
     return host.name if host is not None else "", cluster.name if cluster is not None else ""
-
-
-def _placed(server: PoolServer, vm: Vm, inventory: Inventory) -> PoolServer:
-    host, cluster = _where(vm, inventory)
-    return replace(server, host=host, cluster=cluster)
 
 
 def pool_meant(name: str | None, names: Sequence[str]) -> str:

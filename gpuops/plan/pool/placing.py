@@ -8,7 +8,6 @@ gpu-c/0 in another cluster                          10 GiB       far           0
 
 from __future__ import annotations
 
-from gpuops.model.workloads.cluster import Arrangement
 from gpuops.model.workloads.lease_book import LeaseBook, LeaseWish, LentShare, PoolServer, ServerState
 
 
@@ -30,14 +29,13 @@ def choose_shares(wish: LeaseWish, book: LeaseBook) -> tuple[LentShare, ...] | N
 
     1. As few servers as possible: each one more can die and break the lease.
     2. The nearest: on the client's host no call leaves the host, in its cluster it uses the cluster's own switches.
-    3. Packed: the GPUs with the least room, so that large idle shares stay; spread: those with the most.
+    3. The GPUs with the least room, so that large idle shares stay.
     4. The name, so that the same question has the same answer.
     """
-    packed = book.pool.placement is Arrangement.PACKED
     rooms = {name: list[tuple[int, int]]() for name in (server.name for server in book.servers)}
     for (name, gpu), free_mib in idle_mib(book).items():
         if free_mib >= wish.memory_mib:
-            rooms[name].append((free_mib if packed else -free_mib, gpu))
+            rooms[name].append((free_mib, gpu))
     if sum(map(len, rooms.values())) < wish.gpus:
         return None
 

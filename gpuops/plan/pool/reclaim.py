@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.workloads.lease_book import LeaseBook
+from gpuops.model.workloads.lease_book import REPORTED_DEAD, LeaseBook
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool import lending
 from gpuops.plan.pool.members import is_back
@@ -56,5 +56,5 @@ class Reclaim:
         if self.again:
             return lending.serve_again(book, self.server, now)
         if self.dead:
-            return lending.server_died(book, self.server, now, "was reported dead")
+            return lending.server_died(book, self.server, now, REPORTED_DEAD)
         return lending.take_back(book, self.server, at, now)

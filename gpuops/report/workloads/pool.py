@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from gpuops.model.stored import to_stored
 from gpuops.model.workloads.lease_book import GpuLease, LeaseState, PoolServer, ServerState
 from gpuops.plan.core.command_line import command
 from gpuops.plan.pool.answers import PoolAnswer, ShownPool
@@ -159,31 +160,14 @@ def pool_answer_document(answer: PoolAnswer, kind: str) -> Document:
 
 
 def _server(server: PoolServer) -> dict[str, Any]:
-    return {
-        "name": server.name,
-        "uuid": server.uuid,
-        "host": server.host or None,
-        "cluster": server.cluster or None,
-        "state": server.state.value,
-        "because": server.because or None,
-        "gpus": [{"gpu": gpu.index, "memory_mib": gpu.memory_mib} for gpu in server.gpus],
-    }
+    may_be_unknown = {"host": server.host or None, "cluster": server.cluster or None, "because": server.because or None}
+    gpus = [{"gpu": gpu.index, "memory_mib": gpu.memory_mib} for gpu in server.gpus]
+    return {**to_stored(server), **may_be_unknown, "gpus": gpus}
 
 
 def _lease(lease: GpuLease) -> dict[str, Any]:
-    return {
-        "id": lease.id,
-        "client": lease.client,
-        "client_uuid": lease.wish.client_uuid,
-        "owner": lease.wish.owner or None,
-        "state": lease.state.value,
-        "gpus": lease.wish.gpus,
-        "memory_mib": lease.wish.memory_mib,
-        "asked_at": lease.asked_at.isoformat(),
-        "ends_at": lease.ends_at.isoformat() if lease.ends_at is not None else None,
-        "shares": [
-            {"server": share.server, "gpu": share.gpu, "memory_mib": share.memory_mib} for share in lease.shares
-        ],
-        "enabled": lease.enabled,
-        "because": lease.because,
-    }
+    wish, ends_at = lease.wish, lease.ends_at.isoformat() if lease.ends_at is not None else None
+    client = {"client": wish.client, "client_uuid": wish.client_uuid, "owner": wish.owner or None}
+    stored = {key: value for key, value in to_stored(lease).items() if key not in ("wish", "lasts")}
+    request = {"gpus": wish.gpus, "memory_mib": wish.memory_mib, "asked_at": lease.asked_at.isoformat()}
+    return {**stored, **client, **request, "ends_at": ends_at}

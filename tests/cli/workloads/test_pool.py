@@ -19,8 +19,11 @@ from typer.testing import CliRunner, Result
 
 from gpuops import clock
 from gpuops.cli.app import app
+from gpuops.errors import Locked, Refused
+from gpuops.execute.pool.book import PoolBooks
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.core.steps import SetAttribute
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from gpuops.vsphere.connection import Connection
@@ -266,6 +269,10 @@ def test_two_processes_at_once_lend_no_more_than_there_is(typed_pool: TypedPool)
         (["return", "--client", "nobody"], 2, "no VM 'nobody'"),
         (["reclaim"], 2, "name one of --server, --lease and --due"),
         (["reclaim", "--due", "--dead"], 2, "--dead and --again belong to a --server"),
+        (["reclaim", "--due", "--grace", "5m"], 2, "--grace has no effect with --due"),
+        (["reclaim", "--server", "ml-03", "--dead", "--grace", "5m"], 2, "--grace has no effect with --dead"),
+        (["reclaim", "--server", "ml-03", "--again", "--grace", "0"], 2, "--grace has no effect with --again"),
+        (["reclaim", "--server", "ml-03", "--grace", "now"], 2, "--grace: 'now' is no time"),
         (["reclaim", "--server", "ml-09", "--yes"], 3, "is no server of pool lab"),
         (["reclaim", "--lease", "0", "--yes"], 3, "is no open lease of pool lab"),
         (["show", "--pool", "x"], 2, "there is no pool 'x'"),
@@ -349,21 +356,18 @@ def test_the_network_of_a_pool_stays_while_leases_are_set_up_in_it(made: TypedPo
 
 
 @pytest.mark.long
-def test_no_gpu_is_lent_by_two_pools_at_a_time(made: TypedPool) -> None:
+def test_a_vm_is_a_server_of_one_pool_only(made: TypedPool) -> None:
     other = made.changed("name: lab", "name: other")
+    rule = "ml-03: is a server of pool lab (next: remove it from the file of pool lab, then gpuops pool create)"
     for more in ((), ("--dry-run",)):
-        said = made.said("create", "--file", other, *more, code=3)
-        assert "ml-03: pool lab lends its GPUs (next: gpuops pool reclaim --pool lab --server ml-03" in said
+        assert rule in made.said("create", "--file", other, *more, code=3)
     assert [each["name"] for each in made.told("show")["pools"]] == ["lab"]
-    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
     for server in ("ml-03", "ml-04"):
         made.told("reclaim", "--server", server, "--yes")
-    assert "ml-04" not in made.said(
-        "create", "--file", other, code=3
-    )  # ml-03 still has the lease, until its grace ends
-    made.told("return", "--client", "ml-07", "--pool", "lab")
+    assert rule in made.said("create", "--file", other, code=3), "drained too: it may lend again"
+    made.told("delete", "--pool", "lab", "--yes")
     made.told("create", "--file", other)
-    assert "pool other lends its GPUs" in made.said("reclaim", "--pool", "lab", "--server", "ml-03", "--again", code=3)
+    assert marks(made) == {"ml-03": "other", "ml-04": "other"}
 
 
 @pytest.mark.long
@@ -392,27 +396,27 @@ def _old_lease(lease: dict[str, Any], id: str, state: str) -> dict[str, Any]:
     return {**old, "shares": [], "ends_at": None, "wish": {**lease["wish"], "client": "ml-08", "client_uuid": "other"}}
 
 
-def test_a_request_of_an_older_book_is_closed_and_named_once_with_the_command_that_asks_again(made: TypedPool) -> None:
+@pytest.mark.long
+def test_requests_and_leaving_servers_of_an_older_book_are_no_leases_and_do_not_lend(made: TypedPool) -> None:
     made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
     [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
     with sqlite3.connect(file) as database:
         [(body,)] = database.execute("SELECT body FROM pool_leases").fetchall()
         old = [_old_lease(json.loads(body), f"old-{state}", state) for state in ("waiting", "asked")]
         rows = "INSERT INTO pool_leases SELECT vcenter, pool, ?, open, asked_at, ? FROM pool_leases LIMIT 1"
-        database.executemany(rows, [(lease["id"], json.dumps(lease)) for lease in old])
+        database.executemany(rows, [(lease["id"], json.dumps(lease, separators=(",", ":"))) for lease in old])
         [(servers,)] = database.execute("SELECT servers FROM pools").fetchall()
         night = {"night": {"night": "n", "by_night": "give"}, "started_at": None, "to_start": False}
-        servers = json.dumps([{**server, **night} for server in json.loads(servers)])
-        database.execute("UPDATE pools SET servers = ?", (servers,))
+        changed = [{**server, **night} for server in json.loads(servers)]
+        changed[1]["state"] = "leaving"
+        database.execute("UPDATE pools SET servers = ?", (json.dumps(changed, separators=(",", ":")),))
     database.close()
-    assert len(made.told("show")["pools"][0]["leases"]) == 3
-    answer = made.told("reclaim", "--due")
-    assert len(answer["warnings"]) == 2
-    for warning in answer["warnings"]:
-        assert "gpuops keeps no requests any more; gpuops pool lend --pool lab --client ml-08" in warning
-    assert [lease["state"] for lease in answer["leases"]] == ["ended", "ended"]
-    assert made.told("reclaim", "--due")["warnings"] == []
     assert list(made.leases) == ["ml-07"]
+    answer = made.told("reclaim", "--due")
+    assert (answer["warnings"], answer["leases"]) == ([], [])
+    assert [server["state"] for server in made.told("show")["pools"][0]["servers"]] == ["serving", "draining"]
+    made.told("return", "--client", "ml-07")
+    made.told("delete", "--pool", "lab", "--yes")
 
 
 def test_a_pool_is_deleted_with_its_marks_once_no_lease_is_open(made: TypedPool) -> None:
@@ -430,3 +434,76 @@ def test_a_pool_is_deleted_with_its_marks_once_no_lease_is_open(made: TypedPool)
         assert {vm.attributes.get("gpuops.pool", "") for vm in connection.inventory().vms.values()} == {""}
     made.told("create", "--file", str(made.file))
     assert made.told("show", "--ended", "9")["pools"][0]["leases"] == [], "a new pool has no old leases"
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("program", ["/gone/mine.yaml", "lupine", "juice"])
+def test_leases_that_are_set_up_keep_their_program(made: TypedPool, program: str) -> None:
+    """A file that cannot be read now may be there for another machine; without a program nothing is cut off."""
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
+    with sqlite3.connect(file) as database:
+        change = "UPDATE pools SET settings = replace(settings, '\"program\":null', ?)"
+        database.execute(change, (f'"program":"{program}"',))
+    database.close()
+    rule = f"its leases are set up with {program} in the network VM Network"
+    assert rule in made.said("create", "--file", str(made.file), code=3)
+    if program != "juice":
+        lupine = (TEMPLATE.parent / "remote-gpu" / "lupine.yaml").read_text(encoding="utf-8")
+        made.file.with_name("mine.yaml").write_text(lupine, encoding="utf-8")
+        other = made.changed("# program: lupine ", "program: ./mine.yaml # ")
+        assert rule in made.said("create", "--file", other, code=3)
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("grace", ["0h", "0", "0m", "0d0h"])
+def test_a_grace_of_zero_takes_a_server_back_at_once(made: TypedPool, grace: str) -> None:
+    made.told("lend", "--client", "ml-07", "--memory", "8GiB", "--for", "4h")
+    made.told("reclaim", "--server", "ml-03", "--grace", grace, "--yes")
+    assert made.leases == {}
+
+
+def marks(pool: TypedPool) -> dict[str, str]:
+    """Return the marks of VMs, by name."""
+    with Connection(target_of(pool.server)) as connection:
+        vms = connection.inventory().vms.values()
+        return {vm.name: mark for vm in vms if (mark := vm.attributes.get("gpuops.pool"))}
+
+
+def test_no_server_loses_its_mark_before_it_has_left_the_pool(made: TypedPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command may have lent its GPUs meanwhile."""
+    without = made.changed("servers: [ml-03, ml-04]", "servers: [ml-04]")
+
+    def locked(*_: object) -> None:
+        raise Locked("another command changes it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PoolBooks, "change", locked)
+        made.said("create", "--file", without, code=6)
+    assert marks(made) == {"ml-03": "lab", "ml-04": "lab"}
+    assert made.told("create", "--file", without)["gone"] == ["ml-03"]
+    assert marks(made) == {"ml-04": "lab"}
+
+
+def test_a_mark_of_the_pool_on_any_other_vm_is_cleared_by_the_next_command(made: TypedPool) -> None:
+    with Connection(target_of(made.server)) as connection:
+        inventory = connection.inventory()
+        for name, mark in (("ml-07", "lab"), ("ml-08", "another"), ("ml-04", "")):
+            connection.submit(SetAttribute(inventory.find_vm(name).ref, "gpuops.pool", mark), inventory, "test-mark")
+    made.told("reclaim", "--due")
+    assert marks(made) == {"ml-03": "lab", "ml-04": "lab", "ml-08": "another"}
+
+
+@pytest.mark.long
+def test_a_pool_stays_in_the_book_until_its_marks_are_cleared(made: TypedPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise Refused("no privilege")
+
+    delete = ("delete", "--pool", "lab", "--yes")
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "submit", refused)
+        answer = made.told(*delete, code=4)
+    assert (answer["deleted"], len(answer["failed"])) == (False, 2)
+    assert marks(made) == {"ml-03": "lab", "ml-04": "lab"}
+    assert made.told(*delete)["deleted"]
+    assert (marks(made), made.told("show")["pools"]) == ({}, [])

@@ -229,14 +229,6 @@ def test_more_memory_than_is_lent_is_named_with_the_command_that_takes_it_back(t
 
 
 @pytest.mark.long
-def test_more_gpus_than_the_program_lends_to_a_client_are_refused(typed: TypedPool) -> None:
-    typed.program.write_text(loopback_text() + "\nmost_shares: 1\n", encoding="utf-8")
-    [refused] = typed.run(*LEND, "--gpus", "2", exit_code=3)["rejections"]
-    assert refused["reason"] == "GPUs that loopback lends to one client: needs 2, 1 there"
-    assert typed.leases() == []
-
-
-@pytest.mark.long
 def test_a_server_that_lends_keeps_its_host_until_it_is_drained(typed: TypedPool) -> None:
     typed.run(*LEND)
 
@@ -334,3 +326,57 @@ def test_leases_of_a_program_that_no_longer_comes_with_gpuops_end_once_the_file_
         assert "no program 'juice' comes with gpuops" in typed.run(*words, exit_code=4)["failed"][0]
     typed.run("create", "--file", str(typed.file))
     assert typed.leases() == [] and typed.in_guests() == []
+
+
+@pytest.mark.long
+def test_a_dead_server_that_cannot_be_reached_frees_its_shares_once_it_is_off_and_is_revoked_before_it_lends_again(
+    typed: TypedPool,
+) -> None:
+    typed.run(*LEND)
+    guest = typed.world.guests["gpu-01"]
+    for hook in ("health", "revoke"):
+        typed.world.fail(hook, "gpu-01")
+    for _ in range(2):
+        [failed] = typed.run(*DUE, exit_code=4)["failed"]
+        assert "revoke fails" in failed
+        assert "if its guest cannot be reached, power gpu-01 off: its leases then end" in failed
+    guest.wait(guest.vm.PowerOffVM_Task())
+    typed.run(*DUE)
+    assert typed.leases() == []
+    assert typed.in_guests() != [], "what is on its disk comes back with it"
+    guest.wait(guest.vm.PowerOnVM_Task(None))
+    again = ("reclaim", "--server", "gpu-01", "--again")
+    refused = CliRunner().invoke(app, typed.words(*again))
+    assert refused.exit_code == 4 and "revoke fails" in refused.output
+    assert [server["state"] for server in typed.run("show")["pools"][0]["servers"]] == ["dead", "serving"]
+    for hook in ("health", "revoke"):
+        typed.world.fail(hook, "gpu-01", fails=False)
+    assert typed.run(*again)["servers"][0]["state"] == "serving"
+    assert typed.in_guests() == []
+
+
+@pytest.mark.long
+def test_a_dead_server_that_is_not_seen_keeps_its_shares_until_it_is_reported_dead(typed: TypedPool) -> None:
+    typed.run(*LEND)
+    for hook in ("health", "revoke"):
+        typed.world.fail(hook, "gpu-01")
+    typed.run(*DUE, exit_code=4)
+    guest = typed.world.guests["gpu-01"]
+    for begin in (guest.vm.PowerOffVM_Task, guest.vm.Destroy_Task):
+        guest.wait(begin())
+    answer = typed.run(*DUE, exit_code=4)
+    assert [warning.split("gpuops ")[-1] for warning in answer["warnings"]] == [
+        "pool reclaim --pool lab --server gpu-01 --dead"
+    ]
+    assert [lease["enabled"] for lease in typed.leases()] == [None]
+    typed.run("reclaim", "--server", "gpu-01", "--dead", "--yes")
+    assert typed.leases() == []
+
+
+@pytest.mark.long
+def test_all_servers_are_asked_for_their_health_at_once(typed: TypedPool, tmp_path: Path) -> None:
+    (tmp_path / "asked").mkdir()
+    both = f'touch "{tmp_path}/asked/$SERVER_ADDRESS"; n=0; until [ $(ls "{tmp_path}/asked" | wc -l) -eq 2 ]; do'
+    waits = f"  {both} n=$((n + 1)); [ $n -lt 50 ] || exit 1; sleep 0.1; done\n"
+    typed.program.write_text(loopback_text().replace("\nhealth: |\n", f"\nhealth: |\n{waits}"), encoding="utf-8")
+    assert not typed.run(*DUE)["changed"], "the health of one waits for the other"

@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from gpuops.model.workloads.cluster import Arrangement
 from gpuops.model.workloads.lease_book import (
     GpuLease,
     LeaseBook,
@@ -38,7 +37,7 @@ def drawn_pool(draw: Random) -> LeaseBook:
         host = draw.choice(list(hosts))
         gpus = tuple(ServerGpu(index, draw.choice([24, 40, 80]) * GIB) for index in range(draw.randint(1, 4)))
         servers.append(PoolServer(f"gpu-{number}", f"uuid-{number}", gpus, host, hosts[host]))
-    pool = LendingPool("lab", "net", placement=draw.choice(list(Arrangement)), quotas={"physics": QUOTA})
+    pool = LendingPool("lab", "net", quotas={"physics": QUOTA})
     return LeaseBook(pool, tuple(servers))
 
 
@@ -127,14 +126,13 @@ def live(life: Life) -> None:
         assert [idle[server.name, gpu.index] for gpu in server.gpus] == [gpu.memory_mib * lent for gpu in server.gpus]
 
 
-@pytest.mark.parametrize(("placement", "gpu"), [(Arrangement.PACKED, 1), (Arrangement.SPREAD, 0)])
-def test_shares_are_near_and_on_few_servers_then_packed_or_spread(placement: Arrangement, gpu: int) -> None:
+def test_shares_are_near_and_on_few_servers_then_where_the_least_room_is() -> None:
     gpus = (ServerGpu(0, 80 * GIB), ServerGpu(1, 40 * GIB))
     servers = (PoolServer("far", "u1", gpus[1:], "esx-09", "b"), PoolServer("near", "u2", gpus, "esx-01", "a"))
-    book = LeaseBook(LendingPool("lab", "net", placement=placement), servers)
+    book = LeaseBook(LendingPool("lab", "net"), servers)
     wish = LeaseWish("ds", "u3", 8 * GIB, timedelta(hours=1), host="esx-02", cluster="a")
     [share] = choose_shares(wish, book) or ()
-    assert (share.server, share.gpu) == ("near", gpu)
+    assert (share.server, share.gpu) == ("near", 1)
     both = choose_shares(LeaseWish("ds", "u3", 8 * GIB, timedelta(hours=1), 2), book) or ()
     assert {share.server for share in both} == {"near"}
     assert choose_shares(LeaseWish("ds", "u3", 8 * GIB, timedelta(hours=1), 4), book) is None

@@ -116,3 +116,52 @@ def test_every_port_is_taken_once_and_then_none(tmp_path: Path) -> None:
 def test_a_hook_that_fails_fails_the_script(tmp_path: Path) -> None:
     answer = run(in_server("a1", program=replace(PROGRAM, grant_server="echo no driver; false")), tmp_path)
     assert (answer.returncode, answer.stdout) == (1, "no driver\n")
+
+
+@pytest.mark.parametrize("hook", ["set -e; false; true", "exit 3", "false"])
+def test_a_hook_that_fails_on_its_way_has_failed(tmp_path: Path, hook: str) -> None:
+    """`set -e` in a hook is the hook's own, which a condition around it would switch off."""
+    program = replace(
+        PROGRAM, grant_server=hook, grant_client=hook, revoke_server=hook, revoke_client=hook, health=hook
+    )
+    scripts = [
+        *(in_server("a1", program=program), guest_scripts.revoke_in_server(program, "a1", 1, SERVER)),
+        guest_scripts.grant_in_client(program, "a1", [(SERVER, 21000)]),
+        *(guest_scripts.revoke_in_client(program, "a1"), guest_scripts.health(program, SERVER)),
+    ]
+    assert [run(script, tmp_path).returncode for script in scripts] == [guest_scripts.HOOK_FAILED] * 5
+
+
+def test_what_fails_before_a_hook_is_no_failure_of_the_hook(tmp_path: Path) -> None:
+    (tmp_path / ".gpuops-pool").touch()
+    answer = run(guest_scripts.health(replace(PROGRAM, health="false"), SERVER), tmp_path)
+    assert answer.returncode not in (0, guest_scripts.HOOK_FAILED)
+
+
+def test_a_grant_that_was_killed_between_its_link_and_its_rename_is_tried_again(tmp_path: Path) -> None:
+    pool = tmp_path / ".gpuops-pool"
+    pool.mkdir()
+    (pool / "env.new.a1").symlink_to("a1/env")
+    assert run(in_client("a1"), tmp_path).returncode == 0
+    assert (pool / "env").readlink() == Path("a1/env") and not (pool / "env.new.a1").is_symlink()
+
+
+def test_every_share_of_a_guest_is_revoked_before_its_server_lends_again(tmp_path: Path) -> None:
+    program = replace(PROGRAM, revoke_server='echo "$LEASE $GPU $PORT $PWD" >> ../revoked')
+    pool = tmp_path / ".gpuops-pool"
+    script = guest_scripts.revoke_all_in_server(program, SERVER)
+    assert run(script, tmp_path).returncode == 0, "of none"
+    for lease in ("a1", "b-2"):
+        run(in_server(lease), tmp_path)
+    assert run(script, tmp_path).returncode == 0
+    assert (pool / "revoked").read_text() == f"a1 1 21000 {pool}/a1.1\nb-2 1 21001 {pool}/b-2.1\n"
+    assert sorted(path.name for path in pool.iterdir()) == ["ended", "lock", "revoked"]
+    assert run(in_server("a1"), tmp_path).returncode == 1, "and is not granted again"
+
+
+def test_a_share_whose_revoke_fails_stays_for_the_next_time(tmp_path: Path) -> None:
+    run(in_server("a1"), tmp_path)
+    program = replace(PROGRAM, revoke_server="echo no; exit 4")
+    answer = run(guest_scripts.revoke_all_in_server(program, SERVER), tmp_path)
+    assert (answer.returncode, answer.stdout) == (guest_scripts.HOOK_FAILED, "no\n")
+    assert (tmp_path / ".gpuops-pool" / "a1.1").is_dir()

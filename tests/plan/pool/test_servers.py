@@ -1,0 +1,92 @@
+"""Servers of a pool: which VM may be one, whose shares they keep, and when they count as lending."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DynamicDevice, PowerState, Vm
+from gpuops.model.workloads.lease_book import (
+    LeaseBook,
+    LeaseWish,
+    LendingPool,
+    PoolFileWish,
+    PoolServer,
+    ServerGpu,
+    ServerState,
+)
+from gpuops.plan.pool import lending
+from gpuops.plan.pool.members import in_another_pool, lends, servers_of
+from gpuops.plan.pool.reclaim import Reclaim
+from tests.plan.moving.worlds import world
+from tests.plan.pool.test_books import BEGIN, GIB
+from tests.plan.snapshots import catalog
+
+SERVER = PoolServer("ml-03", "uuid-a", (ServerGpu(0, 40 * GIB),))
+L40S, UNKNOWN = (0x10DE, 0x26B9), (0x10DE, 0xFFFF)
+
+
+def lent(*servers: PoolServer) -> LeaseBook:
+    """A book of these servers, or of `SERVER`, whose first has lent a share to a client that is set up."""
+    wish = LeaseWish("ds", "uuid-ds", 8 * GIB, timedelta(hours=1))
+    book = lending.lend(LeaseBook(LendingPool("lab", "net"), servers or (SERVER,)), wish, "a1", BEGIN).book
+    return lending.enabled(book, "a1")
+
+
+def test_shares_never_move_to_another_vm_that_has_the_name_of_their_server() -> None:
+    book = lent()
+    after, [refused] = lending.with_servers(book, (replace(SERVER, uuid="uuid-b"),), BEGIN)
+    assert (refused.subject, after.servers) == ("ml-03", book.servers)
+
+
+def test_shares_follow_two_servers_that_swap_their_names() -> None:
+    other = PoolServer("ml-04", "uuid-b", (ServerGpu(0, 24 * GIB),))
+    book = lent(SERVER, other)
+    [share] = book.leases[0].shares
+    swapped = (replace(SERVER, name="ml-04"), replace(other, name="ml-03"))
+    after, refused = lending.with_servers(book, swapped, BEGIN)
+    assert (refused, after.leases[0].shares[0].server) == ((), "ml-03" if share.server == "ml-04" else "ml-04")
+
+
+def test_a_dead_server_lends_as_long_as_a_client_may_still_use_it() -> None:
+    book = lending.server_died(lent(), "ml-03", BEGIN, "cannot serve: no driver")
+    assert lends(book.servers[0], book)
+    book = lending.cut_off(book, "a1", BEGIN)
+    assert not lends(book.servers[0], book)
+
+
+def test_a_server_that_is_in_two_older_pools_begins_to_lend_in_neither() -> None:
+    book, other = lent(), LeaseBook(LendingPool("other", "net"), (replace(SERVER, name="other name"),))
+    assert list(in_another_pool(book, lending.settle(book, BEGIN), [other])) == [], "it goes on where it lends"
+    for state in (ServerState.DRAINING, ServerState.DEAD):
+        before = replace(other, servers=(replace(SERVER, state=state),))
+        assert list(in_another_pool(before, before, [book])) == []
+        after = lending.serve_again(before, "ml-03", BEGIN)
+        assert [refused.rule for refused in in_another_pool(before, after, [book])] == ["is a server of pool lab"]
+        [refused] = in_another_pool(None, before, [book])
+        assert refused.rule == "is a server of pool lab"
+
+
+@pytest.mark.parametrize("because", ["", "cannot serve: no driver"])
+def test_a_report_that_a_server_is_dead_is_recorded_of_one_that_is_dead_already(because: str) -> None:
+    book = lending.server_died(lent(), "ml-03", BEGIN, because)
+    assert not book.servers[0].is_reported_dead
+    book = Reclaim("ml-03", dead=True).book_after(book, BEGIN)
+    assert book.servers[0].is_reported_dead
+    assert lending.server_died(book, "ml-03", BEGIN) == book, "a reading of vCenter takes no report back"
+    assert Reclaim("ml-03", again=True).book_after(book, BEGIN).servers[0] == SERVER
+
+
+@pytest.mark.parametrize(("allowed", "is_server"), [((L40S,), True), ((L40S, UNKNOWN), False), ((), False)])
+def test_a_dynamic_device_that_may_be_an_unknown_board_is_not_lent(
+    allowed: tuple[tuple[int, int], ...], is_server: bool
+) -> None:
+    vm = Vm("vm-1", "ml-04", instance_uuid="uuid-1", power=PowerState.ON, devices=(DynamicDevice(1, allowed, "ml"),))
+    inventory: Inventory = world([[8]], [[8]]).with_vm(vm)
+    wish = PoolFileWish(LendingPool("lab", "net"), ("ml-04",))
+    servers, refused = servers_of(wish, inventory, catalog())
+    assert (bool(servers), bool(refused)) == (is_server, not is_server)
+    assert all(server.state is ServerState.SERVING for server in servers)
