@@ -6,6 +6,7 @@ from typing import Any
 
 from pyVmomi import vim
 
+from gpuops.sim.render.config_option import guest_name
 from gpuops.sim.render.devices import Identity, devices
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
@@ -22,7 +23,7 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         changeVersion=vm.change_version,
         modified=vm.changed_at or vm.created_at,
         name=vm.name,
-        guestFullName=vm.template.guest_name,
+        guestFullName=guest_name(vm),
         version=version(vm),
         uuid=vm.uuid,
         createDate=vm.created_at,

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyVmomi import vim
 
+from gpuops.sim.render.config_option import guest_name
 from gpuops.sim.render.devices import Identity, disk_file, identity
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import managed_by, version
@@ -106,7 +107,7 @@ def config_summary(vm: VmState) -> Any:
         uuid=vm.uuid,
         instanceUuid=vm.instance_uuid,
         guestId=vm.guest_id or vm.template.guest_id,
-        guestFullName=vm.template.guest_name,
+        guestFullName=guest_name(vm),
         annotation=vm.annotation,
         managedBy=managed_by(vm),
         installBootRequired=False,
