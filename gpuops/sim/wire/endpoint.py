@@ -13,7 +13,7 @@ from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.guests import file_transfers
-from gpuops.sim.wire import soap, vijson
+from gpuops.sim.wire import soap, storage_policies, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
 from gpuops.sim.wire.automation import json_rpc, rest
 from gpuops.sim.wire.automation.services import VapiServices
@@ -43,6 +43,7 @@ class Endpoint:
             ("GET", "/sdk/vimServiceVersions.xml"): self._service_versions,
             ("POST", "/sdk"): self._soap,
             ("POST", "/sdk/"): self._soap,
+            **{("POST", path): self._storage_policies for path in storage_policies.PATHS},
             ("POST", "/api"): self._rpc,
             ("POST", "/api/"): self._rpc,
         }
@@ -107,6 +108,10 @@ class Endpoint:
         answer = self._answer(request, incoming, _cookie(incoming, COOKIE))
         headers = {"Set-Cookie": f'{COOKIE}="{answer.token}"; Path=/; HttpOnly'} if answer.token else {}
         return Outgoing(answer.status, answer.body, headers=headers, ending=answer.ending, pace_s=answer.pace_s)
+
+    def _storage_policies(self, incoming: Incoming) -> Outgoing:
+        action, cookie = incoming.headers.get("soapaction", ""), _cookie(incoming, COOKIE)
+        return Outgoing(*storage_policies.answer(self.world, action, incoming.body, cookie))
 
     def _vi_json(self, incoming: Incoming) -> Outgoing:
         request = vijson.parse(incoming)
