@@ -159,11 +159,26 @@ def guest(vm: VmState, own: Identity | None = None) -> Any:
         hostName=vm.name if running else None,
         ipAddress=own.address if running else None,
         net=_net(vm, own) if running else [],
+        ipStack=[_ip_stack()] if running else [],
         guestState="running" if running else "notRunning",
         guestOperationsReady=running,
         interactiveGuestOperationsReady=running,
         guestStateChangeSupported=running,
     )
+
+
+def _ip_config(address: str) -> Any:
+    kind = vim.net.IpConfigInfo
+    return kind(ipAddress=[kind.IpAddress(ipAddress=address, prefixLength=15, state="preferred")])
+
+
+def _ip_stack() -> Any:
+    """A default route by the first address of the range that guests are in: Terraform waits for an address that it
+    serves."""
+    route = vim.net.IpRouteConfigInfo
+    gateway = route.Gateway(ipAddress="198.18.0.1", device="0")
+    routes = [route.IpRoute(network="0.0.0.0", prefixLength=0, gateway=gateway)]  # noqa: S104 - a route
+    return vim.vm.GuestInfo.StackInfo(ipRouteConfig=route(ipRoute=routes))
 
 
 def _net(vm: VmState, own: Identity) -> list[Any]:
@@ -173,6 +188,7 @@ def _net(vm: VmState, own: Identity) -> list[Any]:
             network=card.network_name,
             macAddress=card.mac or f"00:50:56:{own.mac}",
             ipAddress=[] if number else [own.address],
+            ipConfig=None if number else _ip_config(own.address),
             connected=card.starts_connected,
             deviceConfigId=card.key,
         )

@@ -32,6 +32,7 @@ UNDECLARED: Final = (
     "VirtualMachine.Config.Annotation", "VirtualMachine.Config.Rename",
     "VirtualMachine.Config.EditDevice", "VirtualMachine.Config.Memory", "VirtualMachine.Config.RawDevice",
     "VirtualMachine.Config.Resource", "VirtualMachine.Config.Settings",
+    "VirtualMachine.Config.SwapPlacement",
     "VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Modify",
     "VirtualMachine.GuestOperations.Query",
     "VirtualMachine.Interact.AnswerQuestion", "VirtualMachine.Interact.ConsoleInteract",
