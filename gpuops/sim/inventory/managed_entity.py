@@ -108,7 +108,7 @@ class ManagedEntity(ManagedObject):
 
     @prop("permission")
     def _permissions(self) -> Any:
-        return [each.to_vmomi(self) for each in self.world.authority.permissions if each.moid == self.moid]
+        return [grant.to_vmomi(self) for grant in self.world.authority.permissions if grant.moid == self.moid]
 
     def _empty(self) -> Any:
         return []

@@ -52,10 +52,10 @@ SHARES_PER_MIB = 10
 
 def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
     """The whole VirtualMachineConfigInfo."""
-    kept: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    for path, value in {**KEPT, **dict(vm.settings)}.items():
+    settings: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for path, setting in {**KEPT, **dict(vm.settings)}.items():
         group, _, name = path.rpartition(".")
-        kept[group][name] = value
+        settings[group][name] = setting
     return filled(
         vim.vm.ConfigInfo,
         changeVersion=vm.change_version,
@@ -75,9 +75,9 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
             toolsVersion=12416 if vm.template.tools else 0,
             toolsInstallType="guestToolsTypeOpenVMTools" if vm.template.linux else "guestToolsTypeMSI",
             lastInstallInfo=vim.vm.ToolsConfigInfo.ToolsLastInstallInfo(counter=0),
-            **kept["tools"],
+            **settings["tools"],
         ),
-        flags=vim.vm.FlagInfo(**kept["flags"]),
+        flags=vim.vm.FlagInfo(**settings["flags"]),
         defaultPowerOps=_power_ops(),
         rebootPowerOff=False,
         hardware=hardware(vm, host, own),
@@ -106,7 +106,7 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         deviceGroups=device_groups(vm),
         fixedPassthruHotPlugEnabled=vm.passthrough_hot_plug,
         metroFtEnabled=False,
-        **kept[""],
+        **settings[""],
     )
 
 

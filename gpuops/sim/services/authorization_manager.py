@@ -126,9 +126,9 @@ class AuthorizationManager(ManagedObject):
     @method
     def SetEntityPermissions(self, call: Call, entity: Any, permission: list[Any]) -> None:
         target = self.world.get(entity)
-        for each in permission:
-            self._get(each.roleId)
-            self.world.authority.permit(each.principal, each.roleId, target.moid, propagate=each.propagate)
+        for grant in permission:
+            self._get(grant.roleId)
+            self.world.authority.permit(grant.principal, grant.roleId, target.moid, propagate=grant.propagate)
         target.touch("permission")
 
     @method
@@ -140,18 +140,18 @@ class AuthorizationManager(ManagedObject):
     @method
     def RetrieveEntityPermissions(self, call: Call, entity: Any, inherited: bool) -> list[Any]:
         moid = self.world.get(entity).moid
-        return [self._shown(each) for each in self._all() if each.moid == moid]
+        return [self._to_vmomi(grant) for grant in self._all() if grant.moid == moid]
 
     @method
     def RetrieveAllPermissions(self, call: Call) -> list[Any]:
-        return [self._shown(each) for each in self._all()]
+        return [self._to_vmomi(grant) for grant in self._all()]
 
     @method
     def RetrieveRolePermissions(self, call: Call, roleId: int) -> list[Any]:
         self._get(roleId)
-        return [self._shown(each) for each in self._all() if each.role_id == roleId]
+        return [self._to_vmomi(grant) for grant in self._all() if grant.role_id == roleId]
 
-    def _shown(self, permission: Permission) -> Any:
+    def _to_vmomi(self, permission: Permission) -> Any:
         return permission.to_vmomi(self.world.find(permission.moid))
 
     def _all(self) -> list[Permission]:

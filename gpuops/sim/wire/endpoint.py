@@ -151,5 +151,5 @@ class Endpoint:
 
 
 def _cookie(incoming: Incoming, name: str) -> str:
-    cookies = (each.strip().partition("=") for each in incoming.headers.get("cookie", "").split(";"))
-    return next((value.strip('"') for key, _, value in cookies if key == name), "")
+    cookies = (pair.strip().partition("=") for pair in incoming.headers.get("cookie", "").split(";"))
+    return next((token.strip('"') for key, _, token in cookies if key == name), "")

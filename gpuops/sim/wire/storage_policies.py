@@ -38,7 +38,7 @@ OBJECTS: Final = {
     "placementSolver": pbm.placement.PlacementSolver("placementSolver"),
 }
 RECEIVERS: Final = {
-    (each._wsdlName, each._moId): each for each in (pbm.ServiceInstance("ServiceInstance"), *OBJECTS.values())
+    (obj._wsdlName, obj._moId): obj for obj in (pbm.ServiceInstance("ServiceInstance"), *OBJECTS.values())
 }
 STORAGE: Final = pbm.profile.ResourceType(resourceType="STORAGE")
 
@@ -49,12 +49,13 @@ def _content(instance_uuid: str) -> Any:
 
 
 def _listed(resourceType: Any, profileCategory: str | None) -> Any:  # noqa: N803 - the API's names
-    named = resourceType.resourceType == "STORAGE" and profileCategory in (None, "REQUIREMENT")
-    return [pbm.profile.ProfileId(uniqueId=key) for key in POLICIES if named]
+    if resourceType.resourceType != "STORAGE" or profileCategory not in (None, "REQUIREMENT"):
+        return []
+    return [pbm.profile.ProfileId(uniqueId=key) for key in POLICIES]
 
 
 def _read(profileIds: Any) -> Any:  # noqa: N803 - the API's names
-    keys = [each.uniqueId for each in profileIds]
+    keys = [profile.uniqueId for profile in profileIds]
     if not keys or any(key not in POLICIES for key in keys):
         raise faults.wrong_argument("profileIds")
     return [
@@ -72,7 +73,9 @@ def _read(profileIds: Any) -> Any:  # noqa: N803 - the API's names
 
 ANSWERS: Final[Mapping[str, Callable[..., Any]]] = {
     "PbmQueryAssociatedProfile": lambda entity: [],
-    "PbmQueryAssociatedProfiles": lambda entities: [pbm.profile.QueryProfileResult(object=each) for each in entities],
+    "PbmQueryAssociatedProfiles": lambda entities: [
+        pbm.profile.QueryProfileResult(object=entity) for entity in entities
+    ],
     "PbmQueryProfile": _listed,
     "PbmRetrieveContent": _read,
 }
@@ -109,9 +112,9 @@ def _reply(world: World, request: soap.SoapRequest, *, logged_in: bool) -> tuple
         ) from None
     receiver = RECEIVERS.get((request.receiver_type, request.moid))
     if not isinstance(receiver, info.type):
-        named = f"{request.receiver_type}:{request.moid}"
         raise vmodl.fault.ManagedObjectNotFound(
-            msg=f"There is no object '{named}'.", obj=VmomiSupport.ManagedObject(request.moid)
+            msg=f"There is no object '{request.receiver_type}:{request.moid}'.",
+            obj=VmomiSupport.ManagedObject(request.moid),
         )
     if request.method == "PbmRetrieveServiceContent":
         return request.reply(_content(world.get("ServiceInstance").instance_uuid), info.result)

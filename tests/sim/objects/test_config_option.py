@@ -38,12 +38,12 @@ def test_the_default_devices_are_what_every_vm_has(lab: Lab) -> None:
 )
 def test_a_guest_system_has_its_family_and_name(lab: Lab, guest: str, family: str, name: str) -> None:
     query = vim.EnvironmentBrowser.ConfigOptionQuerySpec(guestId=[guest], key="vmx-19")
-    [shown] = lab.cluster().environmentBrowser.QueryConfigOptionEx(query).guestOSDescriptor
-    assert (shown.id, shown.family, shown.fullName) == (guest, family, name)
+    [descriptor] = lab.cluster().environmentBrowser.QueryConfigOptionEx(query).guestOSDescriptor
+    assert (descriptor.id, descriptor.family, descriptor.fullName) == (guest, family, name)
     lab.run(lab.vm("ml-07").ReconfigVM_Task(vim.vm.ConfigSpec(guestId=guest)))
     assert (lab.vm("ml-07").config.guestFullName, lab.vm("ml-07").summary.config.guestFullName) == (name, name)
 
 
 def test_the_guests_of_the_lab_are_listed(lab: Lab) -> None:
-    listed = {guest.id for guest in lab.cluster().environmentBrowser.QueryConfigOption().guestOSDescriptor}
-    assert {vm.state.template.guest_id for vm in lab.world.by_type("VirtualMachine")} <= listed
+    guest_ids = {guest.id for guest in lab.cluster().environmentBrowser.QueryConfigOption().guestOSDescriptor}
+    assert {vm.state.template.guest_id for vm in lab.world.by_type("VirtualMachine")} <= guest_ids

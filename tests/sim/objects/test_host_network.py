@@ -108,17 +108,17 @@ def test_an_adapter_is_made_for_a_service(hosts: list[Any]) -> None:
 
 def test_an_adapter_made_by_dhcp_reads_back_so(hosts: list[Any]) -> None:
     system = hosts[0].configManager.networkSystem
-    made = system.AddVirtualNic("VM Network", vim.host.VirtualNic.Specification(ip=vim.host.IpConfig(dhcp=True)))
+    device = system.AddVirtualNic("VM Network", vim.host.VirtualNic.Specification(ip=vim.host.IpConfig(dhcp=True)))
 
     def uses_dhcp() -> bool:
-        (shown,) = [each for each in hosts[0].config.network.vnic if each.device == made]
-        return bool(shown.spec.ip.dhcp)
+        (adapter,) = [vnic for vnic in hosts[0].config.network.vnic if vnic.device == device]
+        return bool(adapter.spec.ip.dhcp)
 
     assert uses_dhcp()
-    system.UpdateVirtualNic(made, vim.host.VirtualNic.Specification(mtu=9000))
+    system.UpdateVirtualNic(device, vim.host.VirtualNic.Specification(mtu=9000))
     assert uses_dhcp()
     ip = vim.host.IpConfig(dhcp=False, ipAddress="198.51.100.7", subnetMask="255.255.255.0")
-    system.UpdateVirtualNic(made, vim.host.VirtualNic.Specification(ip=ip))
+    system.UpdateVirtualNic(device, vim.host.VirtualNic.Specification(ip=ip))
     assert not uses_dhcp()
 
 

@@ -226,9 +226,9 @@ def mistyped(lab: Lab, kind: Any = vim.VirtualApp) -> Any:
 
 
 def read_names(lab: Lab, obj: Any) -> Any:
-    named = Q.PropertySpec(type=vim.ManagedEntity, pathSet=["name"])
+    names = Q.PropertySpec(type=vim.ManagedEntity, pathSet=["name"])
     return lab.si.content.propertyCollector.RetrieveContents(
-        [Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=obj)], propSet=[named])]
+        [Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=obj)], propSet=[names])]
     )
 
 

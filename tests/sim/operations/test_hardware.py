@@ -98,14 +98,15 @@ def test_devices_get_keys_labels_controllers_and_units_as_vcenter_gives_them(lab
 def test_a_network_card_has_an_allocation(lab: Lab) -> None:
     """The defaults that vCenter gives (VirtualEthernetCardResourceAllocation); what is not kept is refused."""
     (nic,) = of(lab.vm("ml-07"), D.VirtualEthernetCard)
-    shown = nic.resourceAllocation
-    assert (shown.reservation, shown.share.shares, shown.share.level, shown.limit) == (0, 50, "normal", -1)
-    asked = card()
-    asked.device.resourceAllocation = shown
-    change(lab, lab.vm("ml-07"), asked)
-    shown.limit = 100
+    allocation = nic.resourceAllocation
+    assert (allocation.reservation, allocation.limit) == (0, -1)
+    assert (allocation.share.shares, allocation.share.level) == (50, "normal")
+    added_card = card()
+    added_card.device.resourceAllocation = allocation
+    change(lab, lab.vm("ml-07"), added_card)
+    allocation.limit = 100
     with pytest.raises(vmodl.fault.NotSupported, match="resourceAllocation"):
-        change(lab, lab.vm("ml-07"), asked)
+        change(lab, lab.vm("ml-07"), added_card)
 
 
 @pytest.mark.parametrize("name", ["ml-07", "vdi-01"])

@@ -75,9 +75,9 @@ class Provider:
         return self._soap("/pbm", "urn:pbm", "urn:pbm/", method, this, body)
 
     def rest(self, verb: str, path: str, body: object = None, **headers: str) -> Any:
-        sent = {**headers, "vmware-api-session-id": self._session, "content-type": "application/json"}
+        all_headers = {**headers, "vmware-api-session-id": self._session, "content-type": "application/json"}
         raw = json.dumps(body).encode() if body is not None else None
-        self._connection.request(verb, path, raw, sent)
+        self._connection.request(verb, path, raw, all_headers)
         reply = self._connection.getresponse()
         document = json.loads(reply.read() or b"{}")
         assert reply.status == 200, document
@@ -95,20 +95,20 @@ class Provider:
         self._connection.request("POST", path, envelope.encode(), {"SOAPAction": action, **cookie})
         reply = self._connection.getresponse()
         document = etree.fromstring(reply.read())
-        if given := reply.getheader("set-cookie"):
-            self._cookie = given.partition('"')[2].partition('"')[0]
+        if new_cookie := reply.getheader("set-cookie"):
+            self._cookie = new_cookie.partition('"')[2].partition('"')[0]
         if (fault := document.find(".//{*}detail")) is not None:
             raise Refused(fault[0].get(XSI))
-        return [plain(each) for each in document.iterfind(".//{*}returnval")]
+        return [plain(element) for element in document.iterfind(".//{*}returnval")]
 
     # --- what govmomi makes of them -------------------------------------------------------------------------------
 
     def properties(self, obj: Reference, *paths: str) -> dict[str, Any]:
         """These properties of one object, or all of them."""
-        wanted = "".join(f"<pathSet>{path}</pathSet>" for path in paths) or "<all>true</all>"
-        spec = f"<propSet><type>{obj[0]}</type>{wanted}</propSet><objectSet>{reference('obj', obj)}</objectSet>"
+        path_set = "".join(f"<pathSet>{path}</pathSet>" for path in paths) or "<all>true</all>"
+        spec = f"<propSet><type>{obj[0]}</type>{path_set}</propSet><objectSet>{reference('obj', obj)}</objectSet>"
         (content,) = self.call("RetrieveProperties", COLLECTOR, f"<specSet>{spec}</specSet>")
-        return {each["name"][0]: each["val"][0] for each in content.get("propSet", [])}
+        return {prop["name"][0]: prop["val"][0] for prop in content.get("propSet", [])}
 
     def path_of(self, obj: Reference) -> list[str]:
         """The names of an object and of those above it, as govmomi reads them of every object that it is given."""
@@ -124,7 +124,7 @@ class Provider:
             f"<objectSet>{reference('obj', obj)}<skip>false</skip>{upwards}</objectSet>"
         )
         contents = self.call("RetrieveProperties", COLLECTOR, f"<specSet>{spec}</specSet>")
-        return [each["val"][0] for content in contents for each in content["propSet"] if each["name"] == ["name"]]
+        return [prop["val"][0] for content in contents for prop in content["propSet"] if prop["name"] == ["name"]]
 
     def at(self, path: str) -> Reference:
         (obj,) = self.call("FindByInventoryPath", INDEX, f"<inventoryPath>{path}</inventoryPath>")
@@ -132,8 +132,8 @@ class Provider:
         return obj  # type: ignore[no-any-return]
 
     def by_uuid(self, uuid: str) -> Reference | None:
-        asked = f"<uuid>{uuid}</uuid><vmSearch>true</vmSearch><instanceUuid>false</instanceUuid>"
-        return next(iter(self.call("FindByUuid", INDEX, asked)), None)
+        arguments = f"<uuid>{uuid}</uuid><vmSearch>true</vmSearch><instanceUuid>false</instanceUuid>"
+        return next(iter(self.call("FindByUuid", INDEX, arguments)), None)
 
     def is_vapp(self, pool: Reference) -> bool:
         """A pool is a vApp if a reference to it as one is not refused."""

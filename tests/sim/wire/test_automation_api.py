@@ -149,8 +149,8 @@ def test_the_newer_shape_has_no_wrapping(rest: Rest) -> None:
 
 def test_the_types_of_a_category_have_no_namespace(rest: Rest) -> None:
     category = rest.category("place", "urn:vim25:HostSystem", "Datastore")
-    shown = rest("GET", f"{TAGGING}/category/id:{category}")[1]["value"]
-    assert shown["associable_types"] == ["Datastore", "HostSystem"]
+    category_model = rest("GET", f"{TAGGING}/category/id:{category}")[1]["value"]
+    assert category_model["associable_types"] == ["Datastore", "HostSystem"]
     rest("PATCH", f"{TAGGING}/category/id:{category}", {"update_spec": {"associable_types": ["urn:vim25:Folder"]}})
     assert rest("GET", f"{TAGGING}/category/id:{category}")[1]["value"]["associable_types"] == ["Folder"]
 

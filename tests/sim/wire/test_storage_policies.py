@@ -45,15 +45,15 @@ def profiles(server: SimServer) -> Iterator[Any]:
 def test_nothing_has_a_policy(profiles: Any) -> None:
     vm = pbm.ServerObjectRef(objectType="virtualMachine", key="vm-1033")
     disk = pbm.ServerObjectRef(objectType="virtualDiskId", key="vm-1033:2000")
-    assert [list(profiles.QueryAssociatedProfile(each)) for each in (vm, disk)] == [[], []]
+    assert [list(profiles.QueryAssociatedProfile(entity)) for entity in (vm, disk)] == [[], []]
     answers = profiles.QueryAssociatedProfiles([vm, disk])
-    assert [(each.object.key, list(each.profileId)) for each in answers] == [(vm.key, []), (disk.key, [])]
+    assert [(answer.object.key, list(answer.profileId)) for answer in answers] == [(vm.key, []), (disk.key, [])]
 
 
 def test_the_policies_of_every_vcenter_are_listed_and_read(profiles: Any) -> None:
-    listed = profiles.QueryProfile(STORAGE, "REQUIREMENT")
-    shown = profiles.RetrieveContent(listed)
-    assert {each.profileId.uniqueId: each.name for each in shown} == {
+    profile_ids = profiles.QueryProfile(STORAGE, "REQUIREMENT")
+    policies = profiles.RetrieveContent(profile_ids)
+    assert {policy.profileId.uniqueId: policy.name for policy in policies} == {
         "aa6d5a82-1c88-45da-85d3-3d74b91a5bad": "vSAN Default Storage Policy",
         "4d5f673c-536f-11e6-beb8-9e71128cae77": "VM Encryption Policy",
     }

@@ -65,14 +65,14 @@ def provider(server: SimServer) -> Iterator[Provider]:
 
 
 def fields(values: dict[str, str]) -> str:
-    return "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
+    return "".join(f"<{name}>{text}</{name}>" for name, text in values.items())
 
 
 def config_spec(name: str, changes: str = "", options: dict[str, str] | None = None, files: str = "") -> str:
     """The VirtualMachineConfigSpec of a VM that reserves its memory."""
     extra = "".join(
-        f'<extraConfig><key>{key}</key><value xsi:type="xsd:string">{value}</value></extraConfig>'
-        for key, value in (options or {}).items()
+        f'<extraConfig><key>{key}</key><value xsi:type="xsd:string">{text}</value></extraConfig>'
+        for key, text in (options or {}).items()
     )
     return (
         f"<name>{name}</name><guestId>{GUEST}</guestId>{files}<tools>{fields(TOOLS)}</tools>"
@@ -86,14 +86,14 @@ def config_spec(name: str, changes: str = "", options: dict[str, str] | None = N
     )
 
 
-def added(kind: str, key: int, content: str, create: bool = False) -> str:
+def add_device(kind: str, key: int, content: str, create: bool = False) -> str:
     operation = "<operation>add</operation>" + ("<fileOperation>create</fileOperation>" if create else "")
     return f'<deviceChange>{operation}<device xsi:type="{kind}"><key>{key}</key>{content}</device></deviceChange>'
 
 
 def card(network: Reference, name: str) -> str:
     backing = f"<deviceName>{name}</deviceName>{reference('network', network)}"
-    return added(
+    return add_device(
         "VirtualVmxnet3",
         -203,
         f'<backing xsi:type="VirtualEthernetCardNetworkBackingInfo">{backing}</backing>'
@@ -105,48 +105,59 @@ def card(network: Reference, name: str) -> str:
 
 
 def devices(provider: Provider, vm: Reference, kind: str) -> list[dict[str, Any]]:
-    listed = provider.properties(vm, "config.hardware.device")["config.hardware.device"]["VirtualDevice"]
-    return [each for each in listed if each[""] == kind]
+    hardware = provider.properties(vm, "config.hardware.device")["config.hardware.device"]["VirtualDevice"]
+    return [device for device in hardware if device[""] == kind]
 
 
-def planned(provider: Provider, name: str, uuid: str, network: Reference, tag: str) -> dict[str, Any]:
+def differences(provider: Provider, name: str, uuid: str, network: Reference, tag: str) -> dict[str, Any]:
     """What the provider reads of a VM that it knows, where it differs from what it sent."""
     vm = provider.by_uuid(uuid)
     assert vm is not None
-    shown = provider.properties(vm)
-    config = shown["config"]
-    sent = {
+    properties = provider.properties(vm)
+    config = properties["config"]
+    planned_values = {
         "name": name,
         "guestId": GUEST,
         "alternateGuestName": "",
         "annotation": "",
         **SETTINGS,
     }
-    read: dict[str, Any] = {key: config[key][0] for key in sent}
+    read_values: dict[str, Any] = {key: config[key][0] for key in planned_values}
     for group, values in (("flags", FLAGS), ("tools", TOOLS)):
-        sent |= {f"{group}.{key}": value for key, value in values.items()}
-        read |= {f"{group}.{key}": config[group][0][key][0] for key in values}
-    sent |= {"numCPU": "4", "memoryMB": str(MEMORY_MIB), "memory": str(MEMORY_MIB), "cpu": "0"}
-    read |= {key: config["hardware"][0][key][0] for key in ("numCPU", "memoryMB")}
-    read |= {key: config[f"{key}Allocation"][0]["reservation"][0] for key in ("memory", "cpu")}
+        planned_values |= {f"{group}.{key}": setting for key, setting in values.items()}
+        read_values |= {f"{group}.{key}": config[group][0][key][0] for key in values}
+    planned_values |= {"numCPU": "4", "memoryMB": str(MEMORY_MIB), "memory": str(MEMORY_MIB), "cpu": "0"}
+    read_values |= {key: config["hardware"][0][key][0] for key in ("numCPU", "memoryMB")}
+    read_values |= {key: config[f"{key}Allocation"][0]["reservation"][0] for key in ("memory", "cpu")}
     (nic,) = devices(provider, vm, "VirtualVmxnet3")
     (allocation,) = nic["resourceAllocation"]
-    sent |= {"network": network, "limit": "-1", "share": "normal", "policies": [], "tags": [tag], "power": "poweredOn"}
-    read |= {"network": nic["backing"][0]["network"][0], "limit": allocation["limit"][0]}
-    read |= {"share": allocation["share"][0]["level"][0], "power": shown["runtime"]["powerState"][0]}
+    planned_values |= {
+        "network": network,
+        "limit": "-1",
+        "share": "normal",
+        "policies": [],
+        "tags": [tag],
+        "power": "poweredOn",
+    }
+    read_values |= {"network": nic["backing"][0]["network"][0], "limit": allocation["limit"][0]}
+    read_values |= {"share": allocation["share"][0]["level"][0], "power": properties["runtime"]["powerState"][0]}
     disks = [f"{vm[1]}:{disk['key'][0]}" for disk in devices(provider, vm, "VirtualDisk")]
     keys = [("virtualMachine", vm[1]), *(("virtualDiskId", disk) for disk in disks)]
-    read["policies"] = [
+    read_values["policies"] = [
         policy
         for kind, key in keys
         for policy in provider.policies(
             "PbmQueryAssociatedProfile", body=f"<entity><objectType>{kind}</objectType><key>{key}</key></entity>"
         )
     ]
-    attached = {"object_id": {"type": "VirtualMachine", "id": vm[1]}}
-    read["tags"] = provider.rest("POST", f"{TAGGING}/tag-association?~action=list-attached-tags", attached)
-    assert not provider.is_vapp(shown["resourcePool"])
-    return {key: (sent[key], read[key]) for key in sent if sent[key] != read[key]}
+    target = {"object_id": {"type": "VirtualMachine", "id": vm[1]}}
+    read_values["tags"] = provider.rest("POST", f"{TAGGING}/tag-association?~action=list-attached-tags", target)
+    assert not provider.is_vapp(properties["resourcePool"])
+    return {
+        key: (planned_values[key], read_values[key])
+        for key in planned_values
+        if planned_values[key] != read_values[key]
+    }
 
 
 @dataclass(frozen=True)
@@ -178,7 +189,7 @@ def data_sources(provider: Provider) -> Site:
     assert provider.path_of(("ComputeResource", site.cluster[1]))[0] == "lab-cluster"
     assert not provider.is_vapp(site.pool)
     profiles = provider.properties(site.host, "config.sharedGpuCapabilities")["config.sharedGpuCapabilities"]
-    assert "nvidia_a40-8q" in {each["vgpu"][0] for each in profiles["HostSharedGpuCapabilities"]}
+    assert "nvidia_a40-8q" in {capability["vgpu"][0] for capability in profiles["HostSharedGpuCapabilities"]}
     return site
 
 
@@ -186,21 +197,21 @@ def passthrough(provider: Provider, site: Site, pci_id: str) -> str:
     """The device that Terraform adds for an entry of `pci_device_id`: it names no device id."""
     browser = provider.properties(site.cluster, "environmentBrowser")["environmentBrowser"]
     (target,) = provider.call("QueryConfigTarget", browser, reference("host", site.host))
-    listed = provider.properties(site.host, "hardware.pciDevice")["hardware.pciDevice"]["HostPciDevice"]
-    (vendor,) = [each["vendorId"][0] for each in listed if each["id"] == [pci_id]]
+    pci_devices = provider.properties(site.host, "hardware.pciDevice")["hardware.pciDevice"]["HostPciDevice"]
+    (vendor,) = [device["vendorId"][0] for device in pci_devices if device["id"] == [pci_id]]
     backing = (
         f"<deviceName></deviceName><id>{pci_id}</id><deviceId></deviceId>"
         f"<systemId>{target['pciPassthrough'][0]['systemId'][0]}</systemId><vendorId>{vendor}</vendorId>"
     )
-    typed = f'<backing xsi:type="VirtualPCIPassthroughDeviceBackingInfo">{backing}</backing>'
-    return added("VirtualPCIPassthrough", -204, typed)
+    backing = f'<backing xsi:type="VirtualPCIPassthroughDeviceBackingInfo">{backing}</backing>'
+    return add_device("VirtualPCIPassthrough", -204, backing)
 
 
 def bare(provider: Provider, site: Site) -> str:
     """Controller, disk and network card of a VM without a template, added to the devices that every VM has."""
     browser = provider.properties(site.cluster, "environmentBrowser")["environmentBrowser"]
     (option,) = provider.call("QueryConfigOption", browser)
-    controllers = [(each[""], each["key"][0]) for each in option["defaultDevice"] if "busNumber" in each]
+    controllers = [(device[""], device["key"][0]) for device in option["defaultDevice"] if "busNumber" in device]
     assert ("VirtualPCIController", "100") in controllers
     scsi = "<busNumber>0</busNumber><hotAddRemove>true</hotAddRemove><sharedBus>noSharing</sharedBus>"
     disk = (
@@ -210,8 +221,8 @@ def bare(provider: Provider, site: Site) -> str:
         "<capacityInKB>0</capacityInKB><capacityInBytes>10737418240</capacityInBytes>"
     )
     return (
-        added("ParaVirtualSCSIController", -201, f"{scsi}<scsiCtlrUnitNumber>7</scsiCtlrUnitNumber>")
-        + added("VirtualDisk", -202, disk, create=True)
+        add_device("ParaVirtualSCSIController", -201, f"{scsi}<scsiCtlrUnitNumber>7</scsiCtlrUnitNumber>")
+        + add_device("VirtualDisk", -202, disk, create=True)
         + card(site.network, "VM Network")
     )
 
@@ -233,8 +244,10 @@ def clone(provider: Provider, site: Site, source: Reference, folder: Reference, 
     )
     places = (("datastore", site.store), ("pool", site.pool), ("host", site.host))
     location = "".join(reference(tag, place) for tag, place in places) + relocated
-    asked = f"<spec><location>{location}</location><template>false</template><powerOn>false</powerOn></spec>"
-    vm: Reference = provider.run("CloneVM_Task", source, f"{reference('folder', folder)}<name>{name}</name>{asked}")
+    spec_of_clone = f"<spec><location>{location}</location><template>false</template><powerOn>false</powerOn></spec>"
+    vm: Reference = provider.run(
+        "CloneVM_Task", source, f"{reference('folder', folder)}<name>{name}</name>{spec_of_clone}"
+    )
     provider.run("ReconfigVM_Task", vm, f"<spec>{spec}</spec>")
     return vm
 
@@ -280,15 +293,17 @@ def test_vms_with_gpus_are_applied_planned_and_destroyed(provider: Provider, ser
         target = {"object_id": {"type": "VirtualMachine", "id": vm[1]}}
         provider.rest("POST", f"{TAGGING}/tag-association/id:{tag}?~action=attach", target)
     assert is_reachable(provider, machines["tf-vgpu"])
-    assert [each["backing"][0]["vgpu"] for each in devices(provider, machines["tf-vgpu"], PCI)] == [[vgpu]]
-    assert [each["backing"][0]["id"] for each in devices(provider, machines["tf-direct"], PCI)] == [["0000:d8:00.0"]]
+    assert [device["backing"][0]["vgpu"] for device in devices(provider, machines["tf-vgpu"], PCI)] == [[vgpu]]
+    assert [device["backing"][0]["id"] for device in devices(provider, machines["tf-direct"], PCI)] == [
+        ["0000:d8:00.0"]
+    ]
 
     with configured(server) as again:
         assert data_sources(again).store == site.store
         assert again.rest("GET", f"{TAGGING}/category/id:{category}")["associable_types"] == ["VirtualMachine"]
         uuids = {name: again.properties(vm, "config.uuid")["config.uuid"] for name, vm in machines.items()}
         for name, uuid in uuids.items():
-            assert planned(again, name, uuid, site.network, tag) == {}
+            assert differences(again, name, uuid, site.network, tag) == {}
 
     with configured(server) as last:
         for uuid, vm in zip(uuids.values(), machines.values(), strict=True):
@@ -309,10 +324,12 @@ def test_data_sources_find_what_they_name(provider: Provider) -> None:
 
 
 def test_a_data_source_of_a_policy_is_read(provider: Provider) -> None:
-    asked = "<resourceType><resourceType>STORAGE</resourceType></resourceType>"
-    asked += "<profileCategory>REQUIREMENT</profileCategory>"
-    listed = provider.policies("PbmQueryProfile", body=asked)
-    ids = "".join(f"<profileIds><uniqueId>{each['uniqueId'][0]}</uniqueId></profileIds>" for each in listed)
-    assert len(provider.policies("PbmRetrieveContent", body=ids)) == len(listed) > 0
+    arguments = "<resourceType><resourceType>STORAGE</resourceType></resourceType>"
+    arguments += "<profileCategory>REQUIREMENT</profileCategory>"
+    profile_ids = provider.policies("PbmQueryProfile", body=arguments)
+    ids = "".join(
+        f"<profileIds><uniqueId>{profile_id['uniqueId'][0]}</uniqueId></profileIds>" for profile_id in profile_ids
+    )
+    assert len(provider.policies("PbmRetrieveContent", body=ids)) == len(profile_ids) > 0
     with pytest.raises(Refused, match="InvalidArgument"):
         provider.policies("PbmRetrieveContent")

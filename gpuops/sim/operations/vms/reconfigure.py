@@ -239,15 +239,16 @@ def _keep(name: str) -> Setter:
     """The setter of a field that is only read back, or that has such fields."""
 
     def setter(vm: VmEntity, state: VmState, value: Any) -> None:
-        given = {name: value}
+        fields = {name: value}
         if isinstance(value, VmomiSupport.DataObject):
-            given = {f"{name}.{each.name}": getattr(value, each.name) for each in value._GetPropertyList()}
-        given = {path: each for path, each in given.items() if _is_set(each)}
-        unknown = next((path for path in given if path not in KEPT), None)
-        if unknown is not None:
-            raise faults.not_supported(f"The simulated vCenter keeps no VirtualMachineConfigSpec.{unknown}.")
-        settings = {**dict(state.settings), **given}
-        state.settings = tuple(sorted((path, each) for path, each in settings.items() if each != KEPT[path]))
+            fields = {f"{name}.{field.name}": getattr(value, field.name) for field in value._GetPropertyList()}
+        settings = dict(state.settings)
+        for path, setting in fields.items():
+            if _is_set(setting) and path not in KEPT:
+                raise faults.not_supported(f"The simulated vCenter keeps no VirtualMachineConfigSpec.{path}.")
+            if _is_set(setting):
+                settings[path] = setting
+        state.settings = tuple(sorted((path, setting) for path, setting in settings.items() if setting != KEPT[path]))
 
     return setter
 
