@@ -30,16 +30,15 @@ POLICIES: Final = {
     "4d5f673c-536f-11e6-beb8-9e71128cae77": "VM Encryption Policy",
 }
 """Those of a new vCenter by their ids, which are the same in each one (govmomi, pbm/simulator/profiles.go)."""
-OBJECTS: Final = {
+OBJECTS: Final[Mapping[str, Any]] = {
     "sessionManager": pbm.auth.SessionManager("SessionManager"),
     "capabilityMetadataManager": pbm.capability.CapabilityMetadataManager("CapabilityMetadataManager"),
     "profileManager": pbm.profile.ProfileManager("ProfileManager"),
     "complianceManager": pbm.compliance.ComplianceManager("complianceManager"),
     "placementSolver": pbm.placement.PlacementSolver("placementSolver"),
 }
-RECEIVERS: Final = {
-    (obj._wsdlName, obj._moId): obj for obj in (pbm.ServiceInstance("ServiceInstance"), *OBJECTS.values())
-}
+_ALL: Final[list[Any]] = [pbm.ServiceInstance("ServiceInstance"), *OBJECTS.values()]
+RECEIVERS: Final = {(obj._wsdlName, obj._moId): obj for obj in _ALL}
 STORAGE: Final = pbm.profile.ResourceType(resourceType="STORAGE")
 
 

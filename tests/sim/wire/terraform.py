@@ -129,7 +129,7 @@ class Provider:
     def at(self, path: str) -> Reference:
         (obj,) = self.call("FindByInventoryPath", INDEX, f"<inventoryPath>{path}</inventoryPath>")
         self.path_of(obj)
-        return obj  # type: ignore[no-any-return]
+        return obj
 
     def by_uuid(self, uuid: str) -> Reference | None:
         arguments = f"<uuid>{uuid}</uuid><vmSearch>true</vmSearch><instanceUuid>false</instanceUuid>"

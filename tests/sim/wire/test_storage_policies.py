@@ -66,9 +66,9 @@ def test_what_is_not_simulated_is_refused_by_name(profiles: Any) -> None:
     with pytest.raises(vmodl.fault.NotSupported, match="PbmFetchResourceType is not simulated"):
         profiles.FetchResourceType()
     with pytest.raises(vmodl.fault.ManagedObjectNotFound):
-        pbm.profile.ProfileManager("none", profiles._stub).QueryProfile(STORAGE)
+        pbm.profile.ProfileManager("none", profiles._stub).QueryProfile(STORAGE, None)
 
 
 def test_all_but_the_content_takes_a_login(server: SimServer) -> None:
     with manager(server, token="") as profiles, pytest.raises(vmodl.fault.SecurityError):
-        profiles.QueryProfile(STORAGE)
+        profiles.QueryProfile(STORAGE, None)

@@ -115,7 +115,7 @@ def differences(provider: Provider, name: str, uuid: str, network: Reference, ta
     assert vm is not None
     properties = provider.properties(vm)
     config = properties["config"]
-    planned_values = {
+    planned_values: dict[str, Any] = {
         "name": name,
         "guestId": GUEST,
         "alternateGuestName": "",
