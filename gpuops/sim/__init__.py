@@ -22,7 +22,8 @@ Packages import downwards only; import-linter holds this order, from bottom to t
   hosts, are made when a client first asks for them.
 * `outside_events`: what other people, hosts and vCenter itself do when a fault rule says so.
 * `scenario` with `scenarios/*.yaml`: declared inventories (`lab`, `vdi`, `fleet`), made into a World, and saved.
-* `wire` and `server.py`: HTTP, SOAP, VI/JSON, the vSphere Automation API, and the process that serves them.
+* `wire` and `server.py`: HTTP, SOAP, VI/JSON, the vSphere Automation API, storage policies, and the process that serves
+  them.
 
 The way of a request: `server.py` and `wire/handler.py` (TLS, HTTP) > `wire/endpoint.py` (which path) >
 `wire/dispatch.py` (method name -> method of the object; one that is not simulated is answered with NotSupported, one
@@ -40,6 +41,7 @@ Why state is not kept as vmomi objects: 10,000 VMs of them weigh over a gigabyte
 of each property kept until it is touched, is both smaller and always true. What it costs: the first read of a property
 pays for the serialiser once.
 
-The simulator is written from the vSphere API, never from our client: it may import `gpuops.model` for plain values such
-as PciAddress and `gpuops.catalog` for facts, and nothing above.
+The simulator is written from the vSphere API, never from our client. It imports `gpuops.errors` and `gpuops.clock`,
+`gpuops.model.devices` and `gpuops.model.measurements` for plain values such as PciAddress, `gpuops.catalog` for facts,
+the readers of files in `gpuops.config`, and nothing else of gpuops.
 """

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gpuops.sim.world import World
 
 ADMINISTRATOR_ROLE = -1
+EMPTY: Final = ("triggeredAlarmState", "declaredAlarmState", "disabledMethod", "configIssue", "tag")
+"""Lists of every entity that have no entries here; vCenter sends them empty."""
 LONGEST_NAME: Final = 80
 """Characters of a name (VMware vSphere docs, "Virtual Machine Name and Folder" and "Create a Folder")."""
 
@@ -103,6 +105,17 @@ class ManagedEntity(ManagedObject):
     @prop("alarmActionsEnabled")
     def _alarm_actions(self) -> Any:
         return True
+
+    @prop("permission")
+    def _permissions(self) -> Any:
+        return [grant.to_vmomi(self) for grant in self.world.authority.permissions if grant.moid == self.moid]
+
+    def _empty(self) -> Any:
+        return []
+
+    for path in EMPTY:
+        prop(path)(_empty)
+    del path
 
     @prop("recentTask")
     def _recent_tasks(self) -> Any:

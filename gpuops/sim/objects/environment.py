@@ -65,13 +65,13 @@ class EnvironmentBrowser(ManagedObject):
     @method
     def QueryConfigOption(self, call: Call, key: str | None = None, host: Any = None) -> Any:
         self._hosts(host)
-        return config_option.config_option(key or config_option.NEWEST, None)
+        return config_option.config_option(key or config_option.NEWEST)
 
     @method
     def QueryConfigOptionEx(self, call: Call, spec: Any = None) -> Any:
         self._hosts(spec.host if spec else None)
         key = (spec.key if spec else None) or config_option.NEWEST
-        return config_option.config_option(key, list(spec.guestId) if spec else None)
+        return config_option.config_option(key, frozenset(spec.guestId) if spec else frozenset())
 
     @method
     def QueryConfigOptionDescriptor(self, call: Call) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.managed_object import UNSET, SharedValue, method, prop
 from gpuops.sim.inventory.entities import VmEntity
-from gpuops.sim.inventory.managed_entity import custom_values
+from gpuops.sim.inventory.managed_entity import EMPTY, custom_values
 from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
 from gpuops.sim.operations.vms import (
     hardware_upgrade,
@@ -354,6 +354,7 @@ class VirtualMachine(VmEntity):
 
 
 SHAPES: Final[dict[str, Callable[[VirtualMachine], SharedValue]]] = {
+    **dict.fromkeys(EMPTY, lambda vm: SharedValue(None, list)),
     "availableField": lambda vm: SharedValue(vm.world.custom_fields.key(), lambda: vm.read("availableField")),
     "capability": lambda vm: SharedValue(None, capability),
     "config": lambda vm: vm_shape.config(vm.state, vm.host().state),

@@ -26,6 +26,12 @@ OF_FIELDS: Final = {
     "guestId": "Settings",
     "uuid": "Settings",
     "instanceUuid": "Settings",
+    "alternateGuestName": "Settings",
+    "flags": "Settings",
+    "tools": "Settings",
+    "swapPlacement": "SwapPlacement",
+    "vPMCEnabled": "Settings",  # from memory
+    "cpuHotRemoveEnabled": "CPUCount",
     "firmware": "Settings",
     "bootOptions": "Settings",
     "fixedPassthruHotPlugEnabled": "Settings",  # from memory

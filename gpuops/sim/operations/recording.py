@@ -43,6 +43,7 @@ def facts(vm: VmState) -> dict[str, Any]:
         "firmware": vm.firmware,
         "boot": asdict(vm.boot),
         "hardware_version": vm.hardware_version,
+        "settings": dict(vm.settings),
         "annotation": vm.annotation,
         "managed_by": vm.managed_by[0] if vm.managed_by else None,
         "latency": vm.latency,

@@ -1,27 +1,34 @@
 """Answers QueryConfigOption with the virtual hardware of a version and the guests that it supports.
 
-The device options are those that clients of GPUs look at; a full vCenter lists some forty kinds.
+The device options are those that clients of GPUs look at; a full vCenter lists some forty kinds. An answer is made once
+for a version and a choice of guests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final
 
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render.devices import PLACEHOLDERS, devices
+from gpuops.sim.render.required_fields import EPOCH, filled
 from gpuops.sim.render.vm_capability import capability
+from gpuops.sim.state.vm_state import Template, VmState
 
 D = vim.vm.device
 VERSIONS: Final = ("vmx-17", "vmx-19", "vmx-20", "vmx-21")
 NEWEST: Final = "vmx-21"
-GUESTS: Final = (
-    ("ubuntu64Guest", "linuxGuest", "Ubuntu Linux (64-bit)"),
-    ("rhel9_64Guest", "linuxGuest", "Red Hat Enterprise Linux 9 (64-bit)"),
-    ("windows11_64Guest", "windowsGuest", "Microsoft Windows 11 (64-bit)"),
-    ("windows2019srvNext_64Guest", "windowsGuest", "Microsoft Windows Server 2022 (64-bit)"),
-)
+_LINES: Final = (files(__package__) / "guests.tsv").read_text(encoding="utf-8").splitlines()
+GUESTS: Final[Mapping[str, tuple[str, str]]] = {
+    guest: (family, name) for guest, family, name in (line.split("\t") for line in _LINES if line[0] != "#")
+}
+"""Family and name of each guest system, by its id."""
+_NEW_VM: Final = VmState("", "", "", Template("", "", "", linux=True), "", None, "", "", 1, 4, EPOCH)
+"""Its devices are what every VM has."""
 DEVICES: Final = (
     D.VirtualPCIPassthroughOption,
     D.VirtualDiskOption,
@@ -31,21 +38,27 @@ DEVICES: Final = (
 )
 
 
-def config_option(version: str, guests: list[str] | None) -> Any:
+@cache
+def config_option(version: str, guests: frozenset[str] = frozenset()) -> Any:
     """The VirtualMachineConfigOption of a hardware version; `guests` narrows the list of guest systems."""
     if version not in VERSIONS:
         raise faults.wrong_argument("key")
-    shown = [guest for guest in GUESTS if not guests or guest[0] in guests]
     return filled(
         vim.vm.ConfigOption,
         version=version,
         description=f"ESXi 8.0 virtual machine ({version})",
-        guestOSDescriptor=[_guest(*guest) for guest in shown],
+        guestOSDescriptor=[_guest(guest, *GUESTS[guest]) for guest in GUESTS if not guests or guest in guests],
         guestOSDefaultIndex=0,
         hardwareOptions=_hardware(version),
+        defaultDevice=devices(_NEW_VM, None, PLACEHOLDERS),
         capabilities=capability(),
         supportedMonitorType=["release"],
     )
+
+
+def guest_name(vm: VmState) -> str:
+    """The full name of the guest system that a VM is set up for."""
+    return GUESTS[vm.guest_id][1] if vm.guest_id in GUESTS else vm.template.guest_name
 
 
 def descriptors(hosts: list[Any]) -> list[Any]:

@@ -234,6 +234,12 @@ def _connectable(vm: VmState, *, starts: bool) -> Any:
     )
 
 
+ALLOCATION: Final = D.VirtualEthernetCard.ResourceAllocation(
+    reservation=0, share=vim.SharesInfo(shares=50, level="normal"), limit=-1
+)
+"""Of every network card: what vCenter gives one that is added without an allocation."""
+
+
 def _network_card(vm: VmState, card: NetworkCard, number: int, own: Identity) -> Any:
     return filled(
         VmomiSupport.GetWsdlType("urn:vim25", card.kind),
@@ -243,6 +249,7 @@ def _network_card(vm: VmState, card: NetworkCard, number: int, own: Identity) ->
         addressType="assigned",
         macAddress=card.mac or f"00:50:56:{own.mac}",
         wakeOnLanEnabled=True,
+        resourceAllocation=ALLOCATION,
         backing=network_backing(card),
         connectable=_connectable(vm, starts=card.starts_connected),
         deviceInfo=vim.Description(label=f"Network adapter {number}", summary=network_of(card)),

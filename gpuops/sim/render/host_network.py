@@ -240,7 +240,7 @@ def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
             )
             if adapter.switch
             else None,
-            ip=vim.host.IpConfig(dhcp=False, ipAddress=address, subnetMask=adapter.mask),
+            ip=vim.host.IpConfig(dhcp=adapter.dhcp, ipAddress=address, subnetMask=adapter.mask),
             mac=_mac(host, 0x60 + number),
             mtu=adapter.mtu,
             tsoEnabled=True,

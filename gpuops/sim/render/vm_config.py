@@ -2,50 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pyVmomi import vim
 
+from gpuops.sim.render.config_option import guest_name
 from gpuops.sim.render.devices import Identity, devices
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import BootOptions, VmState
 
+KEPT: Final[Mapping[str, bool | str]] = {
+    "alternateGuestName": "",
+    "cpuHotRemoveEnabled": False,
+    "swapPlacement": "inherit",
+    "vPMCEnabled": False,
+    "flags.disableAcceleration": False,
+    "flags.enableLogging": True,
+    "flags.useToe": False,
+    "flags.runWithDebugInfo": False,
+    "flags.monitorType": "release",
+    "flags.htSharing": "any",
+    "flags.snapshotDisabled": False,
+    "flags.snapshotLocked": False,
+    "flags.diskUuidEnabled": False,
+    "flags.virtualMmuUsage": "automatic",
+    "flags.virtualExecUsage": "hvAuto",
+    "flags.snapshotPowerOffBehavior": "powerOff",
+    "flags.recordReplayEnabled": False,
+    "flags.faultToleranceType": "unset",
+    "flags.cbrcCacheEnabled": False,
+    "flags.vvtdEnabled": False,
+    "flags.vbsEnabled": False,
+    "tools.afterPowerOn": True,
+    "tools.afterResume": True,
+    "tools.beforeGuestStandby": True,
+    "tools.beforeGuestShutdown": True,
+    "tools.beforeGuestReboot": False,
+    "tools.toolsUpgradePolicy": "manual",
+    "tools.syncTimeWithHostAllowed": True,
+    "tools.syncTimeWithHost": False,
+}
+"""Settings that change nothing here and are only read back, with what a new VM has of them."""
 SHARES_PER_CPU = 1000
 SHARES_PER_MIB = 10
 
 
 def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
     """The whole VirtualMachineConfigInfo."""
+    settings: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for path, setting in {**KEPT, **dict(vm.settings)}.items():
+        group, _, name = path.rpartition(".")
+        settings[group][name] = setting
     return filled(
         vim.vm.ConfigInfo,
         changeVersion=vm.change_version,
         modified=vm.changed_at or vm.created_at,
         name=vm.name,
-        guestFullName=vm.template.guest_name,
+        guestFullName=guest_name(vm),
         version=version(vm),
         uuid=vm.uuid,
         createDate=vm.created_at,
         instanceUuid=vm.instance_uuid,
         template=vm.is_template,
         guestId=vm.guest_id or vm.template.guest_id,
-        alternateGuestName="",
         annotation=vm.annotation,
         managedBy=managed_by(vm),
         files=files(vm),
         tools=vim.vm.ToolsConfigInfo(
             toolsVersion=12416 if vm.template.tools else 0,
             toolsInstallType="guestToolsTypeOpenVMTools" if vm.template.linux else "guestToolsTypeMSI",
-            afterPowerOn=True,
-            afterResume=True,
-            beforeGuestStandby=True,
-            beforeGuestShutdown=True,
-            toolsUpgradePolicy="manual",
-            syncTimeWithHostAllowed=True,
-            syncTimeWithHost=False,
             lastInstallInfo=vim.vm.ToolsConfigInfo.ToolsLastInstallInfo(counter=0),
+            **settings["tools"],
         ),
-        flags=_flags(),
+        flags=vim.vm.FlagInfo(**settings["flags"]),
         defaultPowerOps=_power_ops(),
         rebootPowerOff=False,
         hardware=hardware(vm, host, own),
@@ -54,9 +86,7 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         latencySensitivity=vim.LatencySensitivity(level=vm.latency),
         memoryHotAddEnabled=vm.memory_hot_add,
         cpuHotAddEnabled=vm.cpu_hot_add,
-        cpuHotRemoveEnabled=False,
         extraConfig=extra_config(vm),
-        swapPlacement="inherit",
         bootOptions=boot_options(vm.boot),
         vAssertsEnabled=False,
         changeTrackingEnabled=False,
@@ -65,7 +95,6 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         guestAutoLockEnabled=True,
         memoryReservationLockedToMax=vm.memory_locked,
         nestedHVEnabled=vm.nested_virtualization,
-        vPMCEnabled=False,
         messageBusTunnelEnabled=False,
         migrateEncryption="opportunistic",
         ftEncryptionMode="ftEncryptionOpportunistic",
@@ -77,6 +106,7 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         deviceGroups=device_groups(vm),
         fixedPassthruHotPlugEnabled=vm.passthrough_hot_plug,
         metroFtEnabled=False,
+        **settings[""],
     )
 
 
@@ -189,26 +219,6 @@ def _allocation(reservation: int, shares: int) -> Any:
         expandableReservation=False,
         limit=-1,
         shares=vim.SharesInfo(shares=shares, level="normal"),
-    )
-
-
-def _flags() -> Any:
-    return vim.vm.FlagInfo(
-        disableAcceleration=False,
-        enableLogging=True,
-        useToe=False,
-        runWithDebugInfo=False,
-        monitorType="release",
-        htSharing="any",
-        snapshotDisabled=False,
-        snapshotLocked=False,
-        diskUuidEnabled=False,
-        snapshotPowerOffBehavior="powerOff",
-        recordReplayEnabled=False,
-        faultToleranceType="unset",
-        cbrcCacheEnabled=False,
-        vvtdEnabled=False,
-        vbsEnabled=False,
     )
 
 

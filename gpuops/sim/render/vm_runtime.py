@@ -7,6 +7,7 @@ from typing import Any
 
 from pyVmomi import vim
 
+from gpuops.sim.render.config_option import guest_name
 from gpuops.sim.render.devices import Identity, disk_file, identity
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import managed_by, version
@@ -106,7 +107,7 @@ def config_summary(vm: VmState) -> Any:
         uuid=vm.uuid,
         instanceUuid=vm.instance_uuid,
         guestId=vm.guest_id or vm.template.guest_id,
-        guestFullName=vm.template.guest_name,
+        guestFullName=guest_name(vm),
         annotation=vm.annotation,
         managedBy=managed_by(vm),
         installBootRequired=False,
@@ -158,11 +159,26 @@ def guest(vm: VmState, own: Identity | None = None) -> Any:
         hostName=vm.name if running else None,
         ipAddress=own.address if running else None,
         net=_net(vm, own) if running else [],
+        ipStack=[_ip_stack()] if running else [],
         guestState="running" if running else "notRunning",
         guestOperationsReady=running,
         interactiveGuestOperationsReady=running,
         guestStateChangeSupported=running,
     )
+
+
+def _ip_config(address: str) -> Any:
+    kind = vim.net.IpConfigInfo
+    return kind(ipAddress=[kind.IpAddress(ipAddress=address, prefixLength=15, state="preferred")])
+
+
+def _ip_stack() -> Any:
+    """A default route by the first address of the range that guests are in: Terraform waits for an address that it
+    serves."""
+    route = vim.net.IpRouteConfigInfo
+    gateway = route.Gateway(ipAddress="198.18.0.1", device="0")
+    routes = [route.IpRoute(network="0.0.0.0", prefixLength=0, gateway=gateway)]  # noqa: S104 - a route
+    return vim.vm.GuestInfo.StackInfo(ipRouteConfig=route(ipRoute=routes))
 
 
 def _net(vm: VmState, own: Identity) -> list[Any]:
@@ -172,6 +188,7 @@ def _net(vm: VmState, own: Identity) -> list[Any]:
             network=card.network_name,
             macAddress=card.mac or f"00:50:56:{own.mac}",
             ipAddress=[] if number else [own.address],
+            ipConfig=None if number else _ip_config(own.address),
             connected=card.starts_connected,
             deviceConfigId=card.key,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim, vmodl
 
@@ -125,26 +125,34 @@ class AuthorizationManager(ManagedObject):
 
     @method
     def SetEntityPermissions(self, call: Call, entity: Any, permission: list[Any]) -> None:
-        for each in permission:
-            self._get(each.roleId)
-            self.world.authority.permit(each.principal, each.roleId, entity._moId, propagate=each.propagate)
+        target = self.world.get(entity)
+        for grant in permission:
+            self._get(grant.roleId)
+            self.world.authority.permit(grant.principal, grant.roleId, target.moid, propagate=grant.propagate)
+        target.touch("permission")
 
     @method
     def RemoveEntityPermission(self, call: Call, entity: Any, user: str, isGroup: bool) -> None:
-        self.world.authority.withdraw(user, entity._moId)
+        target = self.world.get(entity)
+        self.world.authority.withdraw(user, target.moid)
+        target.touch("permission")
 
     @method
     def RetrieveEntityPermissions(self, call: Call, entity: Any, inherited: bool) -> list[Any]:
-        return [_permission(each) for each in self._all() if each.moid == entity._moId]
+        moid = self.world.get(entity).moid
+        return [self._to_vmomi(grant) for grant in self._all() if grant.moid == moid]
 
     @method
     def RetrieveAllPermissions(self, call: Call) -> list[Any]:
-        return [_permission(each) for each in self._all()]
+        return [self._to_vmomi(grant) for grant in self._all()]
 
     @method
     def RetrieveRolePermissions(self, call: Call, roleId: int) -> list[Any]:
         self._get(roleId)
-        return [_permission(each) for each in self._all() if each.role_id == roleId]
+        return [self._to_vmomi(grant) for grant in self._all() if grant.role_id == roleId]
+
+    def _to_vmomi(self, permission: Permission) -> Any:
+        return permission.to_vmomi(self.world.find(permission.moid))
 
     def _all(self) -> list[Permission]:
         """The permissions given, and the administrator's of every user who was given none."""
@@ -164,23 +172,18 @@ def _privileges(role: PrivilegeRole) -> list[str]:
     return list(all_privileges()) if role.privileges is None else sorted(role.privileges)
 
 
+LABELS: Final = {"Admin": "Administrator", "ReadOnly": "Read-only", "NoAccess": "No access"}
+"""What vCenter calls its own roles in its user interface, where that is not their name."""
+
+
 def _role(role: PrivilegeRole) -> Any:
+    label = LABELS.get(role.name, role.name)
     return vim.AuthorizationManager.Role(
         roleId=role.id,
         system=role.system,
         name=role.name,
-        info=vim.Description(label=role.name, summary=role.name),
+        info=vim.Description(label=label, summary=label),
         privilege=_privileges(role),
-    )
-
-
-def _permission(permission: Permission) -> Any:
-    return vim.AuthorizationManager.Permission(
-        entity=vim.ManagedEntity(permission.moid),
-        principal=permission.user,
-        group=False,
-        roleId=permission.role_id,
-        propagate=permission.propagate,
     )
 
 

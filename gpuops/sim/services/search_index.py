@@ -74,7 +74,7 @@ class SearchIndex(ManagedObject):
         return self._find(datacenter, vms, lambda obj: _text(obj, path) == ip)
 
     def _find(self, datacenter: Any, vms: bool, matches: Callable[[ManagedObject], bool]) -> Iterator[ManagedObject]:
-        within = datacenter._moId if datacenter is not None else ""
+        within = self.world.get(datacenter).moid if datacenter is not None else ""
         for obj in self.world.by_type("VirtualMachine" if vms else "HostSystem"):
             if matches(obj) and (not within or any(above.moid == within for above in ancestors(obj))):
                 yield obj

@@ -66,7 +66,7 @@ class Selection:
         visited: set[tuple[str, int]] = set()
         for object_spec in self.spec.objectSet:
             start = find(object_spec.obj._moId)
-            if start is None:
+            if start is None or not isinstance(start.ref, type(object_spec.obj)):
                 found.missing.append(object_spec.obj)
                 continue
             self._visit(start, object_spec.skip, object_spec.selectSet, found, visited, find)

@@ -108,7 +108,7 @@ class ListView(ManagedObjectView):
         unresolved = []
         for reference in references:
             obj = self.session.objects.find(reference._moId) or self.world.find(reference._moId)
-            if obj is None:
+            if obj is None or not isinstance(obj.ref, type(reference)):
                 unresolved.append(reference)
             else:
                 self._members[obj.moid] = obj

@@ -68,6 +68,7 @@ class KernelAdapter:
     services: tuple[str, ...] = ()
     switch: str = ""
     port: str = ""
+    dhcp: bool = False
 
 
 @dataclass(frozen=True, slots=True)

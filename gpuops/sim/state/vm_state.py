@@ -245,6 +245,8 @@ class VmState:
     passthrough_hot_plug: bool = False
     latency: str = "normal"
     boot: BootOptions = DEFAULT_BOOT
+    settings: tuple[tuple[str, bool | str], ...] = ()
+    """Sorted pairs: what is kept of the configuration only to be read back, where it is not what a new VM has."""
     files: str = ""
     """What its files and their folder are called where that is not its name: it was renamed, or registered anew."""
     hardware: Hardware = NO_HARDWARE

@@ -32,6 +32,7 @@ UNDECLARED: Final = (
     "VirtualMachine.Config.Annotation", "VirtualMachine.Config.Rename",
     "VirtualMachine.Config.EditDevice", "VirtualMachine.Config.Memory", "VirtualMachine.Config.RawDevice",
     "VirtualMachine.Config.Resource", "VirtualMachine.Config.Settings",
+    "VirtualMachine.Config.SwapPlacement",
     "VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Modify",
     "VirtualMachine.GuestOperations.Query",
     "VirtualMachine.Interact.AnswerQuestion", "VirtualMachine.Interact.ConsoleInteract",
@@ -75,6 +76,16 @@ class Permission:
     user: str
     role_id: int
     propagate: bool = True
+
+    def to_vmomi(self, entity: ManagedObject | None) -> Any:
+        """The Permission of the API; `entity` is the object of `moid`, None if it was removed."""
+        return vim.AuthorizationManager.Permission(
+            entity=entity.ref if entity is not None else vim.ManagedEntity(self.moid),
+            principal=self.user,
+            group=False,
+            roleId=self.role_id,
+            propagate=self.propagate,
+        )
 
 
 _READING: Final = frozenset({"System.Anonymous", "System.Read", "System.View"})

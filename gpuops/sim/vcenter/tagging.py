@@ -82,6 +82,11 @@ class _Category:
     associable_types: list[str]
     used_by: list[str] = field(default_factory=list)
 
+    @property
+    def types(self) -> list[str]:
+        """The types without the namespace that a client may write before them, as vCenter returns them."""
+        return sorted(name.removeprefix("urn:vim25:") for name in self.associable_types)
+
 
 @dataclass(slots=True)
 class _Tag:
@@ -151,7 +156,7 @@ class TagStore:
                 "name": category.name,
                 "description": category.description,
                 "cardinality": category.cardinality,
-                "associable_types": sorted(category.associable_types),
+                "associable_types": category.types,
                 "used_by": category.used_by,
             },
         )
@@ -290,10 +295,9 @@ class TagStore:
     def _refusal(self, tag: _Tag, each: Object) -> str | None:
         """Why the tag may not be attached to the object; None = it may."""
         category = self._categories[tag.category_id]
-        allowed = {name.removeprefix("urn:vim25:") for name in category.associable_types}
         if not self._is_there(each):
             return f"There is no {each[0]} with the identifier {each[1]}."
-        if allowed and each[0] not in allowed:
+        if category.types and each[0] not in category.types:
             return f"Tags of category {category.name} are not attached to objects of type {each[0]}."
         others = (self._tags[other].category_id for other in self._tags_of(each) if other != tag.id)
         if category.cardinality == "SINGLE" and category.id in others:

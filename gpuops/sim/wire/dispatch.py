@@ -156,7 +156,7 @@ class Dispatcher:
 
     def _receiver(self, request: MethodCall, call: Call) -> ManagedObject:
         session = call.session
-        if request.moid == DEFAULT_MOID:
+        if (request.receiver_type, request.moid) == (PropertyCollector.wsdl_name, DEFAULT_MOID):
             return self._collector(session)
         try:
             named = VmomiSupport.GetWsdlType(NAMESPACE, request.receiver_type)(request.moid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,7 +13,7 @@ from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
 from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.guests import file_transfers
-from gpuops.sim.wire import soap, vijson
+from gpuops.sim.wire import soap, storage_policies, vijson
 from gpuops.sim.wire.admin import PREFIX, Admin
 from gpuops.sim.wire.automation import json_rpc, rest
 from gpuops.sim.wire.automation.services import VapiServices
@@ -44,6 +43,7 @@ class Endpoint:
             ("GET", "/sdk/vimServiceVersions.xml"): self._service_versions,
             ("POST", "/sdk"): self._soap,
             ("POST", "/sdk/"): self._soap,
+            **{("POST", path): self._storage_policies for path in storage_policies.PATHS},
             ("POST", "/api"): self._rpc,
             ("POST", "/api/"): self._rpc,
         }
@@ -105,9 +105,13 @@ class Endpoint:
             request = soap.parse(incoming.body, version)
         except soap.InvalidEnvelope as error:
             return Outgoing(500, soap.fault_reply(vmodl.fault.InvalidRequest(msg=str(error)), version))
-        answer = self._answer(request, incoming, _session_cookie(incoming.headers.get("cookie", "")))
+        answer = self._answer(request, incoming, _cookie(incoming, COOKIE))
         headers = {"Set-Cookie": f'{COOKIE}="{answer.token}"; Path=/; HttpOnly'} if answer.token else {}
         return Outgoing(answer.status, answer.body, headers=headers, ending=answer.ending, pace_s=answer.pace_s)
+
+    def _storage_policies(self, incoming: Incoming) -> Outgoing:
+        action, cookie = incoming.headers.get("soapaction", ""), _cookie(incoming, COOKIE)
+        return Outgoing(*storage_policies.answer(self.world, action, incoming.body, cookie))
 
     def _vi_json(self, incoming: Incoming) -> Outgoing:
         request = vijson.parse(incoming)
@@ -126,20 +130,26 @@ class Endpoint:
         return self._dispatcher.answer(request, sender)
 
     def _rpc(self, incoming: Incoming) -> Outgoing:
-        with self.world.lock, self._automation_call():
+        with self.world.lock, self.world.serving(self._automation_call()):
             status, document = json_rpc.answer(self._vapi, incoming.body)
         return Outgoing(status, document, "application/json")
 
     def _rest(self, incoming: Incoming) -> Outgoing:
-        with self.world.lock, self._automation_call():
-            status, document = rest.answer(self._vapi, incoming.verb, incoming.target, incoming.headers, incoming.body)
-        return Outgoing(status, document, "application/json")
+        name, headers = rest.SESSION_HEADER, dict(incoming.headers)
+        headers.setdefault(name, _cookie(incoming, name))
+        with self.world.lock:
+            call = self._automation_call()
+            with self.world.serving(call):
+                status, document = rest.answer(self._vapi, incoming.verb, incoming.target, headers, incoming.body)
+        root = incoming.target[: incoming.target.index("/", 1)]  # /rest or /api
+        cookie = {"Set-Cookie": f"{name}={call.opened.cookie}; Path={root}; HttpOnly"} if call.opened else {}
+        return Outgoing(status, document, "application/json", headers=cookie)
 
-    def _automation_call(self) -> AbstractContextManager[None]:
+    def _automation_call(self) -> Call:
         self.world.clock.take_request()
-        return self.world.serving(Call(method="automation", version=""))
+        return Call(method="automation", version="")
 
 
-def _session_cookie(header: str) -> str:
-    cookies = (each.strip().partition("=") for each in header.split(";"))
-    return next((value.strip('"') for name, _, value in cookies if name == COOKIE), "")
+def _cookie(incoming: Incoming, name: str) -> str:
+    cookies = (pair.strip().partition("=") for pair in incoming.headers.get("cookie", "").split(";"))
+    return next((token.strip('"') for key, _, token in cookies if key == name), "")

@@ -44,6 +44,7 @@ class SoapRequest:
     operation_id: str
     version: str
     element: Any
+    namespace: str = NAMESPACE
 
     @property
     def wire(self) -> Callable[[str], Encoding]:
@@ -81,7 +82,7 @@ class SoapRequest:
     def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
         """The HTTP status and body with a method's result; a void or unset one has no returnval."""
         parts = result.parts if isinstance(result, Encoded) else [_returned(result, static, self.version).encode()]
-        head, tail = f'{_HEAD}<{self.method}Response xmlns="{NAMESPACE}">', f"</{self.method}Response>{_TAIL}"
+        head, tail = f'{_HEAD}<{self.method}Response xmlns="{self.namespace}">', f"</{self.method}Response>{_TAIL}"
         return 200, b"".join((head.encode(), *parts, tail.encode()))
 
     def property_reply(self, fragment: bytes, static: Any) -> tuple[int, bytes]:

@@ -106,6 +106,22 @@ def test_an_adapter_is_made_for_a_service(hosts: list[Any]) -> None:
     assert [each.device for each in managers.networkSystem.networkInfo.vnic] == ["vmk0"]
 
 
+def test_an_adapter_made_by_dhcp_reads_back_so(hosts: list[Any]) -> None:
+    system = hosts[0].configManager.networkSystem
+    device = system.AddVirtualNic("VM Network", vim.host.VirtualNic.Specification(ip=vim.host.IpConfig(dhcp=True)))
+
+    def uses_dhcp() -> bool:
+        (adapter,) = [vnic for vnic in hosts[0].config.network.vnic if vnic.device == device]
+        return bool(adapter.spec.ip.dhcp)
+
+    assert uses_dhcp()
+    system.UpdateVirtualNic(device, vim.host.VirtualNic.Specification(mtu=9000))
+    assert uses_dhcp()
+    ip = vim.host.IpConfig(dhcp=False, ipAddress="198.51.100.7", subnetMask="255.255.255.0")
+    system.UpdateVirtualNic(device, vim.host.VirtualNic.Specification(ip=ip))
+    assert not uses_dhcp()
+
+
 @pytest.mark.long
 def test_networks_and_settings_of_hosts_are_kept_in_a_saved_state(tmp_path: Path) -> None:
     file = tmp_path / "state.json"

@@ -219,7 +219,8 @@ def test_a_lesser_role_is_refused_by_name(world: World, si: Any, server: SimServ
         [True, False],
         [False, False],
     ]
-    assert {role.name for role in authority.roleList} >= {"Admin", "ReadOnly", "watcher"}
+    labels = {role.name: role.info.label for role in authority.roleList}
+    assert (labels["Admin"], labels["ReadOnly"], labels["watcher"]) == ("Administrator", "Read-only", "watcher")
 
 
 def test_roles_can_be_managed_over_the_wire(world: World, si: Any, server: SimServer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
-from tests.sim.lab import Lab, served
+from tests.sim.lab import Lab, Q, served
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +218,51 @@ def rule_twice(lab: Lab) -> Any:
 def test_what_the_api_declares_is_refused(lab: Lab, call: Callable[[Lab], Any], fault: type[Exception]) -> None:
     with pytest.raises(fault):
         call(lab)
+
+
+def mistyped(lab: Lab, kind: Any = vim.VirtualApp) -> Any:
+    """A reference to the cluster's root pool as an object of another type: how Terraform asks whether it is a vApp."""
+    return kind(lab.cluster().resourcePool._moId, lab.si._stub)
+
+
+def read_names(lab: Lab, obj: Any) -> Any:
+    names = Q.PropertySpec(type=vim.ManagedEntity, pathSet=["name"])
+    return lab.si.content.propertyCollector.RetrieveContents(
+        [Q.FilterSpec(objectSet=[Q.ObjectSpec(obj=obj)], propSet=[names])]
+    )
+
+
+def permissions(lab: Lab) -> Any:
+    return lab.si.content.authorizationManager
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda lab: read_names(lab, mistyped(lab)),
+        lambda lab: read_names(lab, vim.HostSystem("propertyCollector")),
+        lambda lab: mistyped(lab).name,
+        lambda lab: vim.VirtualMachine("propertyCollector", lab.si._stub).name,
+        lambda lab: permissions(lab).RetrieveEntityPermissions(mistyped(lab), False),
+        lambda lab: permissions(lab).SetEntityPermissions(vim.Folder("group-none"), []),
+        lambda lab: permissions(lab).RemoveEntityPermission(mistyped(lab), "nobody", False),
+        lambda lab: lab.si.content.searchIndex.FindByUuid(mistyped(lab, vim.Datacenter), "", True),
+    ],
+)
+def test_a_reference_of_another_type_finds_nothing(lab: Lab, call: Callable[[Lab], Any]) -> None:
+    with pytest.raises(vmodl.fault.ManagedObjectNotFound):
+        call(lab)
+
+
+def test_a_reference_of_a_base_type_finds_the_object(lab: Lab) -> None:
+    (cluster,) = read_names(lab, vim.ComputeResource(lab.cluster()._moId))
+    assert cluster.propSet[0].val == "lab-cluster"
+
+
+def test_a_list_view_returns_references_of_another_type(lab: Lab) -> None:
+    view = lab.si.content.viewManager.CreateListView([])
+    assert view.ModifyListView([mistyped(lab), lab.cluster()], []) == [mistyped(lab)]
+    assert list(view.view) == [lab.cluster()]
 
 
 def test_a_role_does_not_take_the_name_of_another(lab: Lab) -> None:

@@ -95,6 +95,20 @@ def test_devices_get_keys_labels_controllers_and_units_as_vcenter_gives_them(lab
     assert [each.diskFile for each in vm.layout.disk] == [[each.backing.fileName] for each in disks]
 
 
+def test_a_network_card_has_an_allocation(lab: Lab) -> None:
+    """The defaults that vCenter gives (VirtualEthernetCardResourceAllocation); what is not kept is refused."""
+    (nic,) = of(lab.vm("ml-07"), D.VirtualEthernetCard)
+    allocation = nic.resourceAllocation
+    assert (allocation.reservation, allocation.limit) == (0, -1)
+    assert (allocation.share.shares, allocation.share.level) == (50, "normal")
+    added_card = card()
+    added_card.device.resourceAllocation = allocation
+    change(lab, lab.vm("ml-07"), added_card)
+    allocation.limit = 100
+    with pytest.raises(vmodl.fault.NotSupported, match="resourceAllocation"):
+        change(lab, lab.vm("ml-07"), added_card)
+
+
 @pytest.mark.parametrize("name", ["ml-07", "vdi-01"])
 def test_every_device_is_on_its_controller(lab: Lab, name: str) -> None:
     devices = {device.key: device for device in lab.vm(name).config.hardware.device}

@@ -56,6 +56,31 @@ def test_edit_changes_the_profile_in_place(lab: Lab) -> None:
     assert (device.key, device.backing.vgpu) == (13000, "grid_a100-2-10c")
 
 
+def test_what_changes_nothing_is_read_back(lab: Lab) -> None:
+    """Terraform sends all of these for every VM, and plans a change where one reads back otherwise."""
+    flags = vim.vm.FlagInfo(enableLogging=False, diskUuidEnabled=True, vbsEnabled=False)
+    tools = vim.vm.ToolsConfigInfo(beforeGuestReboot=True, toolsUpgradePolicy="upgradeAtPowerCycle")
+    plain = {"cpuHotRemoveEnabled": True, "vPMCEnabled": True, "swapPlacement": "hostLocal", "alternateGuestName": "x"}
+    reconfigure(lab, "ml-07", flags=flags, tools=tools, **plain)
+    config = lab.vm("ml-07").config
+    assert {name: getattr(config, name) for name in plain} == plain
+    assert (config.flags.enableLogging, config.flags.diskUuidEnabled) == (False, True)
+    assert (config.flags.vbsEnabled, config.flags.monitorType) == (False, "release")
+    assert (config.tools.beforeGuestReboot, config.tools.afterPowerOn) == (True, True)
+    assert lab.vm("ml-08").config.flags.enableLogging is True
+    with pytest.raises(vmodl.fault.NotSupported, match=r"tools\.toolsVersion"):
+        reconfigure(lab, "ml-07", tools=vim.vm.ToolsConfigInfo(toolsVersion=1))
+
+
+def test_a_running_vm_may_be_sent_what_it_has(lab: Lab) -> None:
+    config = lab.vm("bare").config
+    same = {"numCPUs": config.hardware.numCPU, "memoryMB": config.hardware.memoryMB, "firmware": config.firmware}
+    reconfigure(lab, "bare", annotation="of Terraform", flags=config.flags, **same)
+    assert lab.vm("bare").config.annotation == "of Terraform"
+    with pytest.raises(vim.fault.InvalidPowerState):
+        reconfigure(lab, "bare", firmware="bios")
+
+
 @pytest.mark.long
 def test_removed_key_is_given_again(lab: Lab) -> None:
     reconfigure(lab, "ml-01", deviceChange=change("remove", lab.passthrough("ml-01")[0]))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import random
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from http.cookiejar import CookieJar
 from typing import Any
 
 import pytest
@@ -141,6 +145,34 @@ def test_the_newer_shape_has_no_wrapping(rest: Rest) -> None:
     assert rest("DELETE", f"/api/cis/tagging/tag/{tag}") == (204, None)
     status, error = rest("GET", f"/api/cis/tagging/tag/{tag}")
     assert (status, error["error_type"]) == (404, "NOT_FOUND")
+
+
+def test_the_types_of_a_category_have_no_namespace(rest: Rest) -> None:
+    category = rest.category("place", "urn:vim25:HostSystem", "Datastore")
+    category_model = rest("GET", f"{TAGGING}/category/id:{category}")[1]["value"]
+    assert category_model["associable_types"] == ["Datastore", "HostSystem"]
+    rest("PATCH", f"{TAGGING}/category/id:{category}", {"update_spec": {"associable_types": ["urn:vim25:Folder"]}})
+    assert rest("GET", f"{TAGGING}/category/id:{category}")[1]["value"]["associable_types"] == ["Folder"]
+
+
+@pytest.mark.parametrize(
+    ("login", "use"),
+    [("/rest/com/vmware/cis/session", f"{TAGGING}/tag"), ("/api/session", "/api/cis/tagging/tag")],
+)
+def test_a_cookie_jar_is_enough(rest: Rest, login: str, use: str) -> None:
+    """Curl with a cookie jar and vmware_exporter send the session back as they got it: as a cookie."""
+    server = rest.server
+    at = f"http://{server.host}:{server.port}"
+    basic = base64.b64encode(f"{server.username}:{server.password}".encode()).decode()
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+    opener.open(urllib.request.Request(f"{at}{login}", b"", {"Authorization": f"Basic {basic}"})).close()
+    with opener.open(f"{at}{use}") as reply:
+        assert json.loads(reply.read()) in ([], {"value": []})
+    opener.open(urllib.request.Request(f"{at}{login}", method="DELETE")).close()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        opener.open(f"{at}{use}")
+    with refused.value:
+        assert refused.value.code == 401
 
 
 PYTHON = re.compile(r"\b[A-Z]\w*(Error|Exception)\b|Traceback|NoneType|object has no|\bdict\b|\.py\b")

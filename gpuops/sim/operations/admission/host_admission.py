@@ -190,7 +190,8 @@ def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) ->
 
 def _is_the_device(backing: StaticBacking, gpu: HostGpu | OtherHostDevice) -> bool:
     # The device id is hexadecimal text: a decimal one passes the reconfigure and fails here (govmomi issue 2248).
-    same_device = backing.device_id.lower().removeprefix("0x") == f"{gpu.device_id:x}"
+    # Terraform's provider leaves it empty (terraform-provider-vsphere, PciPassthroughApplyOperation).
+    same_device = backing.device_id.lower().removeprefix("0x") in ("", f"{gpu.device_id:x}")
     return same_device and backing.vendor_id & 0xFFFF == gpu.vendor_id
 
 

@@ -239,6 +239,7 @@ def _adapter(adapter: KernelAdapter, spec: Any) -> KernelAdapter:
         group=(None if adapter.switch else spec.portgroup) or adapter.group,
         ip=address or adapter.ip,
         mask=(spec.ip.subnetMask if spec.ip else None) or adapter.mask,
+        dhcp=bool(spec.ip.dhcp) if spec.ip else adapter.dhcp,
         mtu=spec.mtu or adapter.mtu,
     )
 

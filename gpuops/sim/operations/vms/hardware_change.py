@@ -187,6 +187,7 @@ def _of_existing(vm: VmEntity, file: str) -> Exception:
 
 
 def _card(change: _Change, index: int, device: Any) -> NetworkCard:
+    _refuse_allocation(device.resourceAllocation)
     taken = {card.key for card in change.hardware.cards}
     protocol = _rdma_protocol(change, index, device, device.backing) if isinstance(device, Rdma) else ""
     network = network_of(change.vm, _cards(change), index, device.backing, None)
@@ -195,6 +196,12 @@ def _card(change: _Change, index: int, device: Any) -> NetworkCard:
     key, kind = free(FIRST_CARD, taken), VmomiSupport.GetWsdlName(type(device))
     starts = starts_connected(device, default=True)
     return NetworkCard(key, kind, mac=mac, starts_connected=starts, protocol=protocol, **network)
+
+
+def _refuse_allocation(allocation: Any) -> None:
+    """Raises NotSupported for a share of the network's bandwidth other than the one of every card."""
+    if allocation and (allocation.reservation, allocation.share.level, allocation.limit) != (0, "normal", -1):
+        raise faults.not_supported("The simulated vCenter keeps no resourceAllocation of a network card.")
 
 
 def _cards(change: _Change) -> tuple[NetworkCard, ...]:
@@ -276,6 +283,7 @@ def _edited(change: _Change, index: int, known: Part, device: Any) -> Part:
                 raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, text)
             return replace(known, kib=kib)
         case NetworkCard():
+            _refuse_allocation(device.resourceAllocation)
             cards, backing = _cards(change), device.backing
             network = network_of(change.vm, cards, index, backing, known) if backing else {}
             if known.kind == PVRDMA and backing:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyVmomi import vim
+from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
 from gpuops.sim.operations import permissions
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.operations.vms.device_change import apply_device_changes
 from gpuops.sim.operations.vms.hardware_change import hot_plugged
+from gpuops.sim.render.vm_config import KEPT
 from gpuops.sim.state.vm_state import Power, VmState, merged_options
 
 if TYPE_CHECKING:
@@ -57,13 +58,17 @@ def changed_state(vm: VmEntity, spec: Any) -> VmState:
     if spec.changeVersion and spec.changeVersion != vm.state.change_version:
         raise faults.stale_change_version()
     fields = [field.name for field in spec._GetPropertyList() if _is_set(getattr(spec, field.name))]
-    _power_state_allows(vm.state, fields, spec)
     state = copy.copy(vm.state)
+    changes = [name for name in fields if name in ("deviceChange", "deviceGroups")]
     for name in fields:
         setter = SETTERS.get(name)
         if setter is None:
             raise faults.not_supported(f"The simulated vCenter keeps no VirtualMachineConfigSpec.{name}.")
+        before = copy.copy(state)
         setter(vm, state, getattr(spec, name))
+        if state != before:  # a client may send again what the VM has, in every power state
+            changes.append(name)
+    _power_state_allows(vm.state, changes, spec)
     if spec.deviceChange or spec.deviceGroups:
         apply_device_changes(vm, state, spec.deviceChange, spec.deviceGroups)
     _consistent(state)
@@ -230,6 +235,24 @@ def _set_virtual_numa(vm: VmEntity, state: VmState, numa: Any) -> None:
         state.vnuma_on_hot_add = numa.exposeVnumaOnCpuHotadd
 
 
+def _keep(name: str) -> Setter:
+    """The setter of a field that is only read back, or that has such fields."""
+
+    def setter(vm: VmEntity, state: VmState, value: Any) -> None:
+        fields = {name: value}
+        if isinstance(value, VmomiSupport.DataObject):
+            fields = {f"{name}.{field.name}": getattr(value, field.name) for field in value._GetPropertyList()}
+        settings = dict(state.settings)
+        for path, setting in fields.items():
+            if _is_set(setting) and path not in KEPT:
+                raise faults.not_supported(f"The simulated vCenter keeps no VirtualMachineConfigSpec.{path}.")
+            if _is_set(setting):
+                settings[path] = setting
+        state.settings = tuple(sorted((path, setting) for path, setting in settings.items() if setting != KEPT[path]))
+
+    return setter
+
+
 def _plain(attribute: str) -> Setter:
     def setter(vm: VmEntity, state: VmState, value: Any) -> None:
         setattr(state, attribute, value)
@@ -266,4 +289,5 @@ SETTERS: Final[dict[str, Setter]] = {
     "fixedPassthruHotPlugEnabled": _plain("passthrough_hot_plug"),
     "latencySensitivity": lambda vm, state, value: setattr(state, "latency", str(value.level)),
     "extraConfig": _set_extra_config,
+    **{name: _keep(name) for name in dict.fromkeys(path.partition(".")[0] for path in KEPT)},
 }

@@ -36,7 +36,10 @@ class VapiServices:
         sessions = self._world.sessions
         if not sessions.accepts(user, password):
             raise VapiFault("unauthenticated", "Authentication required.")
-        return sessions.open(user).cookie
+        session = sessions.open(user)
+        if self._world.current_call is not None:
+            self._world.current_call.opened = session
+        return session.cookie
 
     def invoke(self, session_id: str, service: str, operation: str, parameters: object) -> Any:
         """The result of one operation in a session, made of Struct, list, str, int, bool and None. Raises VapiFault.
