@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from gpuops.config.wrong_value import told
 from gpuops.errors import UsageError
+from gpuops.files.wrong_value import told
 
 
 class Ending(StrEnum):

@@ -13,10 +13,10 @@ import msgspec
 import yaml
 from msgspec import Meta, field
 
-from gpuops.config.bundle_file import SCENARIO, SUFFIX, read_member
-from gpuops.config.wrong_value import told
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
+from gpuops.files.bundle_file import SCENARIO, SUFFIX, read_member
+from gpuops.files.wrong_value import told
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.scenario import bundle
 from gpuops.sim.scenario.declared import (
     ClusterDeclared,
