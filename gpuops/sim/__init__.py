@@ -40,6 +40,7 @@ Why state is not kept as vmomi objects: 10,000 VMs of them weigh over a gigabyte
 of each property kept until it is touched, is both smaller and always true. What it costs: the first read of a property
 pays for the serialiser once.
 
-The simulator is written from the vSphere API, never from our client: it may import `gpuops.model` for plain values such
-as PciAddress and `gpuops.catalog` for facts, and nothing above.
+The simulator is written from the vSphere API, never from our client. Of gpuops it imports five modules: `errors`,
+`clock`, `files` to read files, `catalog` for facts about GPUs, and `model.devices` for plain values such as PciAddress.
+import-linter holds that. `README.md` in this folder says how another project uses the simulator.
 """
