@@ -62,7 +62,7 @@ def config(host: HostState) -> Any:
         portgroup=[vim.host.PortGroup.Config(spec=each.spec) for each in shown.portgroup],
         pnic=[vim.host.PhysicalNic.Config(device=each.device, spec=each.spec) for each in shown.pnic],
         vnic=[
-            vim.host.VirtualNic.Config(device=each.device, portgroup=each.portgroup or None, spec=each.spec)
+            vim.host.VirtualNic.Config(device=each.device, portgroup=each.portgroup, spec=each.spec)
             for each in shown.vnic
         ],
         dnsConfig=shown.dnsConfig,
