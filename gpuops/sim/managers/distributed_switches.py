@@ -10,6 +10,7 @@ from gpuops.sim.core.inventory_tree import ancestors, members
 from gpuops.sim.core.managed_object import ManagedObject, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.render import distributed
+from gpuops.sim.render.defaults import default
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -39,7 +40,7 @@ class DistributedVirtualSwitchManager(ManagedObject):
 
     @method
     def QueryDvsFeatureCapability(self, call: Call, switchProductSpec: Any = None) -> Any:
-        return distributed.capability().featuresSupported
+        return default("DVSCapability").featuresSupported
 
     @method
     def QueryDvsConfigTarget(self, call: Call, host: Any = None, dvs: Any = None) -> Any:

@@ -11,6 +11,7 @@ from gpuops.sim.objects.datastore import Network
 from gpuops.sim.operations import removal
 from gpuops.sim.operations.networks import distributed_change
 from gpuops.sim.render import distributed
+from gpuops.sim.render.defaults import default
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -53,7 +54,7 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
 
     @prop("capability")
     def _capability(self) -> Any:
-        return distributed.capability()
+        return default("DVSCapability")
 
     @prop("summary")
     def _summary(self) -> Any:

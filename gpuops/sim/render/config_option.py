@@ -10,8 +10,8 @@ from typing import Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.required_fields import filled
-from gpuops.sim.render.vm_capability import capability
 
 D = vim.vm.device
 VERSIONS: Final = ("vmx-17", "vmx-19", "vmx-20", "vmx-21")
@@ -43,7 +43,7 @@ def config_option(version: str, guests: list[str] | None) -> Any:
         guestOSDescriptor=[_guest(*guest) for guest in shown],
         guestOSDefaultIndex=0,
         hardwareOptions=_hardware(version),
-        capabilities=capability(),
+        capabilities=default("VirtualMachineCapability"),
         supportedMonitorType=["release"],
     )
 

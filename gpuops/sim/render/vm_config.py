@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from pyVmomi import vim
 
+from gpuops.sim.render.defaults import default, default_fields
 from gpuops.sim.render.devices import Identity, devices
-from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import BootOptions, VmState
 
@@ -17,8 +18,8 @@ SHARES_PER_MIB = 10
 
 def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
     """The whole VirtualMachineConfigInfo."""
-    return filled(
-        vim.vm.ConfigInfo,
+    return default(
+        "VirtualMachineConfigInfo",
         changeVersion=vm.change_version,
         modified=vm.changed_at or vm.created_at,
         name=vm.name,
@@ -29,54 +30,24 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         instanceUuid=vm.instance_uuid,
         template=vm.is_template,
         guestId=vm.guest_id or vm.template.guest_id,
-        alternateGuestName="",
         annotation=vm.annotation,
         managedBy=managed_by(vm),
         files=files(vm),
-        tools=vim.vm.ToolsConfigInfo(
-            toolsVersion=12416 if vm.template.tools else 0,
-            toolsInstallType="guestToolsTypeOpenVMTools" if vm.template.linux else "guestToolsTypeMSI",
-            afterPowerOn=True,
-            afterResume=True,
-            beforeGuestStandby=True,
-            beforeGuestShutdown=True,
-            toolsUpgradePolicy="manual",
-            syncTimeWithHostAllowed=True,
-            syncTimeWithHost=False,
-            lastInstallInfo=vim.vm.ToolsConfigInfo.ToolsLastInstallInfo(counter=0),
-        ),
-        flags=_flags(),
-        defaultPowerOps=_power_ops(),
-        rebootPowerOff=False,
+        tools=_tools(vm),
         hardware=hardware(vm, host, own),
         cpuAllocation=cpu_allocation(vm),
         memoryAllocation=memory_allocation(vm),
         latencySensitivity=vim.LatencySensitivity(level=vm.latency),
         memoryHotAddEnabled=vm.memory_hot_add,
         cpuHotAddEnabled=vm.cpu_hot_add,
-        cpuHotRemoveEnabled=False,
         extraConfig=extra_config(vm),
-        swapPlacement="inherit",
         bootOptions=boot_options(vm.boot),
-        vAssertsEnabled=False,
-        changeTrackingEnabled=False,
         firmware=vm.firmware,
-        maxMksConnections=40,
-        guestAutoLockEnabled=True,
         memoryReservationLockedToMax=vm.memory_locked,
         nestedHVEnabled=vm.nested_virtualization,
-        vPMCEnabled=False,
-        messageBusTunnelEnabled=False,
-        migrateEncryption="opportunistic",
-        ftEncryptionMode="ftEncryptionOpportunistic",
-        sevEnabled=False,
         numaInfo=numa(vm),
-        pmemFailoverEnabled=False,
-        vmxStatsCollectionEnabled=True,
-        vmOpNotificationToAppEnabled=False,
         deviceGroups=device_groups(vm),
         fixedPassthruHotPlugEnabled=vm.passthrough_hot_plug,
-        metroFtEnabled=False,
     )
 
 
@@ -192,33 +163,9 @@ def _allocation(reservation: int, shares: int) -> Any:
     )
 
 
-def _flags() -> Any:
-    return vim.vm.FlagInfo(
-        disableAcceleration=False,
-        enableLogging=True,
-        useToe=False,
-        runWithDebugInfo=False,
-        monitorType="release",
-        htSharing="any",
-        snapshotDisabled=False,
-        snapshotLocked=False,
-        diskUuidEnabled=False,
-        snapshotPowerOffBehavior="powerOff",
-        recordReplayEnabled=False,
-        faultToleranceType="unset",
-        cbrcCacheEnabled=False,
-        vvtdEnabled=False,
-        vbsEnabled=False,
-    )
-
-
-def _power_ops() -> Any:
-    return vim.vm.DefaultPowerOpInfo(
-        powerOffType="soft",
-        suspendType="hard",
-        resetType="soft",
-        defaultPowerOffType="soft",
-        defaultSuspendType="hard",
-        defaultResetType="soft",
-        standbyAction="powerOnSuspend",
-    )
+def _tools(vm: VmState) -> Any:
+    """ToolsConfigInfo."""
+    tools = copy.copy(default_fields("VirtualMachineConfigInfo")["tools"])
+    tools.toolsVersion = 12416 if vm.template.tools else 0
+    tools.toolsInstallType = "guestToolsTypeOpenVMTools" if vm.template.linux else "guestToolsTypeMSI"
+    return tools

@@ -18,6 +18,7 @@ from gpuops.sim.inventory.switches import EPHEMERAL, DistributedSwitchEntity, Po
 from gpuops.sim.operations.networks.network_change import show_networks
 from gpuops.sim.operations.networks.switch_members import change_members, fit_uplinks, set_proxy
 from gpuops.sim.render import distributed
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.distributed import Dvs
 
 if TYPE_CHECKING:
@@ -110,26 +111,13 @@ def reconfigure_switch(switch: DistributedSwitchEntity, call: Call, spec: Any) -
 def new_config(world: World, product: Any) -> Any:
     """The VMwareDVSConfigInfo of a new switch."""
     uplinks = [f"Uplink {number}" for number in range(1, UPLINKS + 1)]
-    return Dvs.ConfigInfo(
+    return default(
+        "VMwareDVSConfigInfo",
         uuid=_switch_uuid(world),
-        numStandalonePorts=0,
-        numPorts=0,
-        maxPorts=2147483647,
         uplinkPortPolicy=vim.DistributedVirtualSwitch.NameArrayUplinkPortPolicy(uplinkPortName=uplinks),
         defaultPortConfig=distributed.default_setting(uplinks),
         productInfo=product,
-        policy=vim.DistributedVirtualSwitch.SwitchPolicy(
-            autoPreInstallAllowed=True, autoUpgradeAllowed=True, partialUpgradeAllowed=True
-        ),
-        contact=vim.DistributedVirtualSwitch.ContactInfo(),
         createTime=world.clock.now(),
-        networkResourceManagementEnabled=True,
-        defaultProxySwitchMaxNumPorts=distributed.PORTS_OF_PROXY,
-        networkResourceControlVersion="version3",
-        maxMtu=1500,
-        linkDiscoveryProtocolConfig=vim.host.LinkDiscoveryProtocolConfig(protocol="cdp", operation="listen"),
-        lacpApiVersion="multipleLag",
-        multicastFilteringMode="legacyFiltering",
     )
 
 
