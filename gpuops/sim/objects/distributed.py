@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.core.managed_object import method, prop
-from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.datastore import Network
 from gpuops.sim.operations import removal
@@ -87,17 +86,6 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
     @method
     def FetchDVPorts(self, call: Call, criteria: Any = None) -> Any:
         return [each for each in distributed.ports(self) if criteria is None or _meets(self, each, criteria)]
-
-    @method
-    def FetchDVPortKeys(self, call: Call, criteria: Any = None) -> Any:
-        return [each.key for each in self.FetchDVPorts(call, criteria)]
-
-    @method
-    def LookupDvPortGroup(self, call: Call, portgroupKey: str) -> Any:
-        found = next((each for each in self.portgroups() if each.moid == portgroupKey), None)
-        if found is None:
-            raise faults.not_found(f"The switch {self.name} has no port group {portgroupKey}.")
-        return found
 
     @method
     def QueryUsedVlanIdInDvs(self, call: Call) -> Any:
