@@ -79,16 +79,12 @@ def product(api_version: str) -> Any:
 
 
 def runtime(host: HostState) -> Any:
-    return filled(
-        vim.host.RuntimeInfo,
+    return default(
+        "HostRuntimeInfo",
         connectionState=host.connection,
         powerState=host.power,
-        standbyMode="none",
         inMaintenanceMode=host.in_maintenance,
-        inQuarantineMode=False,
         bootTime=host.boot_time,
-        cryptoState="incapable",
-        networkRuntimeInfo=host_network.runtime(),
     )
 
 

@@ -65,16 +65,12 @@ def version(vm: VmState) -> str:
 
 
 def hardware(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
-    return vim.vm.VirtualHardware(
+    return default(
+        "VirtualHardware",
         numCPU=vm.cpus,
         numCoresPerSocket=vm.cores_per_socket,
-        autoCoresPerSocket=False,
         memoryMB=vm.memory_mib,
-        virtualICH7MPresent=False,
-        virtualSMCPresent=False,
         device=devices(vm, host, own),
-        motherboardLayout="i440bxHostBridge",
-        simultaneousThreads=1,
     )
 
 
