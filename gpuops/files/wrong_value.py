@@ -65,10 +65,10 @@ def reason(details: ErrorDetails) -> str:
     return words(details.get("ctx", {})) if words else details["msg"]
 
 
-def told(error: msgspec.ValidationError, within: str = "") -> str:
-    """Where a file of the simulator, which msgspec checks, is wrong and how; `within` = the place of what was checked.
+def describe_mismatch(error: msgspec.ValidationError, within: str = "") -> str:
+    """Return where a file that msgspec checks is wrong, and how. `within` is the place of the checked part in the file.
 
-    >>> told(msgspec.ValidationError("Expected `int` >= 1 - at `$.vms[3].cpus`"))
+    >>> describe_mismatch(msgspec.ValidationError("Expected `int` >= 1 - at `$.vms[3].cpus`"))
     'vms.3.cpus: expected int >= 1'
     """
     in_yaml = str(error).replace("`object`", "a mapping").replace("`array`", "a list").replace("`null`", "nothing")
