@@ -14,7 +14,7 @@ Packages import downwards only; import-linter holds this order, from bottom to t
 * `fault_injection`: lost replies, stuck tasks, hidden properties, by rules and from one seed.
 * `vcenter` and `world.py`: tasks, events, permissions, tags, counters; `World` is the object store with all of these.
 * `inventory`: the objects of the inventory as operations see them: what each holds and how they are linked.
-* `render`: makes vmomi values of the state. Pure.
+* `render`: makes vmomi values of the state. Pure. What every host, VM and switch has alike stands in `defaults.yaml`.
 * `operations`: what methods do to the state, with the faults they raise; every applied effect is recorded in the
   ledger. Nothing else changes state.
 * `objects`, `services`: the managed objects as clients see them, of the inventory and of every vCenter.
