@@ -17,7 +17,7 @@ import numpy as np
 from gpuops.advise.forecast import SLOT, Forecast, UseHistory, forecast
 from gpuops.execute.measurements.demand import slot_use
 from gpuops.execute.measurements.rolling_up import FINE_S, empty, steps_of_samples
-from gpuops.model.measurements.measurement import CPU_MHZ
+from gpuops.model.measurements.measurement import CPU_MHZ, Samples
 from gpuops.sim.state.desktop_load import desktop_week
 from gpuops.sim.state.desktop_people import DAY_S, ENDS_S, Office, UserSession
 
@@ -58,7 +58,7 @@ def made_pool(office: Office, seed: int, desktops: int, weeks: int = 3) -> MadeP
     for week in range(weeks):
         for number in range(desktops):
             made = desktop_week(office, seed + week, number)
-            values = steps_of_samples(made.samples("vm", 0), 0, ENDS_S // FINE_S).series
+            values = steps_of_samples(Samples("vm", made.sample_ends(0), made.values), 0, ENDS_S // FINE_S).series
             cpu = values.get(CPU_MHZ, empty(ENDS_S // FINE_S))[: _WEEK_S // FINE_S]
             used, _, _ = slot_use({CPU_MHZ: cpu}, {CPU_MHZ: LIMIT_MHZ})
             counts[week * _WEEK_SLOTS : (week + 1) * _WEEK_SLOTS] += used

@@ -17,7 +17,7 @@ from gpuops.execute.measurements.packing import MISSING, WHOLE, Block
 from gpuops.execute.measurements.rolling_up import FINE_S, steps_of_samples
 from gpuops.model.desktops.broker import DesktopMachine, DesktopSession, SessionState
 from gpuops.model.desktops.evidence import Source
-from gpuops.model.measurements.measurement import CounterSeries, Measured, Span
+from gpuops.model.measurements.measurement import CounterSeries, Measured, Samples, Span
 from gpuops.model.nights.rotation import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Selector
 from gpuops.model.vcenter.vm import Vm
@@ -63,7 +63,8 @@ class MadeDesktop:
     def block(self) -> Block:
         """Steps of five minutes, as `observe` makes them of samples."""
         begin = int(MONDAY.timestamp())
-        return steps_of_samples(self.week.samples(self.vm.ref, begin), begin, _STEPS)
+        samples = Samples(self.vm.ref, self.week.sample_ends(begin), self.week.values)
+        return steps_of_samples(samples, begin, _STEPS)
 
     def series(self, night: Night) -> dict[str, CounterSeries]:
         """What a store would tell of the night, and of the longest time before it that a rule may ask for."""

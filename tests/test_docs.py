@@ -110,9 +110,10 @@ def test_the_readme_is_a_few_screens_and_leads_to_every_page() -> None:
     assert [target for _, target in links if not (ROOT / target).exists()] == []
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "templates/policy.yaml", "templates/requests.yaml", *MANUAL]
-)
+PAGES = ["README.md", "CONTRIBUTING.md", "gpuops/sim/README.md", "templates/policy.yaml", "templates/requests.yaml"]
+
+
+@pytest.mark.parametrize("name", [*PAGES, *MANUAL])
 def test_every_command_line_in_the_docs_is_one_gpuops_has(name: str) -> None:
     commands = _commands()
     lines = re.findall(

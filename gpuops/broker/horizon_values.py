@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from gpuops.config.file import NOT_PARSED, parse_json
+from gpuops.files.file import NOT_PARSED, parse_json
 from gpuops.model.desktops.broker import (
     AfterLogoff,
     BrokerVcenter,

@@ -27,9 +27,9 @@ from gpuops.cli.commands import CommandGroup, VerbCommand
 from gpuops.cli.failure import guarded
 from gpuops.cli.options import CommonOptions
 from gpuops.cli.spread import also_csv, reads_sites, spread
-from gpuops.config import private_file
-from gpuops.config.file import name_missing_user
+from gpuops.config.user_paths import name_missing_user
 from gpuops.distribution import NAME, refuse_other_project
+from gpuops.files import private_file
 
 SECTIONS: Final = {
     "see what is there": {

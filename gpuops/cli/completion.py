@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from gpuops.config.file import NOT_PARSED, cache_dir, config_file, parse_json, parse_toml, read_bytes, read_text
+from gpuops.config.user_paths import cache_dir, config_file
 from gpuops.errors import GpuopsError
+from gpuops.files.file import NOT_PARSED, parse_json, parse_toml, read_bytes, read_text
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
@@ -29,7 +30,7 @@ MOST_FILES: Final = 32
 
 def remember(name: str, inventory: Inventory) -> None:
     """Keeps the names of one vCenter for the shell; a cache that cannot be written is simply not there."""
-    from gpuops.config.private_file import write_private
+    from gpuops.files.private_file import write_private
 
     names = {
         "vms": sorted({vm.name for vm in inventory.vms.values()}),

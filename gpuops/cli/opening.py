@@ -114,8 +114,9 @@ def flags_of(common: CommonOptions) -> Flags:
 
 def settings_of(common: CommonOptions) -> tuple[Setting, ...]:
     """The settings in force for the vCenter that is meant, and who says each. Asks no vCenter. Raises TargetError."""
-    from gpuops.config.file import config_file, read_text
+    from gpuops.config.user_paths import config_file
     from gpuops.config.vcenter.origins import TargetLines, shown_targets
+    from gpuops.files.file import read_text
 
     path = config_file(os.environ)
     lines = TargetLines.of(path, read_text(path) if path.is_file() else "")
@@ -124,7 +125,7 @@ def settings_of(common: CommonOptions) -> tuple[Setting, ...]:
 
 
 def _configuration() -> NamedTargets:
-    from gpuops.config.file import config_file
+    from gpuops.config.user_paths import config_file
     from gpuops.config.vcenter.sources import read_configuration
 
     return read_configuration(config_file(os.environ))
@@ -154,7 +155,7 @@ def vcenter_of_site(common: CommonOptions) -> str | None:
 
 def sites_of(word: str) -> tuple[ConfiguredSite, ...]:
     """The targets that --site means. Raises UsageError where it means none, TargetError for an unreadable file."""
-    from gpuops.config.file import config_file
+    from gpuops.config.user_paths import config_file
     from gpuops.config.vcenter.sites import chosen_sites
 
     return chosen_sites(word, _configuration(), config_file(os.environ))

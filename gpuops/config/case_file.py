@@ -8,8 +8,8 @@ from typing import Annotated, Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from gpuops.config.wrong_value import reason
 from gpuops.errors import UsageError
+from gpuops.files.wrong_value import reason
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
 from gpuops.model.measurements.component import Component

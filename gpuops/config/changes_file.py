@@ -13,9 +13,9 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
 from gpuops.config.layout_file import parse_layout_option
-from gpuops.config.wrong_value import first_wrong, reason
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.wrong_value import first_wrong, reason
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.fleet_change import (
     AddHosts,

@@ -12,9 +12,9 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpuops.config.sections.section import Section, Text
-from gpuops.config.wrong_value import first_wrong
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.wrong_value import first_wrong
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, LatencyLevel, RdmaKind
 from gpuops.model.workloads.workload import memory_mib
 

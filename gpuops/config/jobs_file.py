@@ -19,9 +19,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpuops.config.sections.section import Section, Text
 from gpuops.config.workloads_file import Busy
-from gpuops.config.wrong_value import first_wrong, reason
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.wrong_value import first_wrong, reason
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.workloads.workload import memory_mib
 

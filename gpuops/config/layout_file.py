@@ -21,9 +21,9 @@ from pydantic import (
 )
 
 from gpuops.config.sections.section import Section, Text
-from gpuops.config.wrong_value import first_wrong
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.wrong_value import first_wrong
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
 
 _HINT: Final = "templates/mig-layout.yaml shows every key, with comments"

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.config.sections.section import ACCEPTED_BEFORE
-from gpuops.config.wrong_value import reason
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
+from gpuops.files.wrong_value import reason
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.nights.rotation import Policy
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpuops.config.remote_gpu_file import is_known_name, program_name
 from gpuops.config.sections.section import Section, Text
-from gpuops.config.wrong_value import first_wrong
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.wrong_value import first_wrong
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.workloads.lease_book import LendingPool, PoolFileWish, PoolQuota
 from gpuops.model.workloads.workload import memory_mib

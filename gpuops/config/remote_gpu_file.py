@@ -12,12 +12,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from gpuops.config.private_file import replaceable
 from gpuops.config.sections.section import Section, Text
-from gpuops.config.templates import templates
-from gpuops.config.wrong_value import first_wrong
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.private_file import replaceable
+from gpuops.files.templates import templates
+from gpuops.files.wrong_value import first_wrong
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.workloads.remote_gpu import RemoteProgram
 
 FOLDER: Final = "remote-gpu"

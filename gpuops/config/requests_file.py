@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gpuops.config.wrong_value import reason
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.wrong_value import reason
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Vgpus, Workload, memory_mib, moment

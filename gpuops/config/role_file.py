@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gpuops.config.wrong_value import reason
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
+from gpuops.files.wrong_value import reason
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.vcenter.role import RoleWish
 
 _HINT: Final = "templates/roles/night.yaml shows every key, with comments"

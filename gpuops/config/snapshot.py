@@ -13,9 +13,9 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from gpuops import __version__
-from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
-from gpuops.config.private_file import write_private
 from gpuops.errors import UsageError
+from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.files.private_file import write_private
 from gpuops.model.vcenter.inventory import Inventory
 
 SCHEMA_VERSION: Final = 1

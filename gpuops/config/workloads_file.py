@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gpuops.config.wrong_value import first_wrong
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.files.wrong_value import first_wrong
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload, SharingWorkloads
 
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")

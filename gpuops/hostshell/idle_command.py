@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import IO, Any, Final
 
 from gpuops import clock
-from gpuops.config.file import NOT_PARSED, parse_json
+from gpuops.files.file import NOT_PARSED, parse_json
 from gpuops.model.desktops.evidence import SessionCount
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpuops.config.private_file import readable, replaceable
 from gpuops.distribution import install_extra
 from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.files.private_file import readable, replaceable
 
 CONNECT_S: Final = 20.0
 COMMAND_S: Final = 120.0

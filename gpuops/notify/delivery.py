@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.config.file import parse_json
+from gpuops.files.file import parse_json
 from gpuops.model.notice import NoticeText
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from importlib.util import find_spec
 from threading import Event, Thread, Timer
 from typing import Any, Final
 
-from gpuops.config.file import parse_json
 from gpuops.config.vcenter.notices import shown, url_of
 from gpuops.distribution import install_extra
 from gpuops.errors import GpuopsError, StateDamaged, UsageError
 from gpuops.execute.site.notice_way import NoticeWay
+from gpuops.files.file import parse_json
 from gpuops.model.notice import NoticeText, Receipt
 from gpuops.model.vcenter.target import Secret
 from gpuops.notify.delivery import digest

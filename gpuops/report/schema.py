@@ -84,7 +84,7 @@ def _merged(own: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, An
 
 
 def _read(name: str) -> dict[str, Any]:
-    from gpuops.config.yaml_file import parse_yaml
+    from gpuops.files.yaml_file import parse_yaml
 
     text = files("gpuops").joinpath("schemas", name).read_text(encoding="utf-8")
     content = parse_yaml(text, name)

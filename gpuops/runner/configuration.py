@@ -13,15 +13,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from gpuops.config.file import read_text
 from gpuops.config.policy import load_policy
-from gpuops.config.private_file import write_private
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import SIMULATED
 from gpuops.config.vcenter.journal_url import parsed
 from gpuops.config.vcenter.sites import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError, UsageError
+from gpuops.files.file import read_text
+from gpuops.files.private_file import write_private
 from gpuops.runner.due import refuse_clash, refuse_other_modes
 from gpuops.runner.leaving import LeavingTargets, ReadPolicies, leaving
 from gpuops.runner.site_policy import Rotations, SitePolicy

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from gpuops.config.file import read_text
 from gpuops.config.policy import parse_policy
-from gpuops.config.private_file import replaceable, write_private
 from gpuops.config.vcenter.sites import refuse_one_login
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import GpuopsError, TargetError
 from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.files.file import read_text
+from gpuops.files.private_file import replaceable, write_private
 from gpuops.runner.shared_targets import SharedTarget, exchange, shared_target
 from gpuops.runner.site_policy import Rotations, SitePolicy
 from gpuops.runner.taking_up import address_of, believed, named_in, policies_in, without_commands

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from gpuops.config.policy import parse_policy
-from gpuops.config.yaml_file import read_text
 from gpuops.errors import GpuopsError, UsageError
+from gpuops.files.yaml_file import read_text
 from gpuops.model.nights.rotation import Policy
 from gpuops.runner.due import refuse_clash, refuse_other_modes
 

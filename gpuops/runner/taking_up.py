@@ -18,13 +18,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from gpuops.config.file import parse_json
 from gpuops.config.policy import parse_policy
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import SERVED, SIMULATED
 from gpuops.config.vcenter.targets import Configuration, NamedTarget, parsed_configuration
-from gpuops.config.yaml_file import parse_yaml
 from gpuops.errors import PolicyError, Refused, StateDamaged
+from gpuops.files.file import parse_json
+from gpuops.files.yaml_file import parse_yaml
 from gpuops.runner.shared_targets import HELP, SharedTarget
 
 _BELIEVED: Final = (

@@ -14,7 +14,7 @@ Packages import downwards only; import-linter holds this order, from bottom to t
 * `fault_injection`: lost replies, stuck tasks, hidden properties, by rules and from one seed.
 * `vcenter` and `world.py`: tasks, events, permissions, tags, counters; `World` is the object store with all of these.
 * `inventory`: the objects of the inventory as operations see them: what each holds and how they are linked.
-* `render`: makes vmomi values of the state. Pure.
+* `render`: makes vmomi values of the state. Pure. What every host, VM and switch has alike stands in `defaults.yaml`.
 * `operations`: what methods do to the state, with the faults they raise; every applied effect is recorded in the
   ledger. Nothing else changes state.
 * `objects`, `services`: the managed objects as clients see them, of the inventory and of every vCenter.
@@ -41,7 +41,7 @@ Why state is not kept as vmomi objects: 10,000 VMs of them weigh over a gigabyte
 of each property kept until it is touched, is both smaller and always true. What it costs: the first read of a property
 pays for the serialiser once.
 
-The simulator is written from the vSphere API, never from our client. It imports `gpuops.errors` and `gpuops.clock`,
-`gpuops.model.devices` and `gpuops.model.measurements` for plain values such as PciAddress, `gpuops.catalog` for facts,
-the readers of files in `gpuops.config`, and nothing else of gpuops.
+The simulator is written from the vSphere API, never from our client. Of gpuops it imports five modules: `errors`,
+`clock`, `files` to read files, `catalog` for facts about GPUs, and `model.devices` for plain values such as PciAddress.
+import-linter holds that. `README.md` in this folder says how another project uses the simulator.
 """

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.config import private_file
-from gpuops.config.file import config_file, name_missing_user
+from gpuops.config.user_paths import config_file, name_missing_user
 from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import NamedTargets, read_configuration, resolve
 from gpuops.distribution import refuse_other_project
 from gpuops.errors import TargetError, UsageError
+from gpuops.files import private_file
 from gpuops.model.vcenter.login import BulkReader
 from gpuops.model.vcenter.target import Secret
 

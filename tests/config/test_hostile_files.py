@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from gpuops.cli.failure import guarded
-from gpuops.config import file
 from gpuops.config.jobs_file import load_jobs
 from gpuops.config.policy import load_policy
 from gpuops.config.requests_file import load_requests
@@ -29,6 +28,7 @@ from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.login import read_password_file
 from gpuops.config.vcenter.sources import read_configuration, resolve
 from gpuops.config.vcenter.targets import Configuration
+from gpuops.files import file
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.sim.outside_events import fault_file
 from gpuops.sim.scenario import scenario_file

@@ -207,10 +207,10 @@ RULES: Final = (
     Rule("any-yaml", "YAML can make objects; yaml_file.py reads what people write", _any_yaml),
     Rule(
         "any-file",
-        "a path may lead to a device, a pipe or a file of any size; config/file.py opens what users name",
+        "a path may lead to a device, a pipe or a file of any size; files/file.py opens what users name",
         _any_file,
         (
-            "gpuops/config/file.py",
+            "gpuops/files/file.py",
             "gpuops/execute/",  # the state directory's own, checked by state/state_dir.py
             "gpuops/notify/outbox.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
@@ -233,11 +233,11 @@ RULES: Final = (
     ),
     Rule(
         "any-json",
-        "a text may be nested without end or hold endless digits; config/file.py and yaml_file.py have limits",
+        "a text may be nested without end or hold endless digits; files/file.py and yaml_file.py have limits",
         _any_json,
         (
-            "gpuops/config/file.py",
-            "gpuops/config/yaml_file.py",
+            "gpuops/files/file.py",
+            "gpuops/files/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
             "gpuops/plan/devices/baseline.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from gpuops.config.file import parse_json, parse_toml
+from gpuops.files.file import parse_json, parse_toml
 from gpuops.runner.leaving import leaving
 from gpuops.runner.site_policy import Rotations
 from tests.execute.journal.postgres import PASSWORD, Server

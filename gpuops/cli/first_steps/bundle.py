@@ -97,8 +97,8 @@ def _gathered(
 
 def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
     """The key and the names first: a bundle whose names nobody can look up is no use at home."""
-    from gpuops.config.private_file import write_new
     from gpuops.execute.state.bundle_names import key_for_ever, remember
+    from gpuops.files.private_file import write_new
 
     if key_for_ever(state_dir, key) != key:
         raise UsageError("another bundle was written here at the same time", hint="type it again")

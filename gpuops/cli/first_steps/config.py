@@ -78,9 +78,9 @@ def config_show(common: CommonOptions, file: File = None) -> None:
       gpuops config show --vcenter sim:lab
     """
     from gpuops.cli.opening import flags_of
-    from gpuops.config.file import read_text
     from gpuops.config.vcenter.origins import TargetLines, shown_targets
     from gpuops.config.vcenter.sources import read_configuration
+    from gpuops.files.file import read_text
     from gpuops.report.first_steps.config import show_document, show_text
 
     if common.password_stdin:
@@ -124,6 +124,6 @@ def config_set(
 
 
 def _path(file: Path | None) -> Path:
-    from gpuops.config.file import config_file
+    from gpuops.config.user_paths import config_file
 
     return config_file(os.environ) if file is None else file

@@ -9,10 +9,10 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
-from gpuops.config.file import is_missing, read_bytes, read_text
-from gpuops.config.private_file import write_private
-from gpuops.config.templates import FOLDER, described, templates
 from gpuops.errors import UsageError
+from gpuops.files.file import is_missing, read_bytes, read_text
+from gpuops.files.private_file import write_private
+from gpuops.files.templates import FOLDER, described, templates
 
 if TYPE_CHECKING:
     from gpuops.report.layout import Shown

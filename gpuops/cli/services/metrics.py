@@ -71,7 +71,7 @@ def _write(common: CommonOptions, path: Path) -> None:
     """Replaces the file. After a failure it says so, for node_exporter goes by the age of the file alone."""
     from gpuops.cli.opening import label_of, open_site
     from gpuops.cli.services.metrics_source import MetricSource
-    from gpuops.config.private_file import write_readable
+    from gpuops.files.private_file import write_readable
     from gpuops.report.services.metrics import MetricsWriter, written_document, written_text
 
     vcenter = ""  # an address as it was typed may hold a password

@@ -294,7 +294,8 @@ def _configured() -> Configuration:
 
 def _file_and_text() -> tuple[Path, str]:
     """The configuration file; one that is not there says nothing. Raises TargetError."""
-    from gpuops.config.file import config_file, is_missing, read_text
+    from gpuops.config.user_paths import config_file
+    from gpuops.files.file import is_missing, read_text
 
     file = config_file(os.environ)
     try:

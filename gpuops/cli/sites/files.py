@@ -61,7 +61,7 @@ class SiteFiles:
         """A site that wrote nothing, for it was ended, was not read."""
         from dataclasses import replace
 
-        from gpuops.config.private_file import write_readable
+        from gpuops.files.private_file import write_readable
         from gpuops.report.json_text import document_text
         from gpuops.report.services.metrics import MetricsWriter, merged_families, written_text
 
@@ -77,7 +77,7 @@ class SiteFiles:
 
     def _texts(self, name: str) -> dict[str, str]:
         """What the sites wrote; those that wrote nothing are left out."""
-        from gpuops.config.file import read_text
+        from gpuops.files.file import read_text
 
         paths = {site: files[name] for site, files in self._of.items()}
         return {site: read_text(path, largest=_LARGEST) for site, path in paths.items() if path.is_file()}
@@ -105,7 +105,7 @@ def _page(answers: Sequence[SiteAnswer]) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     """As the command itself writes it."""
-    from gpuops.config.private_file import write_private
+    from gpuops.files.private_file import write_private
 
     write_private(path, text, like=path if path.is_file() else None)
     output.progress(f"wrote {path}")

@@ -13,15 +13,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_origin
 
-from gpuops.config.file import is_missing, parse_toml, read_text
-from gpuops.config.private_file import write_new, write_private
-from gpuops.config.templates import templates
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import SIMULATED
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import resolve
 from gpuops.config.vcenter.targets import HELP_PAGES, TABLES, Configuration, NamedTarget, parsed_configuration
 from gpuops.errors import TargetError, UsageError
+from gpuops.files.file import is_missing, parse_toml, read_text
+from gpuops.files.private_file import write_new, write_private
+from gpuops.files.templates import templates
 
 _TEMPLATE: Final = "site.toml"
 _EXAMPLE: Final = "prod"

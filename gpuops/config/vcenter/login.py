@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuops.config.file import read_bytes
 from gpuops.config.vcenter.destination import Destination
 from gpuops.distribution import install_extra
 from gpuops.errors import TargetError
+from gpuops.files.file import read_bytes
 from gpuops.model.vcenter.target import GuestLogin, Secret, Target
 
 if TYPE_CHECKING:

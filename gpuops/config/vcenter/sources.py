@@ -14,12 +14,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gpuops.config.file import NOT_PARSED, is_missing, parse_json, read_text
 from gpuops.config.vcenter.address import Address, sha256_of
 from gpuops.config.vcenter.destination import SERVED, SIMULATED, Destination, Simulated
 from gpuops.config.vcenter.journal_url import holds_password
 from gpuops.config.vcenter.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
 from gpuops.errors import TargetError, UsageError
+from gpuops.files.file import NOT_PARSED, is_missing, parse_json, read_text
 from gpuops.model.measurements.measurement import UNSAID, MeasurementSettings
 from gpuops.model.vcenter.login import BulkReader
 from gpuops.model.vcenter.target import Secret

@@ -18,15 +18,15 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from gpuops.config.file import parse_toml
 from gpuops.config.vcenter.broker import BrokerEntry
 from gpuops.config.vcenter.fleet import FleetEntry
 from gpuops.config.vcenter.guest import GuestEntry
 from gpuops.config.vcenter.journal_url import holds_password
 from gpuops.config.vcenter.measurements import MeasurementsEntry
 from gpuops.config.vcenter.notices import checked_entry
-from gpuops.config.wrong_value import reason
 from gpuops.errors import TargetError
+from gpuops.files.file import parse_toml
+from gpuops.files.wrong_value import reason
 from gpuops.model.vcenter.login import BulkReader
 
 if TYPE_CHECKING:

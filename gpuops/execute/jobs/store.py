@@ -18,12 +18,12 @@ from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, Strin
 from sqlalchemy import delete as deleting
 from sqlalchemy import text as sql_text
 
-from gpuops.config.file import NOT_PARSED
 from gpuops.errors import Locked, Refused, StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
+from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob

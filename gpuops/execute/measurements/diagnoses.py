@@ -20,9 +20,9 @@ import msgspec
 from gpuops.advise.diagnosis.answer import StoredDiagnosis, Suspect
 from gpuops.advise.diagnosis.model import Forest, read, written
 from gpuops.config.case_file import parse_case
-from gpuops.config.private_file import write_private
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.files.private_file import write_private
 from gpuops.model.measurements.case import DiagnosisCase, LabelledCase, plain
 from gpuops.model.measurements.component import Component
 

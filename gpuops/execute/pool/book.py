@@ -10,10 +10,10 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 from sqlalchemy import ColumnElement, Connection, delete, insert, select
 
-from gpuops.config.file import NOT_PARSED
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal.database import Database
 from gpuops.execute.pool.tables import alone, found_database, leases_table, made_database, pools_table
+from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import to_stored, with_field_names
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LendingPool, PoolServer
 

@@ -17,13 +17,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.config.policy import parse_policy
-from gpuops.config.private_file import write_private
 from gpuops.errors import Locked, PolicyError, StateDamaged
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, locked, rotating
 from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.files.private_file import write_private
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory

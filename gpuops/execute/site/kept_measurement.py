@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from gpuops.config.file import read_bytes
-from gpuops.config.private_file import write_private
 from gpuops.errors import Refused, StateDamaged
 from gpuops.execute.site.ports import Vcenter
 from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.files.file import read_bytes
+from gpuops.files.private_file import write_private
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
 from gpuops.model.vcenter.task import TaskRef

@@ -146,7 +146,7 @@ class Site:
     def _own_commands(self) -> frozenset[GuestCommand]:
         """The commands for guests that policy files of this machine name, those that nobody else can write."""
         from gpuops.config.policy import load_policy
-        from gpuops.config.private_file import replaceable
+        from gpuops.files.private_file import replaceable
 
         policies = [self.said_policy] if self.said_policy is not None else []
         for file in self.policy_files:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
-from gpuops.config.private_file import write_new, write_private
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
+from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.files.private_file import write_new, write_private
 
 KEY_BYTES: Final = 32
 _KEY: Final = "bundle.key"

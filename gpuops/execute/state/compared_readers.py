@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
-from gpuops.config.private_file import write_private
 from gpuops.errors import StateDamaged
 from gpuops.execute.state.state_dir import prepare_state_dir
+from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.files.private_file import write_private
 
 _NAME: Final = "readers.json"
 _SCHEMA: Final = 1

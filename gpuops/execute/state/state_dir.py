@@ -9,9 +9,9 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuops.config.file import home_dir
-from gpuops.config.private_file import way_open
+from gpuops.config.user_paths import home_dir
 from gpuops.errors import StateDamaged
+from gpuops.files.private_file import way_open
 
 
 def default_state_dir(environ: Mapping[str, str] = os.environ) -> Path:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.config.bundle_file import MANIFEST, SCENARIO
 from gpuops.errors import Refused
+from gpuops.files.bundle_file import MANIFEST, SCENARIO
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world import BundledWorld

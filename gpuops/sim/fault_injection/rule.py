@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from gpuops.config.wrong_value import told
 from gpuops.errors import UsageError
+from gpuops.files.wrong_value import describe_mismatch
 
 
 class Ending(StrEnum):
@@ -154,7 +154,7 @@ class Rule:
         try:
             return msgspec.convert(dict(document), cls)
         except msgspec.ValidationError as error:
-            raise UsageError(f"not a fault rule: {told(error)}") from error
+            raise UsageError(f"not a fault rule: {describe_mismatch(error)}") from error
 
     def to_json(self) -> dict[str, Any]:
         """The rule as JSON values."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gpuops.config.file import read_bytes
 from gpuops.errors import UsageError
+from gpuops.files.file import read_bytes
 
 PATH: Final = "/guestFile"
 LARGEST: Final = 64 * 1024 * 1024

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from gpuops.config.file import NOT_PARSED, parse_json
+from gpuops.files.file import NOT_PARSED, parse_json
 from gpuops.sim.horizon.pod import Pod
 from gpuops.sim.horizon.records import MachineRecord, VcenterList
 from gpuops.sim.state.vm_state import Power

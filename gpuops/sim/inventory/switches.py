@@ -6,7 +6,7 @@ from these and shows it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from gpuops.sim.state.hardware import NetworkCard
     from gpuops.sim.state.host_network import KernelAdapter, ProxySwitch
     from gpuops.sim.world import World
-
-EPHEMERAL: Final = "ephemeral"
-"""The type of a port group whose ports come and go with who is connected."""
 
 
 class PortgroupEntity(ManagedEntity):
@@ -28,7 +25,7 @@ class PortgroupEntity(ManagedEntity):
         self.switch_moid = switch
         self.kept = kept
         self.ports: list[str] = []
-        """The keys of its ports; without those of an uplink or ephemeral port group, which come and go."""
+        """The keys of its ports; without those of an uplink port group, which its hosts keep."""
         self.version = 1
 
     def switch(self) -> DistributedSwitchEntity:
@@ -43,10 +40,6 @@ class PortgroupEntity(ManagedEntity):
         """The keys of all its ports."""
         if self.is_uplink:
             return [key for _, proxy in self.switch().members() for key in proxy.ports]
-        if self.kept.type == EPHEMERAL:
-            switch = self.switch()
-            cards = [key for key, (_, card) in switch.connections().items() if card.network == self.moid]
-            return cards + [key for key, (_, adapter) in switch.adapters().items() if adapter.group == self.moid]
         return self.ports
 
     def connected(self) -> list[VmEntity]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.objects.host_managers import HostManager
-from gpuops.sim.render.host_settings import RULESETS
+from gpuops.sim.render.rulesets import installed_rulesets
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -36,7 +36,7 @@ class HostFirewallSystem(HostManager):
 
     def _set(self, call: Call, key: str, *, enabled: bool) -> None:
         """Raises NotFound."""
-        installed = {each[0]: each[-1] for each in RULESETS}
+        installed = installed_rulesets()
         if key not in installed:
             raise faults.not_found(f"Host {self.host.name} has no rule set {key}.")
         rulesets = self.host.state.rulesets

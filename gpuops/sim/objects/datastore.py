@@ -8,6 +8,7 @@ from gpuops.sim.core.managed_object import prop
 from gpuops.sim.inventory.entities import DatastoreEntity, VmEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.render import host_storage
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.required_fields import filled
 
 MIB = 1 << 20
@@ -53,16 +54,7 @@ class VmfsDatastore(DatastoreEntity):
 
     @prop("capability")
     def _capability(self) -> Any:
-        from pyVmomi import vim
-
-        return filled(
-            vim.Datastore.Capability,
-            directoryHierarchySupported=True,
-            rawDiskMappingsSupported=True,
-            perFileThinProvisioningSupported=True,
-            storageIORMSupported=True,
-            nativeSnapshotSupported=False,
-        )
+        return default("DatastoreCapability")
 
     @prop("host")
     def _hosts(self) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.core.managed_object import method, prop
-from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.datastore import Network
 from gpuops.sim.operations import removal
 from gpuops.sim.operations.networks import distributed_change
 from gpuops.sim.render import distributed
+from gpuops.sim.render.defaults import default
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -53,7 +53,7 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
 
     @prop("capability")
     def _capability(self) -> Any:
-        return distributed.capability()
+        return default("DVSCapability")
 
     @prop("summary")
     def _summary(self) -> Any:
@@ -86,17 +86,6 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
     @method
     def FetchDVPorts(self, call: Call, criteria: Any = None) -> Any:
         return [each for each in distributed.ports(self) if criteria is None or _meets(self, each, criteria)]
-
-    @method
-    def FetchDVPortKeys(self, call: Call, criteria: Any = None) -> Any:
-        return [each.key for each in self.FetchDVPorts(call, criteria)]
-
-    @method
-    def LookupDvPortGroup(self, call: Call, portgroupKey: str) -> Any:
-        found = next((each for each in self.portgroups() if each.moid == portgroupKey), None)
-        if found is None:
-            raise faults.not_found(f"The switch {self.name} has no port group {portgroupKey}.")
-        return found
 
     @method
     def QueryUsedVlanIdInDvs(self, call: Call) -> Any:

@@ -24,8 +24,8 @@ from gpuops.sim.operations.vms import (
     snapshots,
 )
 from gpuops.sim.render import vm_config, vm_runtime, vm_shape
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.devices import devices
-from gpuops.sim.render.vm_capability import capability
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -203,7 +203,7 @@ class VirtualMachine(VmEntity):
 
     @prop("capability")
     def _capability(self) -> Any:
-        return capability()
+        return default("VirtualMachineCapability")
 
     @prop("layout")
     def _layout(self) -> Any:
@@ -356,7 +356,7 @@ class VirtualMachine(VmEntity):
 SHAPES: Final[dict[str, Callable[[VirtualMachine], SharedValue]]] = {
     **dict.fromkeys(EMPTY, lambda vm: SharedValue(None, list)),
     "availableField": lambda vm: SharedValue(vm.world.custom_fields.key(), lambda: vm.read("availableField")),
-    "capability": lambda vm: SharedValue(None, capability),
+    "capability": lambda vm: SharedValue(None, lambda: default("VirtualMachineCapability")),
     "config": lambda vm: vm_shape.config(vm.state, vm.host().state),
     "config.extraConfig": lambda vm: SharedValue(vm.state.extra_config, lambda: vm_config.extra_config(vm.state)),
     "config.hardware.device": lambda vm: vm_shape.device_list(vm.state, vm.host().state),

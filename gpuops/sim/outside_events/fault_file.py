@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import UsageError
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
 from gpuops.sim.fault_injection.injector import checked
 from gpuops.sim.fault_injection.rule import Rule

@@ -6,24 +6,19 @@ from typing import Any
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render.defaults import default
 from gpuops.sim.state.drs import ClusterRule, DrsState, Group, HaAdmission
 
 
 def configuration_ex(drs: DrsState) -> Any:
     """ClusterConfigInfoEx."""
-    return filled(
-        vim.cluster.ConfigInfoEx,
-        vmSwapPlacement="vmDirectory",
+    return default(
+        "ClusterConfigInfoEx",
         drsConfig=_drs(drs),
         drsVmConfig=_overrides(drs),
         dasConfig=_ha(drs),
         group=[_group(group) for group in drs.groups.values()],
         rule=[_rule(rule) for rule in drs.rules.values()],
-        dpmConfigInfo=vim.cluster.DpmConfigInfo(enabled=False, defaultDpmBehavior="manual", hostPowerActionRate=3),
-        vsanConfigInfo=vim.vsan.cluster.ConfigInfo(
-            enabled=False, defaultConfig=vim.vsan.cluster.ConfigInfo.HostDefaultInfo(autoClaimStorage=False)
-        ),
         proactiveDrsConfig=vim.cluster.ProactiveDrsConfigInfo(enabled=drs.predictive),
     )
 
@@ -39,15 +34,7 @@ def configuration(drs: DrsState) -> Any:
 
 
 def summary(totals: dict[str, Any]) -> Any:
-    return filled(
-        vim.ClusterComputeResource.Summary,
-        **totals,
-        currentFailoverLevel=0,
-        numVmotions=0,
-        targetBalance=200,
-        currentBalance=0,
-        drsScore=100,
-    )
+    return default("ClusterComputeResourceSummary", **totals)
 
 
 def resource_usage(totals: dict[str, Any], used: list[tuple[int, int]], datastores: list[Any]) -> Any:
@@ -75,15 +62,12 @@ def _drs(drs: DrsState) -> Any:
 
 
 def _ha(drs: DrsState) -> Any:
-    return vim.cluster.DasConfigInfo(
+    return default(
+        "ClusterDasConfigInfo",
         enabled=drs.ha_enabled,
-        vmMonitoring="vmMonitoringDisabled",
-        hostMonitoring="enabled",
-        vmComponentProtecting="disabled",
         failoverLevel=drs.ha_admission.failover_level if drs.ha_admission else 1,
         admissionControlEnabled=drs.ha_admission is not None,
         admissionControlPolicy=None if drs.ha_admission is None else _admission(drs.ha_admission),
-        hBDatastoreCandidatePolicy="allFeasibleDsWithUserPreference",
     )
 
 

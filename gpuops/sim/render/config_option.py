@@ -14,9 +14,9 @@ from typing import Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.devices import PLACEHOLDERS, devices
 from gpuops.sim.render.required_fields import EPOCH, filled
-from gpuops.sim.render.vm_capability import capability
 from gpuops.sim.state.vm_state import Template, VmState
 
 D = vim.vm.device
@@ -51,7 +51,7 @@ def config_option(version: str, guests: frozenset[str] = frozenset()) -> Any:
         guestOSDefaultIndex=0,
         hardwareOptions=_hardware(version),
         defaultDevice=devices(_NEW_VM, None, PLACEHOLDERS),
-        capabilities=capability(),
+        capabilities=default("VirtualMachineCapability"),
         supportedMonitorType=["release"],
     )
 

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from pyVmomi import VmomiSupport, vim
 
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.passthrough import PCI_CONTROLLER, network_backing, network_of, passed_through
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.hardware import FIRST_CARD, FIRST_DISK, IDE_KEYS, CdromDrive, Disk, NetworkCard, StorageController
@@ -62,18 +63,11 @@ def shape_of(vm: VmState, host: HostState) -> tuple[Any, ...]:
 
 
 def _controllers(vm: VmState) -> list[Any]:
-    described = vim.Description
     return [
         *(_ide_controller(vm, number) for number in range(len(IDE_KEYS))),
-        filled(
-            D.VirtualPS2Controller,
-            key=300,
-            device=[600, 700],
-            deviceInfo=described(label="PS2 controller 0", summary="PS2 controller 0"),
-        ),
-        filled(
-            D.VirtualPCIController,
-            key=PCI_CONTROLLER,
+        default("VirtualPS2Controller"),
+        default(
+            "VirtualPCIController",
             device=[
                 500,
                 12000,
@@ -81,58 +75,18 @@ def _controllers(vm: VmState) -> list[Any]:
                 *(card.key for card in vm.hardware.cards),
                 *(device.key for device in vm.devices),
             ],
-            deviceInfo=described(label="PCI controller 0", summary="PCI controller 0"),
         ),
-        filled(
-            D.VirtualSIOController, key=400, deviceInfo=described(label="SIO controller 0", summary="SIO controller 0")
-        ),
+        default("VirtualSIOController"),
         *(_storage_controller(vm, controller) for controller in vm.hardware.controllers),
     ]
 
 
+PERIPHERALS: Final = ("VirtualKeyboard", "VirtualPointingDevice", "VirtualMachineVideoCard", "VirtualMachineVMCIDevice")
+
+
 def _peripherals(vm: VmState, own: Identity) -> list[Any]:
-    described = vim.Description
     return [
-        filled(
-            D.VirtualKeyboard,
-            key=600,
-            controllerKey=300,
-            unitNumber=0,
-            deviceInfo=described(label="Keyboard", summary="Keyboard"),
-        ),
-        filled(
-            D.VirtualPointingDevice,
-            key=700,
-            controllerKey=300,
-            unitNumber=1,
-            backing=D.VirtualPointingDevice.DeviceBackingInfo(
-                deviceName="", useAutoDetect=False, hostPointingDevice="autodetect"
-            ),
-            deviceInfo=described(label="Pointing device", summary="Pointing device; Device"),
-        ),
-        filled(
-            D.VirtualVideoCard,
-            key=500,
-            controllerKey=PCI_CONTROLLER,
-            unitNumber=0,
-            videoRamSizeInKB=16384,
-            numDisplays=1,
-            useAutoDetect=False,
-            enable3DSupport=False,
-            use3dRenderer="automatic",
-            graphicsMemorySizeInKB=262144,
-            deviceInfo=described(label="Video card", summary="Video card"),
-        ),
-        filled(
-            D.VirtualVMCIDevice,
-            key=12000,
-            controllerKey=PCI_CONTROLLER,
-            unitNumber=17,
-            id=-1,
-            allowUnrestrictedCommunication=False,
-            filterEnable=True,
-            deviceInfo=described(label="VMCI device", summary="Device on the virtual machine PCI bus"),
-        ),
+        *(default(kind) for kind in PERIPHERALS),
         *(_disk(vm, disk, number, own) for number, disk in enumerate(vm.hardware.disks, start=1)),
         *(_drive(vm, drive, number) for number, drive in enumerate(vm.hardware.drives, start=1)),
         *(_network_card(vm, card, number, own) for number, card in enumerate(vm.hardware.cards, start=1)),

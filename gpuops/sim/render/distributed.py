@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport, vim
 
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_network import KernelAdapter
 
@@ -32,74 +33,11 @@ def product(version: str) -> Any:
     return vim.dvs.ProductSpec(name="DVS", vendor="VMware, Inc.", version=version, forwardingClass="etherswitch")
 
 
-def _bool(value: bool) -> Any:
-    return vim.BoolPolicy(inherited=False, value=value)
-
-
-def _text(value: str) -> Any:
-    return vim.StringPolicy(inherited=False, value=value)
-
-
-def _int(value: int) -> Any:
-    return vim.IntPolicy(inherited=False, value=value)
-
-
 def default_setting(uplinks: list[str]) -> Any:
-    """The VMwareDVSPortSetting of a new switch (VMware, vSphere Networking: no VLAN, all of security rejected, route
-    based on originating virtual port, no shaping)."""
-    return Dvs.VmwarePortConfigPolicy(
-        blocked=_bool(False),
-        vmDirectPathGen2Allowed=_bool(False),
-        inShapingPolicy=_unshaped(),
-        outShapingPolicy=_unshaped(),
-        vendorSpecificConfig=vim.dvs.DistributedVirtualPort.VendorSpecificConfig(inherited=False),
-        networkResourcePoolKey=_text("-1"),
-        filterPolicy=vim.dvs.DistributedVirtualPort.FilterPolicy(inherited=False),
-        vlan=Dvs.VlanIdSpec(inherited=False, vlanId=0),
-        qosTag=_int(-1),
-        uplinkTeamingPolicy=_teaming(uplinks),
-        securityPolicy=Dvs.SecurityPolicy(
-            inherited=False, allowPromiscuous=_bool(False), macChanges=_bool(False), forgedTransmits=_bool(False)
-        ),
-        ipfixEnabled=_bool(False),
-        txUplink=_bool(False),
-        lacpPolicy=Dvs.UplinkLacpPolicy(inherited=False, enable=_bool(False), mode=_text("passive")),
-        macManagementPolicy=Dvs.MacManagementPolicy(
-            inherited=False,
-            allowPromiscuous=False,
-            macChanges=False,
-            forgedTransmits=False,
-            macLearningPolicy=Dvs.MacLearningPolicy(
-                inherited=False, enabled=False, allowUnicastFlooding=True, limit=4096, limitPolicy="DROP"
-            ),
-        ),
-    )
-
-
-def _unshaped() -> Any:
-    kind = vim.dvs.DistributedVirtualPort.TrafficShapingPolicy
-    return kind(inherited=False, enabled=_bool(False))
-
-
-def _teaming(uplinks: list[str]) -> Any:
-    return Dvs.UplinkPortTeamingPolicy(
-        inherited=False,
-        policy=_text("loadbalance_srcid"),
-        reversePolicy=_bool(True),
-        notifySwitches=_bool(True),
-        rollingOrder=_bool(False),
-        failureCriteria=vim.dvs.VmwareDistributedVirtualSwitch.FailureCriteria(
-            inherited=False,
-            checkSpeed=_text("minimum"),
-            speed=_int(10),
-            checkDuplex=_bool(False),
-            fullDuplex=_bool(False),
-            checkErrorPercent=_bool(False),
-            percentage=_int(0),
-            checkBeacon=_bool(False),
-        ),
-        uplinkPortOrder=Dvs.UplinkPortOrderPolicy(inherited=False, activeUplinkPort=uplinks),
-    )
+    """The VMwareDVSPortSetting of a new switch."""
+    order = Dvs.UplinkPortOrderPolicy(inherited=False, activeUplinkPort=uplinks)
+    teaming = Dvs.UplinkPortTeamingPolicy(inherited=False, uplinkPortOrder=order)
+    return merged(default("VMwareDVSPortSetting"), Dvs.VmwarePortConfigPolicy(uplinkTeamingPolicy=teaming))
 
 
 def merged(known: Any, given: Any) -> Any:
@@ -210,26 +148,6 @@ def runtime(switch: DistributedSwitchEntity) -> Any:
     kind = vim.DistributedVirtualSwitch
     members = [vim.dvs.HostMember.RuntimeInfo(host=host.ref, status=_status(host)) for host, _ in switch.members()]
     return kind.RuntimeInfo(hostMemberRuntime=members)
-
-
-def capability() -> Any:
-    """DVSCapability."""
-    features = filled(
-        Dvs.FeatureCapability,
-        networkResourceManagementSupported=True,
-        nicTeamingPolicy=[
-            "loadbalance_ip", "loadbalance_srcmac", "loadbalance_srcid", "failover_explicit", "loadbalance_loadbased"
-        ],
-        lldpSupported=True,
-        ipfixSupported=True,
-    )  # fmt: skip
-    return filled(
-        vim.DistributedVirtualSwitch.Capability,
-        dvsOperationSupported=True,
-        dvPortGroupOperationSupported=True,
-        dvPortOperationSupported=True,
-        featuresSupported=features,
-    )
 
 
 def portgroup_config(portgroup: PortgroupEntity) -> Any:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.render import host_graphics, host_network, host_storage
-from gpuops.sim.render.host_settings import firewall, settings
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.pci import network_ports
 from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render.rulesets import firewall
 from gpuops.sim.state.host_state import HostState
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def managers() -> dict[str, tuple[Any, str]]:
 def config(host: HostEntity) -> Any:
     state, seats = host.state, host.seats()
     gpus = state.for_admission(seats)
-    return filled(
-        vim.host.ConfigInfo,
+    return default(
+        "HostConfigInfo",
         host=host.ref,
         product=product(host.world.api_version),
         hyperThread=vim.host.CpuSchedulerSystem.HyperThreadScheduleInfo(
@@ -45,9 +46,6 @@ def config(host: HostEntity) -> Any:
         network=host.read("config.network"),
         vmotion=host_network.vmotion(state),
         virtualNicManagerInfo=host_network.selections(state),
-        flags=vim.host.FlagInfo(backgroundSnapshotsEnabled=False),
-        adminDisabled=False,
-        lockdownMode="lockdownDisabled",
         pciPassthruInfo=host_graphics.passthrough_info(state),
         graphicsInfo=host_graphics.graphics_info(state, seats),
         graphicsConfig=host_graphics.graphics_config(state),
@@ -59,7 +57,6 @@ def config(host: HostEntity) -> Any:
         storageDevice=host_storage.device(host.datastores()),
         fileSystemVolume=host_storage.volumes(host.datastores()),
         firewall=firewall(state),
-        **settings(),
     )
 
 
@@ -82,16 +79,12 @@ def product(api_version: str) -> Any:
 
 
 def runtime(host: HostState) -> Any:
-    return filled(
-        vim.host.RuntimeInfo,
+    return default(
+        "HostRuntimeInfo",
         connectionState=host.connection,
         powerState=host.power,
-        standbyMode="none",
         inMaintenanceMode=host.in_maintenance,
-        inQuarantineMode=False,
         bootTime=host.boot_time,
-        cryptoState="incapable",
-        networkRuntimeInfo=host_network.runtime(),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.pci import bridge_of, network_ports, pci_devices
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
@@ -84,51 +85,6 @@ def _threads(host: HostState, part: int, parts: int) -> range:
     return range(part * each, (part + 1) * each)
 
 
-SUPPORTED: Final = (
-    "recursiveResourcePoolsSupported",
-    "cpuMemoryResourceConfigurationSupported",
-    "rebootSupported",
-    "shutdownSupported",
-    "vmotionSupported",
-    "nfsSupported",
-    "iscsiSupported",
-    "sanSupported",
-    "vlanTaggingSupported",
-    "nicTeamingSupported",
-    "highGuestMemSupported",
-    "maintenanceModeSupported",
-    "suspendedRelocateSupported",
-    "perVmSwapFiles",
-    "localSwapDatastoreSupported",
-    "backgroundSnapshotsSupported",
-    "preAssignedPCIUnitNumbersSupported",
-    "storageVMotionSupported",
-    "vmotionWithStorageVMotionSupported",
-    "cloneFromSnapshotSupported",
-    "nestedHVSupported",
-    "latencySensitivitySupported",
-    "accel3dSupported",
-    "featureCapabilitiesSupported",
-    "storagePolicySupported",
-)
-"""Features any ESXi 8 host has."""
-
-
 def capability(host: HostState) -> Any:
     """`capability`: all the old features, and those of assignable hardware that GPUs need."""
-    return filled(
-        vim.host.Capability,
-        **dict.fromkeys(SUPPORTED, True),
-        maxSupportedVMs=1024,
-        maxRunningVMs=1024,
-        maxSupportedVcpus=768,
-        maxRegisteredVMs=4096,
-        assignableHardwareSupported=True,
-        ahDeviceHintsSupported=True,
-        assignHwPciConfigSupported=True,
-        deviceRebindWithoutRebootSupported=host.rebinds_without_reboot,
-        suspendToMemorySupported=True,
-        iommuSLDirtyCapable=True,
-        fptHotplugSupported=True,
-        vmDirectPathGen2Supported=False,
-    )
+    return default("HostCapability", deviceRebindWithoutRebootSupported=host.rebinds_without_reboot)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any, Final
 
 from pyVmomi import vim
 
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.pci import NIC_NAME, network_ports
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_network import KernelAdapter, NetworkPolicy, PortGroup, VirtualSwitch
@@ -32,26 +32,10 @@ def info(host: HostState) -> Any:
         vnic=vnics(host),
         dnsConfig=_dns(host),
         ipRouteConfig=_route(),
-        netStackInstance=[
-            vim.host.NetStackInstance(
-                key="defaultTcpipStack",
-                name="defaultTcpipStack",
-                dnsConfig=_dns(host),
-                ipRouteConfig=_route(),
-                requestedMaxNumberOfConnections=11000,
-                congestionControlAlgorithm="newreno",
-            )
-        ],
+        netStackInstance=[default("HostNetStackInstance", dnsConfig=_dns(host), ipRouteConfig=_route())],
         ipV6Enabled=False,
         atBootIpV6Enabled=False,
     )
-
-
-@cache
-def runtime() -> Any:
-    """HostNetworkRuntimeInfo: the default TCP/IP stack runs, as `info` shows it."""
-    stack = vim.host.RuntimeInfo.NetStackInstanceRuntimeInfo(netStackInstanceKey="defaultTcpipStack", state="active")
-    return vim.host.RuntimeInfo.NetworkRuntimeInfo(netStackInstanceRuntimeInfo=[stack])
 
 
 def config(host: HostState) -> Any:
@@ -62,7 +46,7 @@ def config(host: HostState) -> Any:
         portgroup=[vim.host.PortGroup.Config(spec=each.spec) for each in shown.portgroup],
         pnic=[vim.host.PhysicalNic.Config(device=each.device, spec=each.spec) for each in shown.pnic],
         vnic=[
-            vim.host.VirtualNic.Config(device=each.device, portgroup=each.portgroup or None, spec=each.spec)
+            vim.host.VirtualNic.Config(device=each.device, portgroup=each.portgroup, spec=each.spec)
             for each in shown.vnic
         ],
         dnsConfig=shown.dnsConfig,
@@ -159,27 +143,17 @@ def _policy(policy: NetworkPolicy) -> Any:
         order = vim.host.NetworkPolicy.NicOrderPolicy(
             activeNic=list(policy.active or ()), standbyNic=list(policy.standby or ())
         )
+    teaming = vim.host.NetworkPolicy.NicTeamingPolicy(nicOrder=order)
+    if policy.teaming:
+        teaming = default("HostNicTeamingPolicy", policy=policy.teaming, nicOrder=order)
     return vim.host.NetworkPolicy(
         security=vim.host.NetworkPolicy.SecurityPolicy(
             allowPromiscuous=policy.promiscuous,
             macChanges=policy.mac_changes,
             forgedTransmits=policy.forged_transmits,
         ),
-        nicTeaming=vim.host.NetworkPolicy.NicTeamingPolicy(
-            policy=policy.teaming,
-            reversePolicy=True if policy.teaming else None,
-            notifySwitches=True if policy.teaming else None,
-            rollingOrder=False if policy.teaming else None,
-            failureCriteria=vim.host.NetworkPolicy.NicFailureCriteria(
-                checkSpeed="minimum", speed=10, checkDuplex=False, checkErrorPercent=False, checkBeacon=False
-            )
-            if policy.teaming
-            else None,
-            nicOrder=order,
-        ),
-        offloadPolicy=vim.host.NetOffloadCapabilities(csumOffload=True, tcpSegmentation=True, zeroCopyXmit=True)
-        if policy.teaming
-        else None,
+        nicTeaming=teaming,
+        offloadPolicy=default("HostNetOffloadCapabilities") if policy.teaming else None,
         shapingPolicy=vim.host.NetworkPolicy.TrafficShapingPolicy(enabled=False if policy.teaming else None),
     )
 

@@ -7,7 +7,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pyVmomi import vim
 
-from gpuops.sim.render.required_fields import filled
+from gpuops.sim.render.defaults import default
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import DatastoreEntity
@@ -64,20 +64,12 @@ def mount(store: DatastoreEntity) -> Any:
 
 def vmfs(store: DatastoreEntity) -> Any:
     """HostVmfsVolume."""
-    return filled(
-        vim.host.VmfsVolume,
-        type="VMFS",
+    return default(
+        "HostVmfsVolume",
         name=store.name,
         capacity=store.capacity_mib << 20,
-        blockSizeMb=1,
-        maxBlocks=63 * 1024 * 1024,
-        majorVersion=6,
-        version="6.82",
         uuid=store.moid,
         extent=[vim.host.ScsiDisk.Partition(diskName=_canonical(store), partition=1)],
-        vmfsUpgradable=False,
-        ssd=True,
-        local=False,
     )
 
 
@@ -91,23 +83,15 @@ def _disk_key(store: DatastoreEntity) -> str:
 
 def _disk(store: DatastoreEntity) -> Any:
     name = _canonical(store)
-    return filled(
-        vim.host.ScsiDisk,
+    return default(
+        "HostScsiDisk",
         key=_disk_key(store),
         uuid=name.removeprefix("naa."),
         canonicalName=name,
         displayName=f"Simulated disk ({name})",
         deviceName=f"/vmfs/devices/disks/{name}",
         devicePath=f"/vmfs/devices/disks/{name}",
-        deviceType="disk",
-        lunType="disk",
-        vendor="SIM",
-        model="Disk",
         capacity=vim.host.DiskDimensions.Lba(blockSize=BLOCK, block=store.capacity_mib * BLOCKS_PER_MIB),
-        operationalState=["ok"],
-        vStorageSupport="vStorageSupported",
-        ssd=True,
-        localDisk=False,
     )
 
 

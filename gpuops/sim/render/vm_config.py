@@ -9,8 +9,8 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.render.config_option import guest_name
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.devices import Identity, devices
-from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import BootOptions, VmState
 
@@ -56,8 +56,8 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
     for path, setting in {**KEPT, **dict(vm.settings)}.items():
         group, _, name = path.rpartition(".")
         settings[group][name] = setting
-    return filled(
-        vim.vm.ConfigInfo,
+    return default(
+        "VirtualMachineConfigInfo",
         changeVersion=vm.change_version,
         modified=vm.changed_at or vm.created_at,
         name=vm.name,
@@ -78,8 +78,6 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
             **settings["tools"],
         ),
         flags=vim.vm.FlagInfo(**settings["flags"]),
-        defaultPowerOps=_power_ops(),
-        rebootPowerOff=False,
         hardware=hardware(vm, host, own),
         cpuAllocation=cpu_allocation(vm),
         memoryAllocation=memory_allocation(vm),
@@ -88,24 +86,12 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
         cpuHotAddEnabled=vm.cpu_hot_add,
         extraConfig=extra_config(vm),
         bootOptions=boot_options(vm.boot),
-        vAssertsEnabled=False,
-        changeTrackingEnabled=False,
         firmware=vm.firmware,
-        maxMksConnections=40,
-        guestAutoLockEnabled=True,
         memoryReservationLockedToMax=vm.memory_locked,
         nestedHVEnabled=vm.nested_virtualization,
-        messageBusTunnelEnabled=False,
-        migrateEncryption="opportunistic",
-        ftEncryptionMode="ftEncryptionOpportunistic",
-        sevEnabled=False,
         numaInfo=numa(vm),
-        pmemFailoverEnabled=False,
-        vmxStatsCollectionEnabled=True,
-        vmOpNotificationToAppEnabled=False,
         deviceGroups=device_groups(vm),
         fixedPassthruHotPlugEnabled=vm.passthrough_hot_plug,
-        metroFtEnabled=False,
         **settings[""],
     )
 
@@ -124,16 +110,12 @@ def version(vm: VmState) -> str:
 
 
 def hardware(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
-    return vim.vm.VirtualHardware(
+    return default(
+        "VirtualHardware",
         numCPU=vm.cpus,
         numCoresPerSocket=vm.cores_per_socket,
-        autoCoresPerSocket=False,
         memoryMB=vm.memory_mib,
-        virtualICH7MPresent=False,
-        virtualSMCPresent=False,
         device=devices(vm, host, own),
-        motherboardLayout="i440bxHostBridge",
-        simultaneousThreads=1,
     )
 
 
@@ -219,16 +201,4 @@ def _allocation(reservation: int, shares: int) -> Any:
         expandableReservation=False,
         limit=-1,
         shares=vim.SharesInfo(shares=shares, level="normal"),
-    )
-
-
-def _power_ops() -> Any:
-    return vim.vm.DefaultPowerOpInfo(
-        powerOffType="soft",
-        suspendType="hard",
-        resetType="soft",
-        defaultPowerOffType="soft",
-        defaultSuspendType="hard",
-        defaultResetType="soft",
-        standbyAction="powerOnSuspend",
     )

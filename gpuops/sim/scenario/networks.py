@@ -17,8 +17,8 @@ from gpuops.sim.operations.networks.distributed_change import enter_portgroup, e
 from gpuops.sim.operations.networks.network_change import connected_adapter
 from gpuops.sim.operations.networks.switch_members import set_proxy
 from gpuops.sim.render import distributed
-from gpuops.sim.render.host_settings import RULESETS
 from gpuops.sim.render.pci import nic_names
+from gpuops.sim.render.rulesets import installed_rulesets
 from gpuops.sim.state.host_network import ProxySwitch
 from gpuops.sim.state.network_port import NetworkPort
 
@@ -79,7 +79,7 @@ def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None
         host.state.network = replace(host.state.network, adapters=(*host.state.network.adapters, made))
     if unknown := [key for key in declared.options if key not in host.state.options]:
         raise PolicyError(f"host {host.name} has no advanced setting {unknown[0]!r}")
-    if unknown := [key for key in declared.rulesets if key not in (each[0] for each in RULESETS)]:
+    if unknown := [key for key in declared.rulesets if key not in installed_rulesets()]:
         raise PolicyError(f"host {host.name} has no firewall rule set {unknown[0]!r}")
     host.state.options.update(declared.options)
     host.state.rulesets.update(declared.rulesets)

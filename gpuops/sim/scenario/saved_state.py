@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vmodl
 
-from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.errors import StateDamaged, UsageError
+from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.sim.inventory.registration import enter, leave
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot

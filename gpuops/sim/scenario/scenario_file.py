@@ -13,10 +13,10 @@ import msgspec
 import yaml
 from msgspec import Meta, field
 
-from gpuops.config.bundle_file import SCENARIO, SUFFIX, read_member
-from gpuops.config.wrong_value import told
-from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
+from gpuops.files.bundle_file import SCENARIO, SUFFIX, read_member
+from gpuops.files.wrong_value import describe_mismatch
+from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.sim.scenario import bundle
 from gpuops.sim.scenario.declared import (
     ClusterDeclared,
@@ -115,7 +115,7 @@ def _checked(content: object, name: str) -> ScenarioFile:
     try:
         scenario = ScenarioFile.of(content)
     except msgspec.ValidationError as error:
-        raise PolicyError(f"scenario {name}: {_wrong_entry(content) or told(error)}") from error
+        raise PolicyError(f"scenario {name}: {_wrong_entry(content) or describe_mismatch(error)}") from error
     if reason := next(wrong_repetitions(scenario), None):
         raise PolicyError(f"scenario {name}: {reason}", hint=NAMES_AND_COUNTS)
     return scenario
@@ -129,7 +129,7 @@ def _wrong_entry(content: object) -> str:
             try:
                 msgspec.convert(entry, kind)
             except msgspec.ValidationError as error:
-                return told(error, f"{section}.{name}")
+                return describe_mismatch(error, f"{section}.{name}")
     return ""
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.model.measurements.measurement import CPU_MHZ, GPU_USE, OF_GPUS, Samples
 from gpuops.sim.state.desktop_people import DAY_S, DAYS, ENDS_S, HOUR_S, MINUTE_S, Office, People, people
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
+CPU_MHZ: Final = "cpu.usagemhz.average"
+GPU_USE: Final = "gpu.utilization.average"
 NETWORK: Final = "net.usage.average"
 ENCODER: Final = "gpu.encode.utilization.latest"
 SHOWN: Final = (CPU_MHZ, NETWORK, GPU_USE, ENCODER)
@@ -45,10 +46,9 @@ class DesktopWeek:
     values: dict[str, NDArray[np.int64]]
     """Of each sample, by counter; percentages in hundredths; MISSING = there is none."""
 
-    def samples(self, entity: str, monday: int) -> Samples:
-        """All of the week, if its Monday begins then (seconds since 1970)."""
-        ends = monday + np.arange(1, _SAMPLES + 1, dtype=np.int64) * SAMPLE_S
-        return Samples(entity, ends, self.values)
+    def sample_ends(self, monday: int) -> NDArray[np.int64]:
+        """When each sample ends, if the week's Monday begins at `monday`; both in seconds since 1970."""
+        return monday + np.arange(1, _SAMPLES + 1, dtype=np.int64) * SAMPLE_S
 
 
 def desktop_week(office: Office, seed: int, number: int) -> DesktopWeek:
@@ -113,7 +113,7 @@ def _screen_saver(rng: Generator, who: People, load: dict[str, Values]) -> None:
 def _with_samples_missing(rng: Generator, values: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
     """A third has MIG-backed vGPUs, of which there is no counter (VMware KB 319982); hosts are away for a while."""
     if rng.random() < 0.33:
-        values = {name: each for name, each in values.items() if not name.startswith(OF_GPUS)}
+        values = {name: each for name, each in values.items() if not name.startswith("gpu.")}
     for at in _absences(rng):
         for each in values.values():
             each[at] = MISSING

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuops.config.file import NOT_PARSED, is_missing, parse_json, read_text
-from gpuops.config.private_file import write_private
 from gpuops.errors import TargetError
+from gpuops.files.file import NOT_PARSED, is_missing, parse_json, read_text
+from gpuops.files.private_file import write_private
 
 if TYPE_CHECKING:
     from gpuops.sim.server import SimServer

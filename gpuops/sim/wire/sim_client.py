@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gpuops.config.file import parse_json
 from gpuops.errors import LoginRefused, ProtocolError, UsageError, VcenterUnreachable
+from gpuops.files.file import parse_json
 from gpuops.sim.fault_injection.rule import Rule
 from gpuops.sim.wire.ready_file import ReadyFile
 

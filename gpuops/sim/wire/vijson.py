@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyVmomi import VmomiSupport, vmodl
 
-from gpuops.config.file import parse_json
+from gpuops.files.file import parse_json
 from gpuops.sim.core.encoder import Encoded, Encoding
 from gpuops.sim.core.json_encoder import TYPE_NAME, json_encoder, unboxed
 from gpuops.sim.core.managed_object import ManagedObject

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 from xml.parsers.expat import ExpatError
 
-from gpuops.config.file import read_bytes
 from gpuops.errors import GpuopsError, NotConnected, NotTrusted, ProtocolError, Trouble, VcenterUnreachable
+from gpuops.files.file import read_bytes
 from gpuops.model.vcenter.target import Target
 
 SILENCE_S: Final = 30

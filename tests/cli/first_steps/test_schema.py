@@ -22,8 +22,8 @@ from gpuops.config.requests_file import parse_requests
 from gpuops.config.role_file import load_roles
 from gpuops.config.vcenter.sources import read_configuration
 from gpuops.config.workloads_file import parse_workloads
-from gpuops.config.yaml_file import parse_yaml
 from gpuops.errors import GpuopsError
+from gpuops.files.yaml_file import parse_yaml
 from gpuops.report.schema import document_kinds
 from gpuops.sim.scenario.scenario_file import parse as parse_scenario
 

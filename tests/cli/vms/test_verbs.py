@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
 from gpuops.clock import wall_clock
-from gpuops.config.file import cache_dir
+from gpuops.config.user_paths import cache_dir
 from gpuops.execute.journal import Journal
 from gpuops.execute.state.state_dir import default_state_dir
 from tests.cli.conftest import Lab

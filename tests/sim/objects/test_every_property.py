@@ -34,7 +34,8 @@ def chosen(world: World, per_kind: int | None) -> Iterator[ManagedObject]:
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
-    ("scenario", "per_kind"), [("lab", None), pytest.param("vdi", None, marks=pytest.mark.long), ("fleet:hosts=20", 2)]
+    ("scenario", "per_kind"),
+    [("lab", None), ("training", 1), pytest.param("vdi", None, marks=pytest.mark.long), ("fleet:hosts=20", 2)],
 )
 def test_every_property_of_every_object_is_readable(scenario: str, per_kind: int | None) -> None:
     with start(scenario, tls=False, clock="stepped") as server:

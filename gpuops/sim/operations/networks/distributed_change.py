@@ -14,10 +14,11 @@ from pyVmomi import vim
 
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.registration import new_moid, new_uuid
-from gpuops.sim.inventory.switches import EPHEMERAL, DistributedSwitchEntity, PortgroupEntity
+from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.operations.networks.network_change import show_networks
 from gpuops.sim.operations.networks.switch_members import change_members, fit_uplinks, set_proxy
 from gpuops.sim.render import distributed
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.distributed import Dvs
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ CHANGE_S: Final = 1.0
 UPLINKS: Final = 4
 MTU: Final = (1280, 9190)
 """Of a distributed switch (VMware configuration maximums)."""
-TYPES: Final = ("earlyBinding", "lateBinding", EPHEMERAL)
+STATIC: Final = "earlyBinding"
+OTHER_TYPES: Final = ("lateBinding", "ephemeral")
 NOT_SETTINGS: Final = ("configVersion", "name", "host", "uplinkPortgroup", "numPorts")
 """What a spec has besides the settings that are kept as they are given."""
 
@@ -74,7 +76,7 @@ def enter_switch(
     switch = make(world, new_moid(world, "dvs"), name, folder.moid, kept)
     world.register(switch)
     folder.add(switch)
-    uplink = vim.dvs.DistributedVirtualPortgroup.ConfigInfo(type=TYPES[0], uplink=True)
+    uplink = vim.dvs.DistributedVirtualPortgroup.ConfigInfo(type=STATIC, uplink=True)
     number = switch.moid.rpartition("-")[2]
     _add_portgroup(switch, f"{name}-DVUplinks-{number}", uplink, make_portgroup)
     return switch
@@ -110,26 +112,13 @@ def reconfigure_switch(switch: DistributedSwitchEntity, call: Call, spec: Any) -
 def new_config(world: World, product: Any) -> Any:
     """The VMwareDVSConfigInfo of a new switch."""
     uplinks = [f"Uplink {number}" for number in range(1, UPLINKS + 1)]
-    return Dvs.ConfigInfo(
+    return default(
+        "VMwareDVSConfigInfo",
         uuid=_switch_uuid(world),
-        numStandalonePorts=0,
-        numPorts=0,
-        maxPorts=2147483647,
         uplinkPortPolicy=vim.DistributedVirtualSwitch.NameArrayUplinkPortPolicy(uplinkPortName=uplinks),
         defaultPortConfig=distributed.default_setting(uplinks),
         productInfo=product,
-        policy=vim.DistributedVirtualSwitch.SwitchPolicy(
-            autoPreInstallAllowed=True, autoUpgradeAllowed=True, partialUpgradeAllowed=True
-        ),
-        contact=vim.DistributedVirtualSwitch.ContactInfo(),
         createTime=world.clock.now(),
-        networkResourceManagementEnabled=True,
-        defaultProxySwitchMaxNumPorts=distributed.PORTS_OF_PROXY,
-        networkResourceControlVersion="version3",
-        maxMtu=1500,
-        linkDiscoveryProtocolConfig=vim.host.LinkDiscoveryProtocolConfig(protocol="cdp", operation="listen"),
-        lacpApiVersion="multipleLag",
-        multicastFilteringMode="legacyFiltering",
     )
 
 
@@ -216,7 +205,9 @@ def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any]
 
 
 def _check_portgroup(spec: Any, kind: str) -> None:
-    if kind not in TYPES:
+    if kind in OTHER_TYPES:
+        raise faults.not_supported("The simulated vCenter has port groups with static binding alone.")
+    if kind != STATIC:
         raise faults.wrong_argument("spec.type")
     if spec.numPorts is not None and spec.numPorts < 0:
         raise faults.wrong_argument("spec.numPorts")
@@ -233,28 +224,14 @@ def enter_portgroup(switch: DistributedSwitchEntity, spec: Any, make: MakePortgr
     )
     above: Any = switch.above()
     made = _add_portgroup(switch, above.checked_name(spec.name), kept, make)
-    if kept.type != EPHEMERAL:
-        made.ports = switch.new_ports(spec.numPorts or 0)
+    made.ports = switch.new_ports(spec.numPorts or 0)
     return made
 
 
 def _add_portgroup(switch: DistributedSwitchEntity, name: str, kept: Any, make: MakePortgroup) -> PortgroupEntity:
     world: World = switch.world
     if kept.policy is None:
-        kept.policy = Dvs.VMwarePortgroupPolicy(
-            blockOverrideAllowed=True,
-            shapingOverrideAllowed=False,
-            vendorConfigOverrideAllowed=False,
-            livePortMovingAllowed=False,
-            portConfigResetAtDisconnect=True,
-            networkResourcePoolOverrideAllowed=False,
-            trafficFilterOverrideAllowed=False,
-            vlanOverrideAllowed=False,
-            uplinkTeamingOverrideAllowed=False,
-            securityPolicyOverrideAllowed=False,
-            ipfixOverrideAllowed=False,
-            macManagementOverrideAllowed=False,
-        )
+        kept.policy = default("VMwareDVSPortgroupPolicy")
     if kept.defaultPortConfig is None:
         kept.defaultPortConfig = Dvs.VmwarePortConfigPolicy()
     above: Any = switch.above()
@@ -275,15 +252,13 @@ def reconfigure_portgroup(portgroup: PortgroupEntity, call: Call, spec: Any) -> 
     def begin() -> None:
         _same_version(spec, portgroup.version)
         _check_portgroup(spec, spec.type or portgroup.kept.type)
-        if spec.type not in (None, portgroup.kept.type) and portgroup.port_keys():
-            raise faults.not_supported("The type of a port group that has ports is not changed.")
 
     def finish() -> None:
         begin()
         above: Any = portgroup.above()
         name = above.checked_name(spec.name, portgroup) if spec.name is not None else portgroup.name
         before = _portgroup_facts(portgroup)
-        if spec.numPorts is not None and portgroup.kept.type != EPHEMERAL and not portgroup.is_uplink:
+        if spec.numPorts is not None and not portgroup.is_uplink:
             _resize(portgroup, spec.numPorts)
         portgroup.kept = distributed.merged(portgroup.kept, _settings(spec))
         portgroup.rename(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.inventory.switches import EPHEMERAL, PortgroupEntity
+from gpuops.sim.inventory.switches import PortgroupEntity
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -57,8 +57,6 @@ def reachable(host: HostEntity, asked: Any) -> PortgroupEntity | None:
 
 def free_port(portgroup: PortgroupEntity, taken: Collection[str]) -> str | None:
     """A port that nothing is connected to, a new one where the port group may grow, or None."""
-    if portgroup.kept.type == EPHEMERAL:
-        return portgroup.switch().new_ports(1)[0]
     free = next((key for key in portgroup.ports if key not in taken), None)
     if free is None and portgroup.kept.autoExpand:
         [free] = portgroup.switch().new_ports(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from gpuops.config.file import parse_json
+from gpuops.files.file import parse_json
 from gpuops.sim.vcenter.vapi_values import MapValue, OptionalValue, Struct, VapiFault
 from gpuops.sim.wire.automation.services import ERRORS, SESSION, VapiServices
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from gpuops.config.file import parse_json
+from gpuops.files.file import parse_json
 from gpuops.sim.vcenter.tagging import TAGGING
 from gpuops.sim.vcenter.vapi_values import (
     TRUTH,

@@ -10,7 +10,7 @@ from typing import Never
 
 import pytest
 
-from gpuops.config.file import cache_dir, config_file, home_dir, name_missing_user
+from gpuops.config.user_paths import cache_dir, config_file, home_dir, name_missing_user
 from gpuops.execute.state.state_dir import default_state_dir
 
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.config.yaml_file import parse_yaml
 from gpuops.errors import PolicyError
+from gpuops.files.yaml_file import parse_yaml
 
 TAGGED = [
     "!!bool x",

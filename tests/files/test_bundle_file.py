@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config import bundle_file
-from gpuops.config.bundle_file import read_member
 from gpuops.errors import GpuopsError, PolicyError
+from gpuops.files import bundle_file
+from gpuops.files.bundle_file import read_member
 from gpuops.sim.scenario.build import build
 
 MANIFEST = json.dumps({"kind": "gpuops-bundle"})

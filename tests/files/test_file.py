@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.config.file import parse_json
+from gpuops.files.file import parse_json
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""How a file that a user names is read, the values in JSON and TOML, and where this user's configuration and caches
-lie. `yaml_file` has the values in YAML.
+"""Reads a file that a user names, and the values of a text in JSON or TOML. `yaml_file` reads the values in YAML.
 
 A path may lead to anything: a device that never ends, a pipe that nobody writes to, a directory; and a file of a few
 kilobytes may nest lists until a parser's stack ends, or hold a number of half a million digits. Whatever it is becomes
@@ -10,12 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
 import select
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -73,7 +71,7 @@ def read_bytes(
 
 def _template_of(path: Path) -> str:
     """The command that writes a missing file of the manual's examples; '' = it is none of them."""
-    from gpuops.config.templates import named_by
+    from gpuops.files.templates import named_by
 
     found = named_by(path)
     return f"gpuops template write {found}" if found else ""
@@ -146,43 +144,3 @@ def _piece(descriptor: int, found: os.stat_result, until: float) -> bytes:
         if not waiting.poll(max(0.0, until - clock.passed_s()) * 1000):
             raise OSError(f"it is a pipe that did not end within {PIPE_S:.0f} s")
     return os.read(descriptor, _PIECE)
-
-
-def config_file(environ: Mapping[str, str]) -> Path:
-    """$GPUOPS_CONFIG, else $XDG_CONFIG_HOME/gpuops/config.toml, else ~/.config/gpuops/config.toml."""
-    if own := environ.get("GPUOPS_CONFIG"):
-        return Path(own)
-    return _base(environ, "XDG_CONFIG_HOME", ".config") / "gpuops" / "config.toml"
-
-
-def cache_dir(environ: Mapping[str, str]) -> Path:
-    """$XDG_CACHE_HOME/gpuops, else ~/.cache/gpuops."""
-    return _base(environ, "XDG_CACHE_HOME", ".cache") / "gpuops"
-
-
-def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    # The specification: a relative path in these variables is invalid and must be ignored.
-    named = Path(environ.get(variable, ""))
-    return named if named.is_absolute() else home_dir(environ) / default
-
-
-def home_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """$HOME, else this user's home directory by the user database, else `/`, as container engines set it.
-
-    In a container the user may have a number alone: no name, no home directory and no $HOME.
-    """
-    if home := environ.get("HOME"):
-        return Path(home)
-    try:
-        return Path.home()
-    except RuntimeError:
-        return Path("/")
-
-
-def name_missing_user() -> None:
-    """Set $HOME where it is missing, and $LOGNAME for a user without a name: libraries and `~` need them."""
-    os.environ["HOME"] = str(home_dir())
-    try:
-        pwd.getpwuid(os.geteuid())
-    except KeyError:
-        os.environ.setdefault("LOGNAME", str(os.geteuid()))

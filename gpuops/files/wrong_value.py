@@ -73,10 +73,10 @@ def first_wrong(error: ValidationError) -> str:
     return f"{key}{': ' if key else ''}{reason(details)}{f' (and {further} more)' if further else ''}"
 
 
-def told(error: msgspec.ValidationError, within: str = "") -> str:
-    """Where a file of the simulator, which msgspec checks, is wrong and how; `within` = the place of what was checked.
+def describe_mismatch(error: msgspec.ValidationError, within: str = "") -> str:
+    """Return where a file that msgspec checks is wrong, and how. `within` is the place of the checked part in the file.
 
-    >>> told(msgspec.ValidationError("Expected `int` >= 1 - at `$.vms[3].cpus`"))
+    >>> describe_mismatch(msgspec.ValidationError("Expected `int` >= 1 - at `$.vms[3].cpus`"))
     'vms.3.cpus: expected int >= 1'
     """
     in_yaml = str(error).replace("`object`", "a mapping").replace("`array`", "a list").replace("`null`", "nothing")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config import private_file
-from gpuops.config.private_file import readable, replaceable, way_open
+from gpuops.files import private_file
+from gpuops.files.private_file import readable, replaceable, way_open
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from gpuops.config.file import parse_json
+from gpuops.files.file import parse_json
 
 FOLDER: Final = "templates"
 """Where the manual's examples expect them."""

@@ -13,8 +13,8 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
-from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.errors import PolicyError
+from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 
 SUFFIX: Final = ".zip"
 KIND: Final = "gpuops-bundle"

@@ -14,8 +14,8 @@ from typing import Final
 
 import yaml
 
-from gpuops.config import file
 from gpuops.errors import PolicyError
+from gpuops.files import file
 
 MAX_ALIASES: Final = 100
 MAX_DEPTH: Final = 40

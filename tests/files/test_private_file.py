@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.private_file import write_private
 from gpuops.errors import UsageError
+from gpuops.files.private_file import write_private
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:

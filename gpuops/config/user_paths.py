@@ -1,0 +1,48 @@
+"""Where the configuration and the caches of the user who runs gpuops lie, also for a user without a name or a home."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def config_file(environ: Mapping[str, str]) -> Path:
+    """$GPUOPS_CONFIG, else $XDG_CONFIG_HOME/gpuops/config.toml, else ~/.config/gpuops/config.toml."""
+    if own := environ.get("GPUOPS_CONFIG"):
+        return Path(own)
+    return _base(environ, "XDG_CONFIG_HOME", ".config") / "gpuops" / "config.toml"
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """$XDG_CACHE_HOME/gpuops, else ~/.cache/gpuops."""
+    return _base(environ, "XDG_CACHE_HOME", ".cache") / "gpuops"
+
+
+def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    # The specification: a relative path in these variables is invalid and must be ignored.
+    named = Path(environ.get(variable, ""))
+    return named if named.is_absolute() else home_dir(environ) / default
+
+
+def home_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """$HOME, else this user's home directory by the user database, else `/`, as container engines set it.
+
+    In a container the user may have a number alone: no name, no home directory and no $HOME.
+    """
+    if home := environ.get("HOME"):
+        return Path(home)
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
+def name_missing_user() -> None:
+    """Set $HOME where it is missing, and $LOGNAME for a user without a name: libraries and `~` need them."""
+    os.environ["HOME"] = str(home_dir())
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        os.environ.setdefault("LOGNAME", str(os.geteuid()))
