@@ -228,6 +228,7 @@ RULES: Final = (
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/catalogue.py",
             "gpuops/sim/vcenter/counters.py",
+            "gpuops/sim/render/config_option.py",
             "gpuops/sim/wire/server_process.py",
         ),
     ),
