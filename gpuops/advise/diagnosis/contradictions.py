@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuops.model.measurements.case import DiagnosisCase
 from gpuops.model.measurements.measurement import GPU_USE
@@ -39,10 +40,10 @@ def without_contradictions(case: DiagnosisCase) -> tuple[DiagnosisCase, tuple[st
     return (replace(case, series=series), tuple(notes)) if notes else (case, ())
 
 
-def _contradict(part: np.ndarray, whole: np.ndarray) -> bool:
+def _contradict(part: NDArray[np.float64], whole: NDArray[np.float64]) -> bool:
     known = ~(np.isnan(part) | np.isnan(whole))
     return bool(known.any() and (part[known] > whole[known] + TOLERANCE).mean() > MOST_STEPS)
 
 
-def _mean(values: np.ndarray) -> str:
+def _mean(values: NDArray[np.float64]) -> str:
     return f"{np.nanmean(values) / _WHOLE:.0%}"

@@ -23,14 +23,14 @@ LEAST_OF_OTHERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledDiagnosis:
     """A diagnosis that a person confirmed or corrected."""
 
     vm: str
     """Its managed object id."""
     named: Component
     """What had been named first."""
-    found: Component
+    cause: Component
     """What it was."""
 
 
@@ -38,17 +38,17 @@ class Settled:
 class LocalCorrections:
     """What people found, by VM, owner and image."""
 
-    by_group: Mapping[tuple[str, ...], tuple[Settled, ...]]
+    by_group: Mapping[tuple[str, ...], tuple[SettledDiagnosis, ...]]
 
     @classmethod
-    def of(cls, settled: Iterable[Settled], vms: Mapping[str, Vm]) -> LocalCorrections:
+    def of(cls, settled: Iterable[SettledDiagnosis], vms: Mapping[str, Vm]) -> LocalCorrections:
         """Sorts them by the groups that their VMs are in now; VMs that are not there any more teach nothing."""
-        by_group: dict[tuple[str, ...], list[Settled]] = {}
-        for each in settled:
-            if each.vm in vms:
-                for group in _groups(vms[each.vm]):
-                    by_group.setdefault(group, []).append(each)
-        return cls({group: tuple(of_it) for group, of_it in by_group.items()})
+        by_group: dict[tuple[str, ...], list[SettledDiagnosis]] = {}
+        for finding in settled:
+            if finding.vm in vms:
+                for group in _groups(vms[finding.vm]):
+                    by_group.setdefault(group, []).append(finding)
+        return cls({group: tuple(findings) for group, findings in by_group.items()})
 
     def applied(self, diagnosis: Diagnosis, vm: Vm) -> Diagnosis:
         """The diagnosis with what people found in place of what is named first, unless a rule is certain of that.
@@ -59,11 +59,11 @@ class LocalCorrections:
             return diagnosis
         named = diagnosis.suspects[0].component
         for group in _groups(vm):
-            like_it = [each for each in self.by_group.get(group, ()) if each.named is named]
-            found = _agreed(like_it, LEAST_OF_OTHERS if group[0] != "VM" else 1)
-            if found is not None:
-                component, agreeing = found
-                return _renamed(diagnosis, component, f"{agreeing} of {len(like_it)} people's findings", group[0])
+            findings = [finding for finding in self.by_group.get(group, ()) if finding.named is named]
+            agreement = _agreement(findings, LEAST_OF_OTHERS if group[0] != "VM" else 1)
+            if agreement is not None:
+                component, agreeing = agreement
+                return _renamed(diagnosis, component, f"{agreeing} of {len(findings)} people's findings", group[0])
         return diagnosis
 
 
@@ -77,12 +77,12 @@ def _groups(vm: Vm) -> tuple[tuple[str, ...], ...]:
     return (("VM", vm.ref), image, *((("owner", owner),) if owner != NOBODY else ()))
 
 
-def _agreed(like_it: Collection[Settled], least: int) -> tuple[Component, int] | None:
-    """What more than half of them found, and how many; None = they do not agree, are too few, or confirm the name."""
-    for component in {each.found for each in like_it}:
-        agreeing = sum(each.found is component for each in like_it)
-        if agreeing >= least and 2 * agreeing > len(like_it):
-            return None if all(each.named is component for each in like_it) else (component, agreeing)
+def _agreement(findings: Collection[SettledDiagnosis], least: int) -> tuple[Component, int] | None:
+    """Return the cause in more than half of the findings, and in how many; None = there is none, or too few agree."""
+    for component in {finding.cause for finding in findings}:
+        agreeing = sum(finding.cause is component for finding in findings)
+        if agreeing >= least and 2 * agreeing > len(findings):
+            return component, agreeing
     return None
 
 
@@ -90,7 +90,7 @@ def _renamed(diagnosis: Diagnosis, component: Component, why: str, group: str) -
     first = diagnosis.suspects[0]
     if component is first.component:
         return diagnosis
-    others = [each for each in diagnosis.suspects[1:] if each.component is not component]
-    kept = [replace(each, probability=min(each.probability, 1 - CORRECTED)) for each in others]
+    others = [suspect for suspect in diagnosis.suspects[1:] if suspect.component is not component]
+    doubted = [replace(suspect, probability=min(suspect.probability, 1 - CORRECTED)) for suspect in others]
     corrected = Suspect(component, CORRECTED, (f"{why} on this {group}, not {first.component.value}",), by_rule=False)
-    return replace(diagnosis, suspects=(corrected, *(each for each in kept if each.probability >= LEAST)))
+    return replace(diagnosis, suspects=(corrected, *(suspect for suspect in doubted if suspect.probability >= LEAST)))

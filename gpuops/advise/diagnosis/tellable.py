@@ -18,8 +18,8 @@ from gpuops.model.measurements.component import FAULTS, Component
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, MEMORY_BALLOONED, MEMORY_SWAPPED, VGPU_USE
 
 
-class Source(StrEnum):
-    """Who can be asked."""
+class CounterSource(StrEnum):
+    """What can be asked."""
 
     VCENTER = "vcenter"
     NVIDIA_SMI = "nvidia-smi"
@@ -29,10 +29,10 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What makes a component tellable: one of `series`, and one of `beside` where there is any, and one of `facts`."""
+class CounterNeed:
+    """What makes a component tellable: one of `series`, one of `beside` and one of `facts`, as far as they are set."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[CounterSource, ...]
     """Each of these alone is enough."""
     words: str
     """What is needed, in words for people."""
@@ -51,32 +51,36 @@ class Need:
 _VM_USE: Final = (f"vm:{GPU_USE}", f"vm:{VGPU_USE}")
 _GPU_USE: Final = (f"gpu:{GPU_USE}", f"neighbours:{GPU_USE}", "gpu:smi.gpu.utilization.latest")
 _SMI: Final = "nvidia-smi on the host (observe --host-shell ssh)"
-_BOTH: Final = (Source.VCENTER, Source.NVIDIA_SMI)
+_BOTH: Final = (CounterSource.VCENTER, CounterSource.NVIDIA_SMI)
 
-NEEDS: Final[Mapping[Component, Need]] = {
-    Component.NOISY_NEIGHBOUR: Need(_BOTH, "the use of the VM and of its GPU", _VM_USE, _GPU_USE),
-    Component.SCHEDULER: Need(_BOTH, "the use of the VM's vGPU", _VM_USE, facts=("sharers", "most_per_gpu")),
-    Component.LICENCE: Need(
-        (Source.NVIDIA_SMI, Source.GUEST), f"{_SMI} or in the guest", ("vm:smi.vgpu.licensed.latest",)
+NEEDS: Final[Mapping[Component, CounterNeed]] = {
+    Component.NOISY_NEIGHBOUR: CounterNeed(_BOTH, "the use of the VM and of its GPU", _VM_USE, _GPU_USE),
+    Component.SCHEDULER: CounterNeed(_BOTH, "the use of the VM's vGPU", _VM_USE, facts=("sharers", "most_per_gpu")),
+    Component.LICENCE: CounterNeed(
+        (CounterSource.NVIDIA_SMI, CounterSource.GUEST), f"{_SMI} or in the guest", ("vm:smi.vgpu.licensed.latest",)
     ),
-    Component.THROTTLING: Need(
-        (Source.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.slowedByHeat.latest", "gpu:smi.gpu.slowedByPower.latest")
+    Component.THROTTLING: CounterNeed(
+        (CounterSource.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.slowedByHeat.latest", "gpu:smi.gpu.slowedByPower.latest")
     ),
-    Component.PCIE_LINK: Need((Source.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.pcieWidth.latest",), facts=("pcie_width",)),
-    Component.ECC: Need((Source.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.eccUncorrected.latest",)),
-    Component.FRAME_BUFFER: Need((Source.VCENTER,), "the vGPU's memory in use", (f"vm:{GPU_MEMORY}",)),
-    Component.REMOTE_NUMA: Need(
-        (Source.VCENTER,), "the NUMA nodes of VM (numa.nodeAffinity) and GPU", facts=("remote_memory",)
+    Component.PCIE_LINK: CounterNeed(
+        (CounterSource.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.pcieWidth.latest",), facts=("pcie_width",)
     ),
-    Component.CPU_READY: Need((Source.VCENTER,), "CPU ready", ("vm:cpu.ready.summation",)),
-    Component.MEMORY_RECLAIMED: Need(
-        (Source.VCENTER,), "memory ballooned or swapped", (f"vm:{MEMORY_BALLOONED}", f"vm:{MEMORY_SWAPPED}")
+    Component.ECC: CounterNeed((CounterSource.NVIDIA_SMI,), _SMI, ("gpu:smi.gpu.eccUncorrected.latest",)),
+    Component.FRAME_BUFFER: CounterNeed((CounterSource.VCENTER,), "the vGPU's memory in use", (f"vm:{GPU_MEMORY}",)),
+    Component.REMOTE_NUMA: CounterNeed(
+        (CounterSource.VCENTER,), "the NUMA nodes of VM (numa.nodeAffinity) and GPU", facts=("remote_memory",)
     ),
-    Component.DATASTORE: Need((Source.VCENTER,), "the latency of its disks", ("vm:disk.maxTotalLatency.latest",)),
-    Component.NETWORK: Need(
-        (Source.VCENTER,), "dropped packets", ("vm:net.droppedRx.summation", "vm:net.droppedTx.summation")
+    Component.CPU_READY: CounterNeed((CounterSource.VCENTER,), "CPU ready", ("vm:cpu.ready.summation",)),
+    Component.MEMORY_RECLAIMED: CounterNeed(
+        (CounterSource.VCENTER,), "memory ballooned or swapped", (f"vm:{MEMORY_BALLOONED}", f"vm:{MEMORY_SWAPPED}")
     ),
-    Component.DRIVER: Need(_BOTH, "the use of the VM's vGPU", _VM_USE),
+    Component.DATASTORE: CounterNeed(
+        (CounterSource.VCENTER,), "the latency of its disks", ("vm:disk.maxTotalLatency.latest",)
+    ),
+    Component.NETWORK: CounterNeed(
+        (CounterSource.VCENTER,), "dropped packets", ("vm:net.droppedRx.summation", "vm:net.droppedTx.summation")
+    ),
+    Component.DRIVER: CounterNeed(_BOTH, "the use of the VM's vGPU", _VM_USE),
 }
 """By component. A component that one of the asked sources makes tellable counts as missed where it is not named."""
 
@@ -84,9 +88,9 @@ NEEDS: Final[Mapping[Component, Need]] = {
 def untellable(case: DiagnosisCase) -> frozenset[Component]:
     """The components that cannot be told of this case, because their own counters or facts are missing."""
     known = frozenset(name for name, values in case.series.items() if not np.isnan(values).all())
-    return frozenset(each for each in FAULTS if not NEEDS[each].is_met(known, case.facts))
+    return frozenset(component for component in FAULTS if not NEEDS[component].is_met(known, case.facts))
 
 
-def tellable_by(*sources: Source) -> frozenset[Component]:
+def tellable_by(*sources: CounterSource) -> frozenset[Component]:
     """The components that the table makes tellable where these sources are asked."""
     return frozenset(component for component, need in NEEDS.items() if not set(sources).isdisjoint(need.sources))

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuops.advise.diagnosis.answer import StoredDiagnosis, Suspect
-from gpuops.advise.diagnosis.corrections import Settled
+from gpuops.advise.diagnosis.corrections import SettledDiagnosis
 from gpuops.advise.diagnosis.model import Forest, read, written
 from gpuops.config.case_file import parse_case
 from gpuops.config.private_file import write_private
@@ -128,10 +128,10 @@ class Diagnoses:
                 found[said.vm] = StoredDiagnosis(path.stem, said.vm, said.at, suspects, settled)
         return found
 
-    def settled(self, vcenter: str) -> tuple[Settled, ...]:
+    def settled(self, vcenter: str) -> tuple[SettledDiagnosis, ...]:
         """What people confirmed or corrected of VMs of that vCenter."""
         return tuple(
-            Settled(said.vm, kept.named, kept.found[0])
+            SettledDiagnosis(said.vm, kept.named, kept.found[0])
             for _, kept, said in self._of_vcenter(vcenter)
             if kept.found and kept.named is not None
         )

@@ -65,16 +65,16 @@ def _suspects(diagnosis: Diagnosis) -> Iterator[Text]:
     for note in diagnosis.contradictions:
         yield Text(f"  counters contradict each other: {note}", "yellow")
     for words, components in _needs(diagnosis).items():
-        names = ", ".join(WORDS[each] for each in components)
+        names = ", ".join(WORDS[component] for component in components)
         yield Text(f"  cannot be told here: {names}: needs {words}", "dim")
 
 
 def _needs(diagnosis: Diagnosis) -> dict[str, list[Component]]:
     """By what is needed, the components that cannot be told without it."""
-    found: dict[str, list[Component]] = {}
+    by_need: dict[str, list[Component]] = {}
     for component in diagnosis.untellable:
-        found.setdefault(NEEDS[component].words, []).append(component)
-    return found
+        by_need.setdefault(NEEDS[component].words, []).append(component)
+    return by_need
 
 
 def _by(suspect: Suspect) -> str:
@@ -100,13 +100,17 @@ def diagnosed_document(found: Diagnosed, inventory: Inventory) -> Document:
                 "host": vm.host,
                 "hours": vm.hours,
                 "suspects": [_suspect(each) for each in vm.diagnosis.suspects],
-                "cannot_be_told": {each.value: NEEDS[each].words for each in vm.diagnosis.untellable},
+                "cannot_be_told": _cannot_be_told(vm.diagnosis),
                 "contradictions": list(vm.diagnosis.contradictions),
             }
             for vm in found.vms
         ],
         "left_out": dict(found.left_out),
     }
+
+
+def _cannot_be_told(diagnosis: Diagnosis) -> Document:
+    return {component.value: NEEDS[component].words for component in diagnosis.untellable}
 
 
 def _suspect(suspect: Suspect) -> Document:
@@ -165,7 +169,7 @@ def cases_document(found: JudgedCases) -> Document:
                 "name": case.name,
                 "at_fault": sorted(each.value for each in case.at_fault),
                 "suspects": [_suspect(each) for each in told.suspects],
-                "cannot_be_told": {each.value: NEEDS[each].words for each in told.untellable},
+                "cannot_be_told": _cannot_be_told(told),
             }
             for case, told in found.cases
         ],

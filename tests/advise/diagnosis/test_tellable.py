@@ -9,7 +9,7 @@ import numpy as np
 from gpuops.advise.diagnosis.answer import diagnosed, scores
 from gpuops.advise.diagnosis.contradictions import without_contradictions
 from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.advise.diagnosis.tellable import NEEDS, Source, tellable_by, untellable
+from gpuops.advise.diagnosis.tellable import NEEDS, CounterSource, tellable_by, untellable
 from gpuops.execute.measurements.shipped_model import shipped_model
 from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase
 from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
@@ -28,9 +28,9 @@ def test_the_table_has_each_fault_and_counters_that_there_are() -> None:
     assert set(NEEDS) == set(FAULTS)
     assert {name for need in NEEDS.values() for name in (*need.series, *need.beside)} <= set(SERIES)
     assert {name for need in NEEDS.values() for name in need.facts} <= set(CaseFacts.__slots__)
-    assert tellable_by(Source.NVIDIA_SMI) >= BY_SMI
-    assert tellable_by(Source.VCENTER) >= BY_VCENTER and tellable_by(Source.VCENTER).isdisjoint(BY_SMI)
-    assert tellable_by(Source.GUEST) == {Component.LICENCE}
+    assert tellable_by(CounterSource.NVIDIA_SMI) >= BY_SMI
+    assert tellable_by(CounterSource.VCENTER) >= BY_VCENTER and tellable_by(CounterSource.VCENTER).isdisjoint(BY_SMI)
+    assert tellable_by(CounterSource.GUEST) == {Component.LICENCE}
 
 
 def test_without_nvidia_smi_nothing_is_said_of_what_it_alone_shows() -> None:
@@ -39,7 +39,8 @@ def test_without_nvidia_smi_nothing_is_said_of_what_it_alone_shows() -> None:
     rows = scores(cases, shipped_model())
     assert not rows[:, [COMPONENTS.index(component) for component in BY_SMI]].any()
     for answer in diagnosed(cases, shipped_model()):
-        assert {each.component for each in answer.suspects}.isdisjoint(BY_SMI) and set(answer.untellable) >= BY_SMI
+        assert {suspect.component for suspect in answer.suspects}.isdisjoint(BY_SMI)
+        assert set(answer.untellable) >= BY_SMI
 
 
 def test_a_counter_without_any_value_is_absent() -> None:

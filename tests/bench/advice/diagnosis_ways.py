@@ -11,20 +11,21 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.answer import scores
 from gpuops.advise.diagnosis.judging import components_right, false_alarms
 from gpuops.advise.diagnosis.model import Forest
-from gpuops.advise.diagnosis.tellable import Source, tellable_by, untellable
+from gpuops.advise.diagnosis.tellable import CounterSource, tellable_by, untellable
 from gpuops.model.measurements.case import LabelledCase
 from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
 from tests.bench.advice.diagnosis_fleets import FLEETS, Way, fleet_cases
 from tests.bench.verdict import Figure, Result
 
 SOURCES: Final = {
-    Way.VCENTER: (Source.VCENTER,),
-    Way.NVIDIA_SMI: (Source.VCENTER, Source.NVIDIA_SMI),
-    Way.GUESTS: (Source.VCENTER, Source.GUEST),
+    Way.VCENTER: (CounterSource.VCENTER,),
+    Way.NVIDIA_SMI: (CounterSource.VCENTER, CounterSource.NVIDIA_SMI),
+    Way.GUESTS: (CounterSource.VCENTER, CounterSource.GUEST),
 }
 AIMED_AT: Final = {Way.VCENTER: 85, Way.NVIDIA_SMI: 91, Way.GUESTS: 85}
 LEAST_RECALL: Final = 80
@@ -62,14 +63,14 @@ def _figures(model: Forest, way: Way, cases: Sequence[LabelledCase]) -> Iterator
         yield Figure(f"{fault.value}: cannot be told", cannot, "% of the VMs")
 
 
-def _recall(rows: np.ndarray, meant: Sequence[frozenset[Component]], fault: Component) -> float:
+def _recall(rows: NDArray[np.float64], meant: Sequence[frozenset[Component]], fault: Component) -> float:
     """The share of its cases in which it is among as many most probable components as are at fault, in percent."""
-    of = [
-        COMPONENTS.index(fault) in np.argsort(-row, kind="stable")[: len(wanted)]
-        for row, wanted in zip(rows, meant, strict=True)
-        if fault in wanted
+    named = [
+        COMPONENTS.index(fault) in np.argsort(-row, kind="stable")[: len(components)]
+        for row, components in zip(rows, meant, strict=True)
+        if fault in components
     ]
-    return 100 * sum(of) / max(1, len(of))
+    return 100 * sum(named) / max(1, len(named))
 
 
 def _preallocated(case: LabelledCase) -> bool:

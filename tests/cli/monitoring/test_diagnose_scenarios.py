@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.measurements.component import Component
 from gpuops.sim.server import SimServer, start
 from tests.cli.conftest import Lab, lab_on
@@ -117,3 +118,8 @@ def test_of_the_scenario_lab_nothing_is_accused_and_what_slows_a_desktop_down_is
 ) -> None:
     with observed("lab", tmp_path, clean, {"vdi-05": Component.DATASTORE}) as lab:
         assert accused(diagnosed(lab)) == {"vdi-05": "datastore"}
+    kept = [
+        json.loads(path.read_text(encoding="utf-8")) for path in (default_state_dir() / "diagnosis").rglob("d-*.json")
+    ]
+    facts = [diagnosis["case"]["facts"] for diagnosis in kept]
+    assert {(known["scheduler"], known["host_driver"]) for known in facts} == {("best-effort", 550)}
