@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench bench-results pictures peers collection collections long soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
+.PHONY: help setup hooks demo test lint format bench model bench-results pictures peers collection collections long soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ collection: setup  ## the tarball of the Ansible collection, with its playbooks,
 bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=DIR: the GPU trace, BASELINES=DIR: known figures, GAVEL=DIR: pairs of jobs)
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m tests.bench
+
+model: setup  ## the model that comes with gpuops, of made-up cases (a minute of CPU)
+	$(BIN)/python -m tests.make_model
 
 bench-results: setup  ## bench, and the figures into tests/bench/RESULTS.md (what lacks its input keeps its last figures)
 	$(MAKE) -C tests/peers --no-print-directory

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, JudgedCases, diagnosed, scores
+from gpuops.advise.diagnosis.corrections import LocalCorrections
 from gpuops.advise.diagnosis.judging import components_right
 from gpuops.errors import UsageError
 from gpuops.execute.measurements.case_reading import read_cases
@@ -34,16 +35,19 @@ def diagnose(
     since: datetime | None = None,
 ) -> Diagnosed:
     """What is at fault of each running VM with a vGPU, of those named so, or of those on a host. Changes nothing in
-    vCenter; each answer is kept, so that it can be confirmed or corrected.
+    vCenter; each answer is kept, so that it can be confirmed or corrected. Reads the settings of the VMs' hosts.
 
     Raises UsageError for VMs that are not there or without history, VmNotFound, HostNotFound, StateDamaged.
     """
     vms = _meant(inventory, vm, host)
+    inventory = site.hosts.with_settings(inventory, sorted({each.host for each in vms if each.host is not None}))
     cases, left_out = read_cases(site.measurements_store, inventory, catalog_of(inventory), vms, since)
     kept = Diagnoses(site.state_dir)
     model = kept.model()
     there = [each for each in vms if each.ref in cases]
-    answers = diagnosed([cases[each.ref] for each in there], model)
+    corrections = LocalCorrections.of(kept.settled(inventory.vcenter), inventory.vms)
+    by_model = diagnosed([cases[each.ref] for each in there], model)
+    answers = [corrections.applied(answer, each) for each, answer in zip(there, by_model, strict=True)]
     found = []
     for each, answer in zip(there, answers, strict=True):
         case = cases[each.ref]

@@ -222,6 +222,6 @@ def test_the_files_of_diagnoses_have_names_of_their_own() -> None:
     assert {frozenset(each.__struct_encode_fields__) for each in structs} == {
         frozenset(("component", "probability", "evidence", "by_rule")),
         frozenset(("vcenter", "vm", "at", "suspects")),
-        frozenset(("found", "of")),
+        frozenset(("found", "of", "named")),
     }
     assert len(re.findall(r"rename=\{", source)) == len(structs)

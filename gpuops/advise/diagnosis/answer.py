@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.channels import channels
+from gpuops.advise.diagnosis.contradictions import without_contradictions
 from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.model import Forest
 from gpuops.advise.diagnosis.rules import certain, ruled_out
+from gpuops.advise.diagnosis.tellable import untellable
 from gpuops.model.measurements.case import DiagnosisCase, LabelledCase
 from gpuops.model.measurements.component import COMPONENTS, Component
 
@@ -62,6 +64,10 @@ class Diagnosis:
 
     suspects: tuple[Suspect, ...]
     """Empty = without a model nothing is certain."""
+    untellable: tuple[Component, ...] = ()
+    """Components without a counter of their own in this case: no verdict about them (`tellable.NEEDS`)."""
+    contradictions: tuple[str, ...] = ()
+    """Counters that contradict each other, in words: they were treated as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +112,7 @@ class Diagnosed:
     vms: tuple[DiagnosedVm, ...]
     left_out: dict[str, str]
     """By name of a VM that is not in it: why not."""
-    model: Forest | None
-    """None = the rules alone."""
+    model: Forest
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +122,26 @@ class JudgedCases:
     cases: tuple[tuple[LabelledCase, Diagnosis], ...]
     right: float
     """The share of components that are right, 0 to 1 (`advise.diagnosis.judging`)."""
-    model: Forest | None
+    model: Forest
 
 
 def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
     """How probable each component is: a row for each case, a column for each of COMPONENTS.
 
-    What a rule names is certain, what a rule excludes is 0. `none` has no probability beside one that has more: after
-    a fault, that there is no other one is no answer.
+    What a rule names is certain, what a rule excludes is 0. What cannot be told of the case is 0, too; where nothing
+    else is probable, what the model thinks of it counts for `none`: nothing that the counters here show. `none` has no
+    probability beside one that has more: after a fault, that there is no other one is no answer.
     """
     none = COMPONENTS.index(Component.NONE)
+    cases = [without_contradictions(case)[0] for case in cases]
     found = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
     found[:, none] *= WEIGHT_OF_NONE
     for row, case in zip(found, cases, strict=True):
+        hidden = [COMPONENTS.index(component) for component in untellable(case)]
+        unseen = row[hidden].sum()
+        row[hidden] = 0.0
+        if row.argmax() == none:
+            row[none] = min(1.0, row[none] + unseen)
         for component in ruled_out(case):
             row[COMPONENTS.index(component)] = 0.0
         for component in certain(case):
@@ -142,7 +154,8 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
 def diagnosed(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Diagnosis, ...]:
     """What is at fault in each case. Without a model by the rules alone."""
     found = []
-    for case, row in zip(cases, scores(cases, model), strict=True):
+    for told, row in zip(cases, scores(cases, model), strict=True):
+        case, contradictions = without_contradictions(told)
         named = certain(case)
         order = [COMPONENTS[at] for at in np.argsort(-row, kind="stable") if row[at] >= LEAST]
         suspects = (
@@ -154,7 +167,7 @@ def diagnosed(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Dia
             )
             for component in order
         )
-        found.append(Diagnosis(tuple(suspects)))
+        found.append(Diagnosis(tuple(suspects), tuple(sorted(untellable(case))), contradictions))
     return tuple(found)
 
 

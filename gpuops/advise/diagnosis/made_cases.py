@@ -167,6 +167,7 @@ class _MadeCase:
         slow_link = self._worse(0.06, 0.45) if fault is Component.PCIE_LINK else np.zeros(STEPS)
         remote = self._worse(0.06, 0.3) if fault is Component.REMOTE_NUMA else np.zeros(STEPS)
         memory, paging = self._frame_buffer(wanted)
+        paged_cpu, paged_memory = 0.6 * paging, 0.5 * paging  # the guest moves what does not fit into its own memory
         # whatever the VM waits for beside the GPU leaves the GPU alone for so much of the time
         waiting = 1.0 - (1 - slow_link) * (1 - remote) * (1 - paging) * (1 - np.minimum(0.8, 0.8 * ready))
         waiting = 1.0 - (1 - waiting) * (1 - swapping) * (1 - np.clip((latency - 15) / 400, 0, 0.5))
@@ -186,7 +187,7 @@ class _MadeCase:
         mine = np.minimum(asked, np.maximum(1.0 - others, fair)) if cap == 1.0 else np.minimum(asked, cap)
         theirs = np.minimum(others, 1.0 - mine)
         total = mine + theirs
-        cpu = self._cpu(wanted, mine, remote, ready)
+        cpu = np.clip(self._cpu(wanted, mine, remote, ready) + paged_cpu, 0.0, 1.0 - np.minimum(ready, 0.9))
         gpu_clock = (
             self.gpu.mhz * np.where(total > 0.05, rng.uniform(0.95, 1.0, STEPS), rng.uniform(0.15, 0.6, STEPS)) * clock
         )
@@ -198,7 +199,8 @@ class _MadeCase:
         net = rng.lognormal(5.5, 1.2) * rng.lognormal(0, 0.6, STEPS) * (1 - np.clip(lost * 5, 0, 0.8))
         packets = net * 20 / 1.2
         disk = rng.lognormal(6, 1.2) * rng.lognormal(0, 0.7, STEPS) + 3000 * swapping
-        active = self.memory_mib * kb * np.clip(rng.uniform(0.1, 0.7) * rng.uniform(0.8, 1.2, STEPS), 0, 0.98)
+        active = rng.uniform(0.1, 0.7) * rng.uniform(0.8, 1.2, STEPS) + paged_memory
+        active = self.memory_mib * kb * np.clip(active, 0, 0.98)
         consumed = self.memory_mib * kb * np.clip(rng.uniform(0.5, 1.0) - balloon - swapped, 0.05, 1.0)
         host_use = np.clip(rng.uniform(0.15, 0.8) + 1.2 * np.where(fault is Component.CPU_READY, ready, 0), 0, 1)
         host_memory = np.clip(rng.uniform(0.3, 0.9) + (0.25 if fault is Component.MEMORY_RECLAIMED else 0), 0, 0.99)
@@ -282,13 +284,28 @@ class _MadeCase:
         return lost + self._worse(0.004, 0.12) if self.fault is Component.NETWORK else lost
 
     def _frame_buffer(self, wanted: Floats) -> tuple[Floats, Floats]:
-        """The share of the frame buffer that is in use, and how much the VM waits for pages of it."""
-        level = self.rng.uniform(0.15, 0.93)
-        used = np.clip(level * self.rng.uniform(0.97, 1.03, STEPS) * np.where(wanted > 0.02, 1.0, 0.9), 0, 0.955)
+        """Return the share of the frame buffer that is in use, and how much the VM waits for pages of it.
+
+        A full frame buffer alone is no fault: frameworks that preallocate (JAX takes 75 %, TensorFlow and vLLM nearly
+        all that is free) keep it full from their first second. A fault is one of two: the guest pages, which costs CPU
+        and memory of the guest while the GPU waits, or the application ends for want of memory and starts anew.
+        """
+        rng = self.rng
         if self.fault is not Component.FRAME_BUFFER:
-            return used, np.zeros(STEPS)
-        full = self.rng.uniform(0.965, 1.0, STEPS)
-        return np.where(self.on, full, used), self._worse(0.05, 0.5)
+            if rng.random() < 0.25:
+                return np.full(STEPS, rng.uniform(0.95, 0.995)), np.zeros(STEPS)
+            level = rng.uniform(0.15, 0.97)
+            used = level * rng.uniform(0.97, 1.03, STEPS) * np.where(wanted > 0.02, 1.0, 0.9)
+            return np.clip(used, 0, 0.995), np.zeros(STEPS)
+        before = rng.uniform(0.5, 0.93) * rng.uniform(0.97, 1.03, STEPS)
+        full = np.where(self.on, rng.uniform(0.965, 1.0, STEPS), np.clip(before, 0, 0.96))
+        if rng.random() < 0.6:
+            return full, np.clip(self._worse(0.08, 0.5) * rng.uniform(0.2, 1.8, STEPS), 0, 0.9)
+        ends = self.on & (rng.random(STEPS) < 0.1 + 0.3 * self.strength)
+        ends[int(rng.choice(np.flatnonzero(self.on)))] = True
+        return np.where(ends, full * rng.uniform(0.1, 0.6, STEPS), full), np.where(
+            ends, rng.uniform(0.5, 0.95, STEPS), 0
+        )
 
     def _errors(self) -> Floats:
         """The share of its time that the VM loses to errors: what ran on the GPU is ended and begun anew."""

@@ -30,7 +30,7 @@ LIMITS: Final = (
     ("use of an equal part", 1.06),
     ("frame buffer", 0.012),
     ("frame buffer", 0.93),
-    ("frame buffer", 0.955),
+    ("frame buffer", 0.85),
     ("ready", 0.03),
     ("ready", 0.05),
     ("ready", 0.1),
@@ -48,6 +48,10 @@ _SPELLS: Final = ("share", "longest", "use then")
 _HELD: Final = ("use of its part", "use of an equal part")
 """Channels that a scheduler holds at 1."""
 _RECLAIMED: Final = ("swapped", "ballooned")
+_FULL: Final = 0.9
+"""From this share on a frame buffer may be full: averages of five minutes hide short falls."""
+_FALL: Final = 0.85
+"""An application that ended leaves at most so much of what was in use."""
 _TOPS: Final = ("temperature", "power")
 """Channels that heat or a limit of power hold at their top."""
 
@@ -64,6 +68,17 @@ NAMES: Final = (
     "temperature: with GPU total",
     "power: with GPU total",
     "swapped: with disk latency",
+    *(
+        f"frame buffer: {what} while it is full"
+        for what in (
+            "falls",
+            "spread",
+            "use with CPU",
+            "use with active memory",
+            "CPU with active memory",
+            "CPU to GPU",
+        )
+    ),
 )
 """What each number is, and first the channel that it is of."""
 
@@ -85,6 +100,7 @@ def symptoms(of: Mapping[str, Floats], watts: Floats) -> list[float]:
         together(of["temperature"], total),
         together(watts, total),
         together(of["swapped"], of["disk latency"]),
+        *_crowded(of),
     ]
 
 
@@ -145,6 +161,27 @@ def together(one: Floats, other: Floats) -> float:
     first, second = one[both] - one[both].mean(), other[both] - other[both].mean()
     size = float(np.sqrt((first**2).sum() * (second**2).sum()))
     return float((first * second).sum()) / size if size > 1e-9 else 0.0
+
+
+def _crowded(of: Mapping[str, Floats]) -> list[float]:
+    """What tells a frame buffer that is too small from one that its framework filled at its start.
+
+    Too small: its guest pages, so that CPU and active memory rise while the GPU waits, or applications end, and it
+    falls. 0.98, 0.97, 0.3, 0.98: one fall in three steps after a full one.
+    """
+    memory, use = of["frame buffer"], of["gpu use"]
+    full = memory > _FULL
+    if full.sum() < _LEAST_STEPS:
+        return [UNKNOWN] * 2 + [0.0] * 3 + [1.0]
+    known = _known(memory)
+    after = known[1:][known[:-1] > _FULL]
+    falls = float((after < _FALL).mean()) if len(after) else 0.0
+    cpu, active = (np.where(full, of[channel], np.nan) for channel in ("CPU", "active"))
+    else_ = _known(of["CPU to GPU"][memory <= _FULL])
+    then = _known(of["CPU to GPU"][full])
+    ratio = float(np.median(then) / max(0.01, np.median(else_))) if min(len(then), len(else_)) > 2 else 1.0
+    pairs = [together(cpu, use), together(active, use), together(active, cpu)]
+    return [falls, float(known[known > _FULL].std()), *pairs, min(5.0, ratio)]
 
 
 def _sharing(of: Mapping[str, Floats], use: Floats, total: Floats) -> list[float]:

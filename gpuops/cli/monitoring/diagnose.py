@@ -43,8 +43,8 @@ def look(
 ) -> None:
     """Say which component slows VMs down, how probable it is, and by which numbers. Changes nothing in vCenter.
 
-    By what `gpuops observe` has measured, one bulk read, and the model that `gpuops diagnose train` made; without one
-    by the rules alone.
+    By what `gpuops observe` has measured, one bulk read, settings of hosts, and a model. It names the components that
+    cannot be told here, and what they need.
 
     \b
     Example:

@@ -16,12 +16,15 @@ from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store_reads import MeasurementReads
 from gpuops.model.measurements.case import OF_GPU, OF_HOST, OF_VM, CaseFacts, DiagnosisCase
 from gpuops.model.measurements.measurement import GPU_USE
+from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
+from gpuops.plan.hosts.scheduler.state import scheduler_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpuops.execute.measurements.packing import Values
     from gpuops.model.devices.catalog import Catalog
+    from gpuops.model.devices.scheduler import SchedulerPolicy
     from gpuops.model.vcenter.host import Host
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.vm import Vm
@@ -172,6 +175,7 @@ def _facts(
 ) -> CaseFacts:
     profile = catalog.profile(vm.profiles[0]) if len(vm.vgpus) == 1 else None
     width, clock = best.get(state.gpu.name, (None, None)) if state is not None else (None, None)
+    policy, branch = _scheduling(host, state, catalog)
     return CaseFacts(
         vcpus=vm.vcpus,
         memory_mib=vm.memory_mib,
@@ -182,15 +186,35 @@ def _facts(
         gpu_mib=state.gpu.memory_mib if state is not None else None,
         most_per_gpu=profile.max_per_gpu if profile is not None else None,
         sharers=len({tenant.vm for tenant in state.tenants}) if state is not None else None,
+        scheduler=policy,
         pcie_width=width,
         clock_mhz=clock,
-        remote_memory=_remote(vm, state),
+        remote_memory=_remote(vm, host, state),
+        host_driver=branch,
     )
 
 
-def _remote(vm: Vm, state: GpuState | None) -> float | None:
-    """Whether its memory is kept at another NUMA node than its GPU (numa.nodeAffinity); None = it is not said."""
-    said = (vm.extra_config or {}).get("numa.nodeAffinity", "")
-    if state is None or state.gpu.numa_node is None or not said.strip().isdecimal():
+def _scheduling(
+    host: Host | None, state: GpuState | None, catalog: Catalog
+) -> tuple[SchedulerPolicy | None, int | None]:
+    """Return the policy in force on the GPU and the branch of the vGPU manager; None = the host's settings lack it."""
+    if host is None or host.settings is None:
+        return None, None
+    scheduling = scheduler_of(host, catalog)
+    branch = scheduling.branch.number if scheduling.branch is not None else None
+    here = [gpu.effective for gpu in scheduling.gpus if state is not None and gpu.gpu.address == state.gpu.address]
+    in_force = here[0] if here else None
+    return (None if in_force is None or isinstance(in_force, Unread) else in_force.policy), branch
+
+
+def _remote(vm: Vm, host: Host | None, state: GpuState | None) -> float | None:
+    """Return the share of its memory at another NUMA node than its GPU; None = that is not known.
+
+    Known are a VM that is pinned to a node (numa.nodeAffinity), and every VM of a host with one node.
+    """
+    if host is not None and len(host.numa_nodes) == 1:
+        return 0.0
+    affinity = (vm.extra_config or {}).get("numa.nodeAffinity", "")
+    if state is None or state.gpu.numa_node is None or not affinity.strip().isdecimal():
         return None
-    return float(int(said) != state.gpu.numa_node)
+    return float(int(affinity) != state.gpu.numa_node)

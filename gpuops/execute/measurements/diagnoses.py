@@ -18,9 +18,11 @@ from typing import Any, Final
 import msgspec
 
 from gpuops.advise.diagnosis.answer import StoredDiagnosis, Suspect
+from gpuops.advise.diagnosis.corrections import SettledDiagnosis
 from gpuops.advise.diagnosis.model import Forest, read, written
 from gpuops.config.case_file import parse_case
 from gpuops.errors import StateDamaged, UsageError
+from gpuops.execute.measurements.shipped_model import shipped_model
 from gpuops.execute.state.state_dir import prepare_state_dir
 from gpuops.files.private_file import write_private
 from gpuops.model.measurements.case import DiagnosisCase, LabelledCase, plain
@@ -29,7 +31,7 @@ from gpuops.model.measurements.component import Component
 MOST_OPEN: Final = 500
 """So many diagnoses that nobody confirmed or corrected are kept, the newest."""
 _ID: Final = re.compile(r"d-[0-9a-f]{10}")
-_TRAIN: Final = "gpuops diagnose train makes a new one"
+_TRAIN: Final = "the one that comes with gpuops answers then, and gpuops diagnose train makes a new one"
 
 
 class _Suspected(
@@ -54,10 +56,12 @@ class _Said(msgspec.Struct, frozen=True, rename={"vcenter": "vcenter", "vm": "vm
     suspects: list[_Suspected]
 
 
-class _Kept(msgspec.Struct, frozen=True, rename={"found": "found", "of": "of"}):
+class _Kept(msgspec.Struct, frozen=True, rename={"found": "found", "of": "of", "named": "named"}):
     """A file of `diagnosis/cases` without its case, which is long."""
 
     found: list[Component] | None
+    named: Component | None = None
+    """What was named first when a person settled it; None = nothing was, or gpuops did not keep that yet."""
     of: _Said | None = None
     """None = it was made before gpuops kept that."""
 
@@ -70,10 +74,10 @@ class Diagnoses:
         self._folder = state_dir / "diagnosis"
         self._model = self._folder / "model.json"
 
-    def model(self) -> Forest | None:
-        """The model that stands; None = none was trained."""
+    def model(self) -> Forest:
+        """The model that was trained on this machine, or the one that comes with gpuops."""
         if not self._model.exists():
-            return None
+            return shipped_model()
         try:
             return read(json.loads(self._model.read_text(encoding="utf-8")))
         except (OSError, ValueError, RecursionError) as error:
@@ -90,7 +94,7 @@ class Diagnoses:
         told = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
         name = f"d-{hashlib.sha256(f'{vcenter} {told}'.encode()).hexdigest()[:10]}"
         path = self._path(name)
-        found = self._read(path)["found"] if path.exists() else None
+        before = self._read(path) if path.exists() else {}
         self._prepare()
         suspected = [
             _Suspected(suspect.component, suspect.probability, list(suspect.evidence), suspect.by_rule)
@@ -101,7 +105,8 @@ class Diagnoses:
             "said": [
                 each.component for each in suspects
             ],  # by the model of now: what is confirmed is what was read last
-            "found": found,
+            "found": before.get("found"),
+            "named": before.get("named"),
             "of": msgspec.to_builtins(said),
             "case": plain(LabelledCase(name, case, frozenset())),
         }
@@ -112,16 +117,7 @@ class Diagnoses:
     def newest(self, vcenter: str) -> dict[str, StoredDiagnosis]:
         """What was last said of each VM of that vCenter, by its managed object id."""
         found: dict[str, StoredDiagnosis] = {}
-        for path in self._paths():
-            try:
-                kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
-            except FileNotFoundError:
-                continue  # another run dropped it for newer ones
-            except (OSError, msgspec.MsgspecError) as error:
-                raise _damaged(path, error) from error
-            said = kept.of
-            if said is None or said.vcenter != vcenter:
-                continue
+        for path, kept, said in self._of_vcenter(vcenter):
             before = found.get(said.vm)
             if before is None or before.at < said.at:
                 suspects = tuple(
@@ -131,6 +127,25 @@ class Diagnoses:
                 settled = None if kept.found is None else tuple(kept.found)
                 found[said.vm] = StoredDiagnosis(path.stem, said.vm, said.at, suspects, settled)
         return found
+
+    def settled(self, vcenter: str) -> tuple[SettledDiagnosis, ...]:
+        """What people confirmed or corrected of VMs of that vCenter."""
+        return tuple(
+            SettledDiagnosis(said.vm, kept.named, kept.found[0])
+            for _, kept, said in self._of_vcenter(vcenter)
+            if kept.found and kept.named is not None
+        )
+
+    def _of_vcenter(self, vcenter: str) -> Iterator[tuple[Path, _Kept, _Said]]:
+        for path in self._paths():
+            try:
+                kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+            except FileNotFoundError:
+                continue  # another run dropped it for newer ones
+            except (OSError, msgspec.MsgspecError) as error:
+                raise _damaged(path, error) from error
+            if kept.of is not None and kept.of.vcenter == vcenter:
+                yield path, kept, kept.of
 
     def settle(self, name: str, found: Component | None) -> tuple[Component, ...]:
         """Notes what was at fault; None = what had been said. Raises UsageError for an id that there is not, and where
@@ -144,7 +159,8 @@ class Diagnoses:
             raise UsageError(
                 f"{name} said nothing that could be confirmed", hint=f"gpuops diagnose correct {name} COMPONENT"
             )
-        self._write(path, {**told, "found": list(components)})
+        named = told["named"] or next(iter(told["said"]), None)
+        self._write(path, {**told, "found": list(components), "named": named})
         return components
 
     def confirmed(self) -> tuple[LabelledCase, ...]:
@@ -183,7 +199,8 @@ class Diagnoses:
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return {"of": None} | {name: told[name] for name in ("said", "found", "case", *(told.keys() & {"of"}))}
+            optional = told.keys() & {"of", "named"}
+            return {"of": None, "named": None} | {name: told[name] for name in ("said", "found", "case", *optional)}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _damaged(path, error) from error
 

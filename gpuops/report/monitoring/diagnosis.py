@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from gpuops.advise.diagnosis.tellable import NEEDS
 from gpuops.model.measurements.component import WORDS, Component
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
@@ -55,22 +56,32 @@ def diagnosed_text(found: Diagnosed, inventory: Inventory) -> Shown:
 
 def _suspects(diagnosis: Diagnosis) -> Iterator[Text]:
     if not diagnosis.suspects:
-        yield Text("  no rule is certain; what counters show together, a model says")
+        yield Text("  no counter names a component by itself")
     for at, each in enumerate(diagnosis.suspects[:_MOST_SHOWN]):
         style = "" if each.component is Component.NONE else "yellow"
         yield Text(f"  {each.probability:>4.0%}  {WORDS[each.component]}{_by(each)}", style)
         if at == 0:
             yield Text(f"        {NEXT[each.component]}", "dim")
+    for note in diagnosis.contradictions:
+        yield Text(f"  counters contradict each other: {note}", "yellow")
+    for words, components in _needs(diagnosis).items():
+        names = ", ".join(WORDS[component] for component in components)
+        yield Text(f"  cannot be told here: {names}: needs {words}", "dim")
+
+
+def _needs(diagnosis: Diagnosis) -> dict[str, list[Component]]:
+    """By what is needed, the components that cannot be told without it."""
+    by_need: dict[str, list[Component]] = {}
+    for component in diagnosis.untellable:
+        by_need.setdefault(NEEDS[component].words, []).append(component)
+    return by_need
 
 
 def _by(suspect: Suspect) -> str:
     return f": {'; '.join(suspect.evidence)}" if suspect.evidence else ""
 
 
-def _notes(model: Forest | None) -> Iterator[str]:
-    if model is None:
-        yield "by the rules alone: there is no model; gpuops diagnose train makes one"
-        return
+def _notes(model: Forest) -> Iterator[str]:
     learned = f", {count(len(model.corrections), 'confirmed case')} among them" if model.corrections else ""
     yield f"by rules and by a model of {model.cases} cases{learned}; {model.right:.0%} right of made ones never seen"
 
@@ -89,11 +100,17 @@ def diagnosed_document(found: Diagnosed, inventory: Inventory) -> Document:
                 "host": vm.host,
                 "hours": vm.hours,
                 "suspects": [_suspect(each) for each in vm.diagnosis.suspects],
+                "cannot_be_told": _cannot_be_told(vm.diagnosis),
+                "contradictions": list(vm.diagnosis.contradictions),
             }
             for vm in found.vms
         ],
         "left_out": dict(found.left_out),
     }
+
+
+def _cannot_be_told(diagnosis: Diagnosis) -> Document:
+    return {component.value: NEEDS[component].words for component in diagnosis.untellable}
 
 
 def _suspect(suspect: Suspect) -> Document:
@@ -120,9 +137,7 @@ def stored_document(found: StoredDiagnosis, vm: Vm, inventory: Inventory) -> Doc
     }
 
 
-def _model(model: Forest | None) -> Document | None:
-    if model is None:
-        return None
+def _model(model: Forest) -> Document:
     return {"cases": model.cases, "confirmed": len(model.corrections), "right": model.right}
 
 
@@ -154,6 +169,7 @@ def cases_document(found: JudgedCases) -> Document:
                 "name": case.name,
                 "at_fault": sorted(each.value for each in case.at_fault),
                 "suspects": [_suspect(each) for each in told.suspects],
+                "cannot_be_told": _cannot_be_told(told),
             }
             for case, told in found.cases
         ],

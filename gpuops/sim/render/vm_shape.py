@@ -29,7 +29,7 @@ OWN: Final = frozenset({"name", "files", "uuid", "instance_uuid"})
 NOT_SHOWN: Final = frozenset(
     {"attributes", "folder", "pool", "host", "power", "boot_time", "guest_boots", "suspend_time", "clean_power_off"}
     | {"console_connections", "cpu_usage_mhz", "guest_memory_mib", "seats", "question", "snapshots", "current_snapshot"}
-    | {"guest_users", "past"}
+    | {"guest_users", "past", "slowed_by"}
 )
 _configured: Final = attrgetter(*(each.name for each in fields(VmState) if each.name not in OWN | NOT_SHOWN))
 

@@ -5,7 +5,8 @@ memory). The API reference has no page for the group `gpu`, which it counts amon
 what is not known to be provided is not there: a host as a whole has none. A VM has some for time-sliced vGPUs, none for
 MIG-backed ones. Percentages are in hundredths. A VM has no sample from before it was powered on, and uses a little
 less than its state says in four samples of five; one with a past was used, before the world began, while somebody of
-its office was there.
+its office was there. VMs use parts of a GPU that add up to what the GPU shows, whose power and temperature follow. A
+VM that is slowed down (`VmState.slowed_by`) shows the signs of that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from gpuops.sim.scenario.signs import Signs, signs_of
 from gpuops.sim.state.desktop_people import Office, People, people
 from gpuops.sim.state.vm_state import Power
 
@@ -29,7 +31,7 @@ SAMPLE_MS: Final = 20_000
 IDLE_C: Final = 34
 IDLE_W: Final = 30
 BUSY_SHARE: Final = 60
-"""Percent of its slice that a vGPU of a busy VM uses."""
+"""Percent of its part of the GPU that a vGPU of a busy VM uses."""
 AT_WORK_MHZ: Final = 1400
 """What the guest of somebody at work uses."""
 BUSY_MHZ: Final = 500
@@ -39,7 +41,7 @@ BUSY_MHZ: Final = 500
 def measure(entity: Any, moment: datetime) -> Values:
     """The counters of an entity: hosts and VMs that are on have some."""
     if entity.wsdl_name == "HostSystem":
-        return _host(entity)
+        return _host(entity, moment)
     if entity.wsdl_name == "VirtualMachine" and entity.state.power is Power.ON:
         return _vm(entity, moment)
     return {}
@@ -47,27 +49,42 @@ def measure(entity: Any, moment: datetime) -> Values:
 
 def _vm(vm: VmEntity, moment: datetime) -> Values:
     state = vm.state
-    if vm.host().state.connection != "connected" or (state.boot_time is not None and moment <= state.boot_time):
+    if not _is_measured(vm, moment):
         return {}
-    capacity_mhz = state.cpus * vm.host().state.model.cpu_mhz
+    signs = signs_of(state, moment)
+    model = vm.host().state.model
+    capacity_mhz = state.cpus * model.cpu_mhz
     uses_mhz = _uses_mhz(state, moment)
-    used_mhz = uses_mhz * _activity_percent(state.name, moment) // 100
+    used_mhz = uses_mhz * _activity_percent(state.name, moment) // 100 + int(signs.more_cpu * capacity_mhz)
     usage = 10_000 * used_mhz // capacity_mhz
     uptime_s = int((moment - state.boot_time).total_seconds()) if state.boot_time else 0
+    memory_kib = state.memory_mib << 10
+    network = used_mhz // 20
     return {
         ("cpu.usage.average", ""): usage,
         ("cpu.usagemhz.average", ""): used_mhz,
         ("cpu.idle.summation", ""): state.cpus * SAMPLE_MS * (10_000 - usage) // 10_000,
-        ("cpu.ready.summation", ""): 0,
+        ("cpu.ready.summation", ""): int(signs.ready * state.cpus * SAMPLE_MS),
         ("mem.usage.average", ""): 10_000 * state.guest_memory_mib // state.memory_mib,
-        ("mem.active.average", ""): state.guest_memory_mib << 10,
+        ("mem.active.average", ""): (state.guest_memory_mib << 10) + int(signs.more_memory * memory_kib),
         ("mem.consumed.average", ""): (state.reserved_mib or state.guest_memory_mib) << 10,
+        ("mem.vmmemctl.average", ""): int(signs.ballooned * memory_kib),
+        ("mem.swapped.average", ""): int(signs.swapped * memory_kib),
         ("disk.usage.average", ""): used_mhz // 10,
-        ("disk.maxTotalLatency.latest", ""): 1 + used_mhz // 1000,
-        ("net.usage.average", ""): used_mhz // 20,
+        ("disk.maxTotalLatency.latest", ""): 1 + used_mhz // 1000 + int(signs.latency_ms),
+        ("net.usage.average", ""): network,
+        ("net.droppedRx.summation", ""): int(signs.lost * (network + 100) * 17),
+        ("net.droppedTx.summation", ""): 0,
         ("sys.uptime.latest", ""): max(0, uptime_s),
-        **_vgpus(state, uses_mhz),
+        **_vgpus(vm, signs, moment),
     }
+
+
+def _is_measured(vm: VmEntity, moment: datetime) -> bool:
+    """Whether there is a sample of that moment: it is on, its host is connected, and it had been started."""
+    state = vm.state
+    started = state.boot_time is None or moment > state.boot_time
+    return state.power is Power.ON and vm.host().state.connection == "connected" and started
 
 
 def _uses_mhz(state: VmState, moment: datetime) -> int:
@@ -91,21 +108,47 @@ def _activity_percent(name: str, moment: datetime) -> int:
     return 100 if (sample + seed) % 5 == 0 else 100 - (sample * 2_654_435_761 + seed >> 8) % 16
 
 
-def _vgpus(state: VmState, uses_mhz: int) -> dict[tuple[str, str], int]:
-    """What a VM's time-sliced vGPUs use; of MIG-backed ones nothing is told (VMware KB 319982)."""
+def _vgpus(vm: VmEntity, signs: Signs, moment: datetime) -> dict[tuple[str, str], int]:
+    """What a VM's time-sliced vGPUs use; of MIG-backed ones there is nothing (VMware KB 319982)."""
+    state = vm.state
     if not state.seats or any(seat.type.instance is not None for seat in state.seats):
         return {}
-    busy = uses_mhz > BUSY_MHZ
+    busy = _uses_mhz(state, moment) > BUSY_MHZ
+    host = vm.host()
+    uses = [_uses_of(host, pci_id, moment).get(vm.moid, 0.0) for pci_id in {seat.pci_id for seat in state.seats}]
     kib = sum(seat.type.framebuffer_mib << 10 for seat in state.seats)
+    used_kib = kib * 3 // 4 if busy else kib // 10
     return {
-        ("gpu.utilization.average", ""): 100 * BUSY_SHARE if busy else 0,
-        ("gpu.mem.used.average", ""): kib * 3 // 4 if busy else kib // 10,
+        ("gpu.utilization.average", ""): round(100 * sum(uses) / len(uses)),
+        ("gpu.mem.used.average", ""): used_kib if signs.frame_buffer is None else int(signs.frame_buffer * kib),
         ("gpu.encode.utilization.latest", ""): 100 * state.console_connections,
         ("gpu.decode.utilization.latest", ""): 0,
     }
 
 
-def _host(host: HostEntity) -> Values:
+def _uses_of(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float]:
+    """What each VM uses of a GPU, in percent of the GPU, by managed object id; they add up to what the GPU shows."""
+    gpu = next((gpu for gpu in host.state.gpus if gpu.pci_id == pci_id), None)
+    uses: dict[str, float] = {}
+    pressed: dict[str, float] = {}
+    for vm in host.running_vms():
+        part_mib = sum(seat.type.framebuffer_mib for seat in vm.state.seats if seat.pci_id == pci_id)
+        if gpu is None or not part_mib or not _is_measured(vm, moment):
+            continue
+        part = part_mib / gpu.board.framebuffer_mib
+        signs = signs_of(vm.state, moment)
+        uses[vm.moid] = BUSY_SHARE * part if _uses_mhz(vm.state, moment) > BUSY_MHZ else 0.0
+        if signs.gpu_part is not None:
+            uses[vm.moid] = 100 * part * signs.gpu_part
+        if signs.others_press:
+            pressed[vm.moid] = uses[vm.moid]
+    others = sorted(uses.keys() - pressed.keys())
+    if pressed and others:  # one of the others takes all that is left of the GPU
+        uses[others[0]] += 100 - sum(uses.values())
+    return uses
+
+
+def _host(host: HostEntity, moment: datetime) -> Values:
     if host.state.connection != "connected":
         return {}
     running = [vm.state for vm in host.running_vms()]
@@ -119,26 +162,25 @@ def _host(host: HostEntity) -> Values:
         ("mem.consumed.average", ""): used_mib << 10,
         ("power.power.average", ""): 350 + mhz // 100,
     }
-    busy = {vm.moid for vm in host.running_vms() if vm.state.cpu_usage_mhz > BUSY_MHZ}
     numbered = "gpu-counter-instances" in host.world.deviations  # assumption: gpu-counter-instances
     for number, gpu in enumerate(host.state.gpus):
         if gpu.listed:
             instance = f"gpu-{number}" if numbered else gpu.pci_id
-            values.update(_gpu(gpu, instance, [seat for seat in host.seats() if seat.pci_id == gpu.pci_id], busy))
+            seats = [seat for seat in host.seats() if seat.pci_id == gpu.pci_id]
+            values.update(_gpu(gpu, instance, seats, sum(_uses_of(host, gpu.pci_id, moment).values())))
     return values
 
 
-def _gpu(gpu: HostGpu, instance: str, seats: list[RunningVgpu], busy: set[str]) -> dict[tuple[str, str], int]:
+def _gpu(gpu: HostGpu, instance: str, seats: list[RunningVgpu], percent: float) -> dict[tuple[str, str], int]:
+    """What a GPU shows that is used to so many percent: its power follows its use, its temperature its power."""
     total_kib = gpu.board.framebuffer_mib << 10
     used_kib = sum(seat.type.framebuffer_mib << 10 for seat in seats)
-    percent = sum(
-        BUSY_SHARE * seat.type.framebuffer_mib // gpu.board.framebuffer_mib for seat in seats if seat.vm in busy
-    )
+    more_w = round(2 * percent)
     return {
-        ("gpu.utilization.average", instance): 100 * percent,
+        ("gpu.utilization.average", instance): round(100 * percent),
         ("gpu.mem.used.average", instance): used_kib,
         ("gpu.mem.usage.average", instance): 10_000 * used_kib // total_kib,
         ("gpu.mem.total.latest", instance): total_kib,
-        ("gpu.temperature.average", instance): IDLE_C + percent // 2,
-        ("gpu.power.used.latest", instance): IDLE_W + 2 * percent,
+        ("gpu.temperature.average", instance): IDLE_C + more_w // 4,
+        ("gpu.power.used.latest", instance): IDLE_W + more_w,
     }

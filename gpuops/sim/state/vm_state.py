@@ -9,6 +9,7 @@ from enum import StrEnum
 from itertools import chain, count
 from typing import Final
 
+from gpuops.model.measurements.component import Component
 from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.gpu_admission import RunningVgpu
 from gpuops.sim.state.hardware import NO_HARDWARE, Hardware, NetworkCard
@@ -274,6 +275,8 @@ class VmState:
     past: PastUse | None = None
     """How it was used before the world began; None = as it is."""
     guest_memory_mib: int = 0
+    slowed_by: Component | None = None
+    """The component that slows it down, which its counters show; None = nothing does."""
     seats: tuple[RunningVgpu, ...] = ()
     """Its running vGPUs, in device order."""
     held: tuple[tuple[int, str], ...] = ()

@@ -16,8 +16,8 @@ from gpuops.model.measurements.case import SERIES, LabelledCase
 from gpuops.model.measurements.component import FAULTS, Component
 from tests.bench.advice.diagnosis_fleets import FLEETS, fleet_cases
 
-TRAINING = "4428b67bf219ce961b9b79dc7b0d2ac398c8ba72371b952e701f3d19d2f3e882"
-FLEETS_FOR_TESTS = "65450ce866e37596a2f09e7fd4de4230159de482f8b435142de74b8cc5253012"
+TRAINING = "515735130333a19535992a6fb1960b2e4fc94b5a9bebbaaa785cabd744cd3e8c"
+FLEETS_FOR_TESTS = "86f49afaeb3b68ea94add406c759fac7183dec8648c004345919d11d0f74fdb4"
 
 
 def digest(cases: Iterable[LabelledCase]) -> str:

@@ -23,7 +23,7 @@ from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest
 from gpuops.model.measurements.case import LabelledCase
 from gpuops.model.measurements.component import FAULTS
-from tests.bench.advice import diagnosis_thresholds
+from tests.bench.advice import diagnosis_thresholds, diagnosis_ways
 from tests.bench.advice.diagnosis_fleets import FLEETS, fleet_cases
 from tests.bench.verdict import Figure, Result
 
@@ -63,6 +63,7 @@ def run() -> Iterator[Result]:
             Figure("each prediction", each_ms, "ms"),
         ),
     )
+    yield from diagnosis_ways.results(model, 1, OF_A_FLEET)
     yield Result("diagnosis: customary models on the same data", tuple(_customary(*learned, cases)))
     yield Result("diagnosis: by how much it learns from", tuple(_curves(made, cases)))
     yield Result("diagnosis: corrections", tuple(_corrections(learned, fleets[NEW_FLEET])))

@@ -8,6 +8,7 @@ at once. Values are kept as the store keeps them: five significant bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -50,12 +51,24 @@ _NEVER_TOGETHER: Final = (
 )
 
 
-def fleet_cases(fleet: str, seed: int, count: int) -> Iterator[LabelledCase]:
-    """So many cases of a fleet: a third without a fault, a fifth with two; the same for the same seed."""
+class Way(StrEnum):
+    """How gpuops is run: what it can know of a VM. Labels and counters of a case are the same for each way."""
+
+    VCENTER = "vCenter alone"
+    NVIDIA_SMI = "vCenter and the hosts' nvidia-smi"
+    GUESTS = "vCenter and answers of guests"
+    """Their driver and their licence."""
+
+
+def fleet_cases(fleet: str, seed: int, count: int, way: Way | None = None) -> Iterator[LabelledCase]:
+    """So many cases of a fleet: a third without a fault, a fifth with two; the same for the same seed.
+
+    `way`: as gpuops would know them; None = some hosts are asked, and some facts are known.
+    """
     kind = sorted(FLEETS).index(fleet)
     for number in range(count):
         rng = np.random.default_rng((97, kind, seed, number))
-        yield _case(rng, FLEETS[fleet], _faults(rng), f"{fleet}-{seed}-{number}")
+        yield _case(rng, FLEETS[fleet], _faults(rng), f"{fleet}-{seed}-{number}", way)
 
 
 def _faults(rng: np.random.Generator) -> frozenset[Component]:
@@ -106,7 +119,9 @@ def _load(rng: np.random.Generator, kind: str, count: int) -> Floats:
     return np.clip(rng.uniform(0.1, 0.5) * day * np.exp(0.35 * _smooth(rng, count, 0.9)), 0, 1)
 
 
-def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Component], name: str) -> LabelledCase:
+def _case(
+    rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Component], name: str, way: Way | None
+) -> LabelledCase:
     steps = int(rng.choice((24, 36, 72, 144, 288), p=(0.15, 0.25, 0.3, 0.2, 0.1)))
     count = steps * SAMPLES
     mib, limit_w, mhz, lanes = GPUS[str(rng.choice(fleet["gpus"]))]
@@ -147,14 +162,14 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
     if faults & {Component.LICENCE, Component.PCIE_LINK, Component.DRIVER, Component.NOISY_NEIGHBOUR, Component.ECC}:
         asks = np.maximum(asks, np.clip(0.3 + 0.08 * _smooth(rng, count, 0.6), 0, 1))
     if Component.SCHEDULER in faults:
-        asks = np.maximum(asks, np.minimum(1.0, given * (1.1 + 2.5 * strong[Component.SCHEDULER])))
+        asks = np.maximum(asks, np.minimum(1.0, given * (1.17 + 2.5 * strong[Component.SCHEDULER])))
     elif policy is not SchedulerPolicy.BEST_EFFORT:
         asks = np.minimum(asks, given * 0.92)
     theirs = np.zeros(count)
     for _ in range(sharers - 1):
         theirs = theirs + rng.uniform(0.1, 1.0) / sharers * _load(rng, fleet["load"], count)
     if Component.NOISY_NEIGHBOUR in faults:
-        press = 1 - asks + 0.08 + 0.8 * strong[Component.NOISY_NEIGHBOUR] * rng.uniform(0.7, 1.3, count)
+        press = 1 - asks + 0.11 + 0.65 * strong[Component.NOISY_NEIGHBOUR] * rng.uniform(0.7, 1.3, count)
         theirs = np.where(when, np.maximum(theirs, press), np.minimum(theirs, 1 - asks))
     elif policy is SchedulerPolicy.BEST_EFFORT:
         theirs = np.minimum(theirs, np.maximum(0, 0.99 - asks))
@@ -162,8 +177,8 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
         theirs = np.minimum(theirs, (sharers - 1) / sharers)
 
     # what holds it up beside the GPU
-    ready = np.abs(0.012 * _smooth(rng, count, 0.5)) * rng.uniform(0.3, 2.0) + extent(Component.CPU_READY, 0.05, 0.3)
-    swap_wait = extent(Component.MEMORY_RECLAIMED, 0.05, 0.35)
+    ready = np.abs(0.012 * _smooth(rng, count, 0.5)) * rng.uniform(0.3, 2.0) + extent(Component.CPU_READY, 0.055, 0.27)
+    swap_wait = extent(Component.MEMORY_RECLAIMED, 0.07, 0.37)
     swapped: Floats = rng.uniform(0.003, 0.12) * (rng.random() < 0.18) * np.ones(count)
     ballooned: Floats = rng.uniform(0.003, 0.06) * (rng.random() < 0.1) * np.ones(count)
     if Component.MEMORY_RECLAIMED in faults:
@@ -177,18 +192,27 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
     lost = (
         extent(Component.NETWORK, 0.005, 0.1) + 0.003 * (rng.random(count) < 0.02) + 0.015 * np.maximum(0, ready - 0.12)
     )
-    narrow = extent(Component.PCIE_LINK, 0.06, 0.4)
-    far = extent(Component.REMOTE_NUMA, 0.06, 0.28)
-    paging = extent(Component.FRAME_BUFFER, 0.05, 0.4)
+    narrow = extent(Component.PCIE_LINK, 0.09, 0.38)
+    far = extent(Component.REMOTE_NUMA, 0.075, 0.31)
+    evicts, dies = np.zeros(count), np.zeros(count, bool)
+    if Component.FRAME_BUFFER in faults:
+        if (
+            rng.random() < 0.55
+        ):  # allocations that do not fit are moved to the guest's memory, and back when they are used
+            moves = np.clip(1 + 0.8 * _smooth(rng, count, 0.85), 0, 2.5)
+            evicts = np.clip(extent(Component.FRAME_BUFFER, 0.1, 0.36) * moves, 0, 0.85)
+        else:  # an allocation fails, the program ends, and somebody starts it again minutes later
+            dies = when & _spells(rng, count, 0.06 + 0.2 * strong[Component.FRAME_BUFFER], 11)
+            dies[int(rng.choice(np.flatnonzero(when))) :][:11] = True
     hits = np.zeros(count, bool)
     if Component.ECC in faults:
         hits = when & (rng.random(count) < (0.15 + 3 * strong[Component.ECC]) / SAMPLES / 4)
         hits[rng.choice(np.flatnonzero(when))] = True
     down = np.convolve(hits, np.ones(SAMPLES), "full")[:count] > 0
-    clock = 1 - np.minimum(0.7, extent(Component.THROTTLING, 0.08, 0.45))
-    if Component.THROTTLING not in faults and rng.random() < 0.12:
-        clock = clock * rng.uniform(0.8, 0.96)  # locked by an administrator
-    speed = (1 - narrow) * (1 - far) * (1 - paging) * (1 - swap_wait) * (1 - np.minimum(0.7, 0.9 * ready))
+    clock = 1 - np.minimum(0.7, extent(Component.THROTTLING, 0.11, 0.52))
+    if Component.THROTTLING not in faults and rng.random() < 0.09:
+        clock = clock * rng.uniform(0.75, 0.93)  # locked by an administrator
+    speed = (1 - narrow) * (1 - far) * (1 - evicts) * ~dies * (1 - swap_wait) * (1 - np.minimum(0.7, 0.9 * ready))
     speed = speed * (1 - np.clip(3 * lost, 0, 0.5)) * (1 - np.clip((latency - 20) / 500, 0, 0.45)) * ~down
     tries = np.minimum(1, asks * speed / clock)
     if Component.LICENCE in faults:
@@ -210,11 +234,15 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
     needs = mine if Component.DRIVER not in faults else asks
     works = rng.uniform(0.02, 0.2) + rng.uniform(0.05, 0.7) * needs * (1 + 1.4 * far)
     if Component.DRIVER in faults:
-        works = works + when * (0.3 + 0.4 * strong[Component.DRIVER])
+        works = works + when * (0.26 + 0.43 * strong[Component.DRIVER])
+    works = works + 0.45 * evicts
     works = np.clip(works * np.exp(0.1 * _smooth(rng, count, 0.4)), 0.01, 1 - np.minimum(ready, 0.8))
-    filled = np.clip(rng.uniform(0.2, 0.92) * (1 + 0.02 * _smooth(rng, count, 0.95)), 0.02, 0.955)
+    filled = np.clip(rng.uniform(0.2, 0.96) * (1 + 0.02 * _smooth(rng, count, 0.95)), 0.02, 0.997)
+    if fleet["load"] in ("epochs", "requests", "any") and rng.random() < 0.4:
+        filled = np.full(count, rng.uniform(0.95, 0.995))  # its framework takes nearly all at its start
     if Component.FRAME_BUFFER in faults:
-        filled = np.where(when, rng.uniform(0.97, 1.0), filled)
+        crowded = np.clip(rng.uniform(0.975, 0.99) + 0.006 * _smooth(rng, count, 0.6), 0, 1)
+        filled = np.where(when, np.where(dies, 0.25, crowded), np.minimum(filled, 0.94))
     if Component.DRIVER in faults:
         filled = np.where(when, 0.003, filled)
     by_heat = Component.THROTTLING in faults and rng.random() < 0.5
@@ -242,7 +270,8 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
     fine = {
         "vm:cpu.usagemhz.average": works * vcpus * core_mhz,
         "vm:cpu.ready.summation": ready * vcpus * 20_000,
-        "vm:mem.active.average": kb * np.clip(rng.uniform(0.05, 0.8) * (1 + 0.1 * _smooth(rng, count, 0.9)), 0.01, 1),
+        "vm:mem.active.average": kb
+        * np.clip(rng.uniform(0.05, 0.8) * (1 + 0.1 * _smooth(rng, count, 0.9)) + 0.35 * evicts, 0.01, 1),
         "vm:mem.consumed.average": kb * np.clip(rng.uniform(0.6, 1) - swapped - ballooned, 0.05, 1),
         "vm:mem.vmmemctl.average": kb * ballooned,
         "vm:mem.swapped.average": kb * swapped,
@@ -284,6 +313,11 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
     if rng.random() < 0.28:
         remote = None
     told_drivers, told_scheduler = rng.random() < 0.55, rng.random() < 0.4
+    limit_known = rng.random() < 0.6
+    guest_known = told_drivers
+    if way is not None:  # a host's settings have both, unless it refuses them; a vGPU's limit of power has nobody
+        told_scheduler = told_drivers = rng.random() < 0.93
+        limit_known, guest_known = False, way is Way.GUESTS
     facts = CaseFacts(
         vcpus=vcpus,
         memory_mib=gib * 1024,
@@ -297,17 +331,19 @@ def _case(rng: np.random.Generator, fleet: dict[str, Any], faults: frozenset[Com
         scheduler=policy if told_scheduler else None,
         pcie_width=lanes,
         clock_mhz=mhz,
-        power_limit_w=limit_w if rng.random() < 0.6 else None,
+        power_limit_w=limit_w if limit_known else None,
         remote_memory=remote,
         host_driver=host_driver if told_drivers else None,
-        guest_driver=guest_driver if told_drivers else None,
+        guest_driver=guest_driver if guest_known else None,
     )
-    return LabelledCase(name, DiagnosisCase(300, _as_stored(rng, fine, steps), facts), faults)
+    return LabelledCase(name, DiagnosisCase(300, _as_stored(rng, fine, steps, way), facts), faults)
 
 
-def _as_stored(rng: np.random.Generator, fine: dict[str, Floats], steps: int) -> dict[str, Floats]:
+def _as_stored(rng: np.random.Generator, fine: dict[str, Floats], steps: int, way: Way | None) -> dict[str, Floats]:
     """Averages of five minutes; nvidia-smi is one sample in twenty minutes; gaps, and counters that are not kept."""
     asks_hosts, first = rng.random() < 0.76, int(rng.integers(4))
+    if way is not None:
+        asks_hosts = way is Way.NVIDIA_SMI
     there = np.ones(steps, bool)
     if rng.random() < 0.4:  # nobody observed for a while
         begin = int(rng.integers(steps))
@@ -317,7 +353,7 @@ def _as_stored(rng: np.random.Generator, fine: dict[str, Floats], steps: int) ->
     for name, values in fine.items():
         whole = values.reshape(steps, SAMPLES)
         if ":smi." in name:
-            if not asks_hosts:
+            if not asks_hosts and not (way is Way.GUESTS and name == "vm:smi.vgpu.licensed.latest"):
                 continue
             kept = there & ((np.arange(steps) + first) % 4 == 0)
             value = whole[:, 7]

@@ -1,0 +1,49 @@
+"""Counters that contradict each other are unknown: by one of them at least the model would be misled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuops.model.measurements.case import DiagnosisCase
+from gpuops.model.measurements.measurement import GPU_USE
+
+TOLERANCE: Final = 1_000
+"""A tenth of a GPU in hundredths of a percent: counters of a VM and of its GPU are sampled at other moments."""
+MOST_STEPS: Final = 0.25
+"""In so large a share of the steps may counters contradict each other by chance: a window of a sample less."""
+_WHOLE: Final = 10_000
+_VM, _GPU, _OTHERS = (f"{of}:{GPU_USE}" for of in ("vm", "gpu", "neighbours"))
+
+
+def without_contradictions(case: DiagnosisCase) -> tuple[DiagnosisCase, tuple[str, ...]]:
+    """Return the case without series that contradict each other, and what was left out of it, in words.
+
+    A VM that uses 60 % of a GPU whose own use is 0 %: neither is believed, nor is what its neighbours use. Where VMs
+    together use more than there is, what its neighbours use is unknown.
+    """
+    series = dict(case.series)
+    vm, gpu, others = (series.get(name) for name in (_VM, _GPU, _OTHERS))
+    notes = []
+    if vm is not None and gpu is not None and _contradict(vm, gpu):
+        notes.append(
+            f"the VM uses {_mean(vm)} of a GPU whose own counter shows {_mean(gpu)}: the use of both is unknown"
+        )
+        for name in (_VM, _GPU, _OTHERS):
+            series.pop(name, None)
+    elif vm is not None and others is not None and _contradict(vm + others, np.full(len(vm), float(_WHOLE))):
+        notes.append(f"the VMs on its GPU together use {_mean(vm + others)} of it: what its neighbours use is unknown")
+        del series[_OTHERS]
+    return (replace(case, series=series), tuple(notes)) if notes else (case, ())
+
+
+def _contradict(part: NDArray[np.float64], whole: NDArray[np.float64]) -> bool:
+    known = ~(np.isnan(part) | np.isnan(whole))
+    return bool(known.any() and (part[known] > whole[known] + TOLERANCE).mean() > MOST_STEPS)
+
+
+def _mean(values: NDArray[np.float64]) -> str:
+    return f"{np.nanmean(values) / _WHOLE:.0%}"

@@ -1,0 +1,78 @@
+"""How much `gpuops diagnose` has right in each way of running it: by vCenter alone, with nvidia-smi, with guests.
+
+A component that `tellable.NEEDS` makes tellable in that way counts as missed where it is not named, also where
+the answer is that it cannot be told of this VM. A case of which all components are beyond the table is left out: the
+answer names what is needed. Among those that are left out, a fault that is named first is counted by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuops.advise.diagnosis.answer import scores
+from gpuops.advise.diagnosis.judging import components_right, false_alarms
+from gpuops.advise.diagnosis.model import Forest
+from gpuops.advise.diagnosis.tellable import CounterSource, tellable_by, untellable
+from gpuops.model.measurements.case import LabelledCase
+from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
+from tests.bench.advice.diagnosis_fleets import FLEETS, Way, fleet_cases
+from tests.bench.verdict import Figure, Result
+
+SOURCES: Final = {
+    Way.VCENTER: (CounterSource.VCENTER,),
+    Way.NVIDIA_SMI: (CounterSource.VCENTER, CounterSource.NVIDIA_SMI),
+    Way.GUESTS: (CounterSource.VCENTER, CounterSource.GUEST),
+}
+AIMED_AT: Final = {Way.VCENTER: 85, Way.NVIDIA_SMI: 91, Way.GUESTS: 85}
+LEAST_RECALL: Final = 80
+MOST_FALSE_ALARMS: Final = 5.0
+PREALLOCATED: Final = 0.94
+
+
+def results(model: Forest, seed: int, of_a_fleet: int) -> Iterator[Result]:
+    for way in Way:
+        cases = [case for fleet in FLEETS for case in fleet_cases(fleet, seed, of_a_fleet, way)]
+        yield Result(f"diagnosis: {way.value}", tuple(_figures(model, way, cases)))
+
+
+def _figures(model: Forest, way: Way, cases: Sequence[LabelledCase]) -> Iterator[Figure]:
+    tellable = tellable_by(*SOURCES[way])
+    rows = scores([case.case for case in cases], model)
+    meant = [case.at_fault & tellable for case in cases]
+    judged = [at for at, case in enumerate(cases) if meant[at] or not case.at_fault]
+    hidden = [at for at, case in enumerate(cases) if case.at_fault and not meant[at]]
+    right = 100 * components_right(rows[judged], [meant[at] for at in judged])
+    yield Figure(f"of what is tellable right, {AIMED_AT[way]} % are aimed at", right, "%")
+    healthy = [at for at, case in enumerate(cases) if not case.at_fault]
+    alarms = 100 * false_alarms(rows[healthy], [frozenset()] * len(healthy))
+    yield Figure("a fault first where nothing is at fault", alarms, "%", MOST_FALSE_ALARMS)
+    full = [at for at in healthy if _preallocated(cases[at])]
+    yield Figure(
+        "... of VMs whose framework fills the frame buffer", 100 * false_alarms(rows[full], [()] * len(full)), "%"
+    )
+    if hidden:
+        yield Figure("a fault first where none is tellable", 100 * false_alarms(rows[hidden], [()] * len(hidden)), "%")
+    for fault in FAULTS:
+        cannot = 100 * sum(fault in untellable(case.case) for case in cases) / len(cases)
+        if fault in tellable:
+            yield Figure(f"{fault.value}: recall, {LEAST_RECALL} % are aimed at", _recall(rows, meant, fault), "%")
+        yield Figure(f"{fault.value}: cannot be told", cannot, "% of the VMs")
+
+
+def _recall(rows: NDArray[np.float64], meant: Sequence[frozenset[Component]], fault: Component) -> float:
+    """The share of its cases in which it is among as many most probable components as are at fault, in percent."""
+    named = [
+        COMPONENTS.index(fault) in np.argsort(-row, kind="stable")[: len(components)]
+        for row, components in zip(rows, meant, strict=True)
+        if fault in components
+    ]
+    return 100 * sum(named) / max(1, len(named))
+
+
+def _preallocated(case: LabelledCase) -> bool:
+    used, mib = case.case.series.get("vm:gpu.mem.used.average"), case.case.facts.vgpu_mib
+    return used is not None and mib is not None and float(np.nanmedian(used)) > PREALLOCATED * mib * 1024

@@ -1,0 +1,125 @@
+"""`observe --once; diagnose` on simulated scenarios: nothing healthy is accused, what slows a VM down is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gpuops.execute.state.state_dir import default_state_dir
+from gpuops.model.measurements.component import Component
+from gpuops.sim.server import SimServer, start
+from tests.cli.conftest import Lab, lab_on
+
+WITH_VGPUS: Final = (
+    "lab",
+    "vdi",
+    "scattered",
+    "training",
+    "stacks",
+    "accelerators",
+    "supervisor",
+    "fleet:hosts=20,vms=80",
+)
+FAULTS: Final = {
+    "vdi-091": Component.CPU_READY,
+    "vdi-002": Component.MEMORY_RECLAIMED,
+    "vdi-003": Component.DATASTORE,
+    "vdi-004": Component.NETWORK,
+    "vdi-093": Component.FRAME_BUFFER,
+    "vdi-034": Component.NOISY_NEIGHBOUR,
+    "vdi-095": Component.SCHEDULER,
+    "vdi-006": Component.REMOTE_NUMA,
+    "vdi-007": Component.DRIVER,
+    "vdi-010": Component.CPU_READY,
+}
+"""What is put into each VM: ten faults, each that vCenter's counters show, CPU ready in two."""
+AT_WORK_MHZ: Final = 1400
+
+
+@contextmanager
+def observed(scenario: str, tmp_path: Path, home: Path, faults: Mapping[str, Component]) -> Iterator[Lab]:
+    with start(scenario, clock="stepped") as server:
+        put_in(server, faults)
+        with lab_on(server, tmp_path, home) as lab:
+            done = lab.run("observe", "--once")
+            assert done.exit_code == 0, done.output
+            yield lab
+
+
+def put_in(server: SimServer, faults: Mapping[str, Component]) -> None:
+    with server.world.lock:
+        for vm in server.world.by_type("VirtualMachine"):
+            component = faults.get(vm.state.name)
+            if component is None:
+                continue
+            vm.state.slowed_by = component
+            vm.state.past = None
+            vm.state.cpu_usage_mhz = AT_WORK_MHZ
+            [seat] = vm.state.seats
+            host = vm.host().state
+            if component is Component.REMOTE_NUMA:
+                node = next(gpu.numa_node for gpu in host.gpus if gpu.pci_id == seat.pci_id)
+                vm.state.extra_config = (*vm.state.extra_config, ("numa.nodeAffinity", str(1 - (node or 0))))
+            if component is Component.SCHEDULER:  # fixed share, of the host
+                host.module_options = host.loaded_module_options = "NVreg_RegistryDwords=RmPVMRL=0x11"
+
+
+def beside_the_noisy_one(server: SimServer) -> set[str]:
+    """The VMs on the GPU of the VM that has a noisy neighbour."""
+    vms = [vm for vm in server.world.by_type("VirtualMachine") if vm.state.seats]
+    full = {(vm.state.host, vm.state.seats[0].pci_id) for vm in vms if FAULTS.get(vm.state.name) == "noisy-neighbour"}
+    return {vm.state.name for vm in vms if (vm.state.host, vm.state.seats[0].pci_id) in full}
+
+
+def diagnosed(lab: Lab) -> dict[str, dict[str, Any]]:
+    done = lab.run("diagnose", "-o", "json")
+    if done.exit_code == 2:
+        assert "no VM with a vGPU is meant" in done.stderr or "0 h of history" in done.stderr, done.output
+        return {}
+    assert done.exit_code == 0, done.output
+    return {vm["vm"]: vm for vm in json.loads(done.stdout)["vms"]}
+
+
+def accused(vms: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    firsts = {name: vm["suspects"][0]["component"] for name, vm in vms.items() if vm["suspects"]}
+    return {name: component for name, component in firsts.items() if component != "none"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", WITH_VGPUS)
+def test_nothing_healthy_is_accused(scenario: str, tmp_path: Path, clean: Path) -> None:
+    with observed(scenario, tmp_path, clean, {}) as lab:
+        vms = diagnosed(lab)
+        assert accused(vms) == {}
+        assert [vm["contradictions"] for vm in vms.values() if vm["contradictions"]] == []
+
+
+@pytest.mark.long
+def test_of_ten_faults_at_least_eight_are_named_first_and_nothing_healthy_is_accused(
+    tmp_path: Path, clean: Path
+) -> None:
+    with observed("vdi", tmp_path, clean, FAULTS) as lab:
+        first = accused(diagnosed(lab))
+        beside = beside_the_noisy_one(lab.server)
+    named = {name for name, component in FAULTS.items() if first.get(name) == component}
+    assert len(named) >= 8, {name: (component, first.get(name)) for name, component in FAULTS.items()}
+    healthy = {name: component for name, component in first.items() if name not in FAULTS}
+    assert healthy.keys() <= beside, "whoever is on a full GPU gets less than it wants"
+    assert set(healthy.values()) <= {"noisy-neighbour"}
+
+
+def test_of_the_scenario_lab_nothing_is_accused_and_what_slows_a_desktop_down_is_named(
+    tmp_path: Path, clean: Path
+) -> None:
+    with observed("lab", tmp_path, clean, {"vdi-05": Component.DATASTORE}) as lab:
+        assert accused(diagnosed(lab)) == {"vdi-05": "datastore"}
+    kept = [
+        json.loads(path.read_text(encoding="utf-8")) for path in (default_state_dir() / "diagnosis").rglob("d-*.json")
+    ]
+    facts = [diagnosis["case"]["facts"] for diagnosis in kept]
+    assert {(known["scheduler"], known["host_driver"]) for known in facts} == {("best-effort", 550)}

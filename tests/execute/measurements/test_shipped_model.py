@@ -1,0 +1,34 @@
+"""The model that comes with gpuops: it is of this version's numbers, small, and `make model` makes it again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuops.advise.diagnosis.answer import scores
+from gpuops.advise.diagnosis.features import features
+from gpuops.advise.diagnosis.judging import components_right, false_alarms
+from gpuops.advise.diagnosis.learning import EACH_FAULT
+from gpuops.advise.diagnosis.made_cases import made_cases
+from gpuops.execute.measurements.shipped_model import shipped_model
+from gpuops.model.measurements.component import FAULTS
+from tests.make_model import PATH, make_model
+
+MOST_BYTES = 1_000_000
+
+
+def test_it_is_small_learned_from_all_made_cases_and_knows_cases_that_it_has_not_seen() -> None:
+    model, cases = shipped_model(), list(made_cases(71, 2))
+    assert PATH.stat().st_size < MOST_BYTES
+    assert (model.cases, model.corrections) == (2 * EACH_FAULT * len(FAULTS), ())
+    rows = scores([case.case for case in cases], model)
+    at_fault = [case.at_fault for case in cases]
+    assert components_right(rows, at_fault) > 0.85 and false_alarms(rows, at_fault) < 0.1
+
+
+@pytest.mark.long
+def test_the_command_that_made_it_makes_it_again() -> None:
+    """What is written has four digits of each share; another processor may part a node elsewhere."""
+    rows = features([case.case for case in made_cases(72, 4)])
+    again, shipped = make_model().probabilities(rows), shipped_model().probabilities(rows)
+    assert np.abs(again - shipped).mean() < 0.005, "make model"

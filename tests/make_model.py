@@ -1,0 +1,41 @@
+"""Makes the model that comes with gpuops: `python -m tests.make_model`, which `make model` calls. A minute of CPU.
+
+It learns from made-up cases alone, by the settings that every training begins with. The same cases and the same version
+of scikit-learn give the same model.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from gpuops.advise.diagnosis.answer import scores
+from gpuops.advise.diagnosis.judging import components_right
+from gpuops.advise.diagnosis.learning import EACH_FAULT, EXAM_EACH, EXAM_SEED, START, examples, fitted, with_hidden
+from gpuops.advise.diagnosis.made_cases import made_cases
+from gpuops.advise.diagnosis.model import Forest, written
+from gpuops.execute.measurements import shipped_model
+from gpuops.model.measurements.component import FAULTS
+
+SEED: Final = 1
+PATH: Final = Path(str(files("gpuops.execute.measurements"))) / shipped_model.NAME
+
+
+def make_model(each_fault: int = EACH_FAULT) -> Forest:
+    model = fitted(examples(with_hidden(list(made_cases(SEED, each_fault)))), START, SEED)
+    exam = list(made_cases(EXAM_SEED, EXAM_EACH))
+    right = components_right(scores([case.case for case in exam], model), [case.at_fault for case in exam])
+    return replace(model, cases=each_fault * 2 * len(FAULTS), right=right)
+
+
+def pack(model: Forest) -> bytes:
+    text = json.dumps(written(model), separators=(",", ":"))
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
+
+
+if __name__ == "__main__":
+    PATH.write_bytes(pack(make_model()))
