@@ -113,7 +113,7 @@ class PoolGuests:
         pool_server = self.book.server(server)
         vm = self._vm(pool_server.uuid) if pool_server is not None else None
         if pool_server is None or (vm is None and pool_server.state is ServerState.DEAD):
-            return  # somebody reported it dead: nothing runs there
+            return  # nothing can be asked of a VM that this login does not see
         if vm is None or vm.power is not PowerState.OFF:
             vm, address = self._server(server)
             program = load_program(self.book.pool.program or "")
