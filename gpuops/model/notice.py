@@ -62,7 +62,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class NoticeText:
-    """What is sent: a subject of one line, and the text. No control character is in either but the ends of lines."""
+    """The subject, which is one line, and the text of a notice; both without control characters except line ends."""
 
     key: str
     subject: str

@@ -17,7 +17,7 @@ from gpuops.report.text import count, visible
 SESSION_SOURCES: Final = frozenset({Source.SESSIONS, Source.BROKER, Source.COMMAND})
 LONG_S: Final = 3300
 """Idle seconds that count as long. In the simulated office `readers`, 18 % of the desktops that are idle for this
-long are in use, and 49 % of those idle for 15 minutes (python -m tests.bench replay)."""
+long are in use, and 48 % of those idle for 15 minutes (python -m tests.bench replay)."""
 _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
 
