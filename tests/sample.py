@@ -5,7 +5,7 @@ that are spread evenly over their order. Cases marked `long` are left to `make l
 `drawn_cases(N)` none of whose cases is marked `long`.
 
 `make long` runs what `make test` leaves out: all of the folders that guard a user's night (`NIGHTS`), and elsewhere one
-case in eight, drawn for each test with the seed that pytest prints. Of a test marked `drawn_cases(N)`, one case in N
+case in sixteen, drawn for each test with the seed that pytest prints. Of a test marked `drawn_cases(N)`, one case in N
 is drawn on average, wherever it is: with fewer than N cases it is left out of some runs. Tests of hypothesis are drawn
 in the same way; `make long` gives them new examples, `make test` the same ones each time (`tests/conftest.py`).
 `make long ALL=1` draws nothing and runs every case. `--surroundings SEED` draws the cases and examples of an earlier
@@ -34,7 +34,7 @@ QUICK: Final = "not long"
 NIGHTS: Final = ("execute", "fleet", "kills", "nights", "recorded", "runner", "wire/nights")
 """Folders below tests/ that guard a user's night: their long cases run on every commit, but for `drawn_cases(N)`."""
 
-SHARE: Final = 8
+SHARE: Final = 16
 """Elsewhere `make long` draws one in so many cases."""
 
 
@@ -104,7 +104,7 @@ def _long_cases(
 ) -> Sequence[pytest.Item]:
     """Return the cases of a test that `make long` runs, where `others` are those that `make test` leaves out.
 
-    One in 8 of 20 cases is 2 or 3 of them, and one in 8 of a single case is that case in every eighth run: all cases
+    One in 16 of 40 cases is 2 or 3 of them, and one in 16 of a single case is that case in every sixteenth run: all cases
     have the same chance.
     """
     candidates = cases if is_hypothesis_test(getattr(cases[0], "obj", None)) else others

@@ -164,6 +164,8 @@ def _text(answer: object) -> str:
             found = report_text(answer)
         case Abandonment():
             found = abandonment_text(answer)
+        case _:
+            pass
     stream = io.StringIO()
     print_text(found, stream)
     return stream.getvalue()

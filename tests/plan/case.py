@@ -202,6 +202,8 @@ def told(step: Step, inventory: Inventory, expected: Any) -> Any:
             return f"run {program} in {name}"
         case SetAttribute():
             return f"set attribute of {name}"
+        case _:
+            raise AssertionError(step)
 
 
 def _change(name: str, change: VmChange, inventory: Inventory) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def imported(node: ast.AST) -> tuple[str, ...]:
             return tuple(each.name for each in names)
         case ast.ImportFrom(module=module, names=names, level=0):
             return tuple(f"{module}.{each.name}" for each in names)
+        case _:
+            pass
     return ()
 
 

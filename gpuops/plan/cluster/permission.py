@@ -24,6 +24,7 @@ CREATE_PRIVILEGES: Final = (
     "VirtualMachine.Provisioning.DeployTemplate",
     "VirtualMachine.Config.AddRemoveDevice",
     "VirtualMachine.Config.AdvancedConfig",
+    "VirtualMachine.Config.Annotation",
     "VirtualMachine.Config.CPUCount",
     "VirtualMachine.Config.Memory",
     "VirtualMachine.Config.Resource",

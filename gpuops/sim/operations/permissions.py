@@ -86,7 +86,7 @@ def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any)
     store = vm.world.get(spec.location.datastore) if spec.location.datastore else vm.datastore()
     _require(call, store, "Datastore.AllocateSpace")
     if spec.config is not None:
-        _to_join_networks(vm, call, spec.config)
+        to_reconfigure(vm, call, spec.config)
 
 
 def to_instant_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, store: Any) -> None:

@@ -94,6 +94,8 @@ def _out_of_bounds(value: Any, at: str = "", key: str = "") -> Iterator[str]:
         case datetime():
             if value.tzinfo is None or value.year not in _YEARS:
                 yield f"{at} is no moment of a time zone from {_YEARS[0]} to {_YEARS[-1]}"
+        case _:
+            pass
 
 
 def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:

@@ -148,6 +148,8 @@ class Handler(BaseHTTPRequestHandler):
             case Ending.HANG:
                 self._wait_for_the_client_to_leave()
                 return
+            case _:
+                pass
         body, headers = reply.body, dict(reply.headers)
         if len(body) >= GZIP_FROM_BYTES and self.server.endpoint.gzip and self._accepts_gzip():
             body = _gzip(body)
@@ -169,6 +171,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._reset()
             case Ending.EOF | Ending.STALE:
                 self._hang_up()
+            case _:
+                pass
 
     def _write(self, body: bytes, reply: Outgoing) -> None:
         if reply.ending is Ending.DRIP:

@@ -240,6 +240,8 @@ def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
             return VcenterUnreachable(
                 f"{target.address} did not answer within {SILENCE_S} s", hint="check the network, then again"
             )
+        case _:
+            pass
     reason = error.strerror or str(error) or type(error).__name__
     way, hint = "", "check the address and port"
     if target.proxy is not None:
@@ -256,6 +258,8 @@ def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
                 f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.shown}",
                 hint="if vCenter got a new certificate, pin that one; else somebody stands between",
             )
+        case _:
+            pass
     return ProtocolError(
         f"{target.address} does not speak TLS as expected: {error.reason or error}",
         hint="check the port; a vCenter without TLS is http://HOST",

@@ -120,6 +120,8 @@ def play(acts: list[tuple[Any, ...]]) -> list[Record]:
                 writer.write("", Kind.RETURNED, vm=details[0], night=details[1])
             case "days pass":
                 writer.now += KEPT_AFTER_RETURN + HOUR
+            case _:
+                pass
     return writer.records
 
 

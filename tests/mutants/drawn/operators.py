@@ -163,6 +163,8 @@ def _named(child: ast.AST, function: str) -> str | None:
             return None
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Expr(value=ast.Constant()):
             return None
+        case _:
+            pass
     return function
 
 

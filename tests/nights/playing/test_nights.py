@@ -69,6 +69,7 @@ def test_a_seed_tells_the_same_night_in_every_process(seed: int) -> None:
     assert told == digest(play(seed))
 
 
+@pytest.mark.drawn_cases(2)
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_thousands_of_nights_and_every_fault_of_them_often() -> None:

@@ -287,6 +287,8 @@ def numbers_in(document: Any, at: str = "") -> Iterator[tuple[str, float]]:
                 yield from numbers_in(each, at)
         case int() | float():
             yield at, document
+        case _:
+            pass
 
 
 @pytest.mark.quick_cases(1)

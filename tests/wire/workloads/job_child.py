@@ -51,6 +51,8 @@ def act(containers: GuestContainers, vm: Vm, told: dict[str, Any]) -> None:
             assert containers.look(vm, attempt).exit_code == 7
             assert containers.output(vm, attempt, 0, 1 << 20) == b"it ran\n"
             containers.clear(vm, attempt)
+        case _:
+            pass
 
 
 class _Killing:

@@ -130,6 +130,8 @@ def _device_call(
             return DEVICES, CONFIGURE, {"host": host, "configure_spec": {} if spec is None else structure(spec)}
         case "GET", ["cis", "tasks", task], "":
             return TASKS, "get", {"task": task}
+        case _:
+            pass
     return None
 
 
