@@ -104,8 +104,8 @@ def _long_cases(
 ) -> Sequence[pytest.Item]:
     """Return the cases of a test that `make long` runs, where `others` are those that `make test` leaves out.
 
-    One in 16 of 40 cases is 2 or 3 of them, and one in 16 of a single case is that case in every sixteenth run: all cases
-    have the same chance.
+    One in 16 of 40 cases is 2 or 3 of them, and one in 16 of a single case is that case in every sixteenth run: all
+    cases have the same chance.
     """
     candidates = cases if is_hypothesis_test(getattr(cases[0], "obj", None)) else others
     marker = cases[0].get_closest_marker("drawn_cases")
