@@ -35,6 +35,7 @@ TAGGED = [
 ]
 
 
+@pytest.mark.quick_cases(13)
 @pytest.mark.parametrize("value", TAGGED)
 @pytest.mark.parametrize("merges", [False, True])
 def test_a_tag_is_refused_with_its_line(value: str, merges: bool) -> None:

@@ -21,6 +21,7 @@ def test_a_mutant_is_of_the_engine_as_it_is(mutant: Mutant) -> None:
     check(mutant.edits)
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("night", NIGHTS)
 def test_the_night_in_which_a_mutant_fails_breaks_nothing_without_it(night: str) -> None:
     """With these nights `make test` kills the mutants whose `first` is still the seed that shows them."""

@@ -61,6 +61,7 @@ def token_of(server: SimServer, **wrong: Any) -> tuple[int, str]:
     return status, json.loads(text).get("access_token", "")
 
 
+@pytest.mark.quick_cases(13)
 @pytest.mark.parametrize("path", [LOGIN, "/rest/refresh", "/rest/logout"])
 @pytest.mark.parametrize("body", [*map(json.dumps, BODIES), "", "{", "[" * 100_000, '{"a": 1e999}', "9" * 5000])
 def test_a_body_that_is_no_login_is_refused(server: SimServer, path: str, body: str) -> None:
