@@ -85,7 +85,23 @@ SECTIONS: Final = {
         "help": "Show the manual.",
     },
 }
-"""What `gpuops --help` says of each command, whole on a line of 80 columns, under which heading and in which order."""
+"""The summary of each command in `gpuops help --all`, by heading, in the order in which they are listed.
+
+`gpuops --help` shows the summaries of EVERYDAY and names the others by subject (BY_SUBJECT). A summary fits on a line
+of 80 columns.
+"""
+EVERYDAY: Final = (
+    "inventory", "capacity", "attach", "detach", "place", "rotate", "idle", "history", "doctor", "top",
+)  # fmt: skip
+BY_SUBJECT: Final = {
+    "VMs": ("defrag", "guest", "diagnose", "cluster", "job", "pool"),
+    "hosts": ("scheduler", "mode", "mig", "passthrough", "change", "readiness"),
+    "sizing": ("profiles", "size", "what-if"),
+    "nights": ("queue", "broker", "observe", "notify"),
+    "services": ("report", "serve", "metrics", "runner"),
+    "set up": ("demo", "config", "login", "roles", "template", "help"),
+}
+"""The commands that `gpuops --help` only names. `gpuops help --all` has those for developers too."""
 SHORT_HELP: Final = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 
@@ -145,8 +161,35 @@ class RootGroup(CommandGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(SHORT_HELP)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """What `gpuops --help` prints: a screen, with the commands of every day first."""
+        self.format_usage(ctx, formatter)
+        description, _, example = (self.help or "").partition("\n\n")
+        with formatter.indentation():
+            formatter.write_paragraph()
+            formatter.write_text(description)
+        with formatter.section("Every day"):
+            formatter.write_dl([(name, SHORT_HELP[name]) for name in EVERYDAY])
+        with formatter.section("More commands, by subject"):
+            formatter.write_dl([(subject, ", ".join(names)) for subject, names in BY_SUBJECT.items()])
+        with formatter.section("Options"):
+            formatter.write_dl([("-V, --version", "Print the version."), ("-h, --help", "Show this message and exit.")])
+        with formatter.indentation():
+            formatter.write_paragraph()
+            formatter.write_text(example)
+            formatter.write_paragraph()
+            formatter.write_text(
+                "\b\ngpuops COMMAND --help   the options of a command\n"
+                "gpuops help --all       all commands, and the options that every command takes\n"
+                "gpuops help             the manual"
+            )
+
+    def format_everything(self, ctx: Any, formatter: Any) -> None:
+        """What `gpuops help --all` prints: all options of the program, and all commands with their summaries."""
+        super().format_help(ctx, formatter)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands, from the table alone: none is imported for it."""
+        """List all commands from the table, so that none of them is imported."""
         spacing = 2 + max(map(len, SHORT_HELP))
         for title, commands in SECTIONS.items():
             with formatter.section(f"Commands ({title})"):

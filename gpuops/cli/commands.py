@@ -1,7 +1,7 @@
 """How commands and groups of them stand on the command line: once-given options, and help that is read at a glance.
 
 In the help of a command its own options come first, under "Options"; those that every command shares have headings of
-their own. How vCenter is reached is listed in full once, in `gpuops --help`; elsewhere by name.
+their own. How vCenter is reached is listed in full once, in `gpuops help --all`; elsewhere by name.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from gpuops import __version__
-from gpuops.cli.app import app
+from gpuops.cli.app import BY_SUBJECT, EVERYDAY, SHORT_HELP, app
 from gpuops.cli.failure import INTERRUPTED, guarded
 from gpuops.cli.options import CommonOptions
 from gpuops.errors import GpuopsError, Locked, Refused
@@ -204,7 +204,8 @@ def test_version(option: str) -> None:
 @pytest.mark.parametrize("words", ["gpuops", *sorted({leaf.rpartition(" ")[0] for leaf in LEAVES} - {"gpuops"})])
 def test_a_list_of_commands_cuts_no_summary_and_fits_80_columns(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = CliRunner().invoke(app, [*words.split()[1:], "--help"], prog_name="gpuops").stdout
+    arguments = ["help", "--all"] if words == "gpuops" else [*words.split()[1:], "--help"]
+    shown = CliRunner().invoke(app, arguments, prog_name="gpuops").stdout
     commands = shown[shown.index("\nCommands") :]
     assert "..." not in commands and "\u2026" not in commands
     assert max(map(len, commands.splitlines())) <= 80
@@ -213,7 +214,7 @@ def test_a_list_of_commands_cuts_no_summary_and_fits_80_columns(words: str, monk
 @pytest.mark.long
 @pytest.mark.parametrize("words", CONNECTED)
 def test_how_vcenter_is_reached_is_listed_once(words: str) -> None:
-    """In `gpuops --help`; the help of a command names these options, and comes after what is its own."""
+    """In `gpuops help --all`; the help of a command names these options, and comes after what is its own."""
     shown = CliRunner().invoke(app, [*words.split()[1:], "--help"], prog_name="gpuops").stdout
     assert not re.findall(r"^  --(?:ca-file|thumbprint|proxy|reader) [A-Z<]", shown, re.MULTILINE)
     assert shown.index("\nOptions:") < shown.index("\nConnection:") < shown.index("\nOutput:")
@@ -254,6 +255,23 @@ def assert_options_exist(arguments: Sequence[str], command: Any) -> None:
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     unknown = [word for word in arguments if word.startswith("--") and word not in known]
     assert not unknown
+
+
+def test_the_help_of_the_program_is_a_screen_with_the_commands_of_every_day_first() -> None:
+    shown = CliRunner().invoke(app, ["--help"], prog_name="gpuops", env={"COLUMNS": "80"}).stdout
+    lines = shown.splitlines()
+    assert len(lines) <= 45 and max(map(len, lines)) <= 80
+    assert lines.index("Every day:") < 6
+    named = [*EVERYDAY, *(name for names in BY_SUBJECT.values() for name in names)]
+    assert len(named) == len(set(named)) and set(named) < set(SHORT_HELP)
+    assert [name for name in named if not re.search(rf"(?<![\w-]){name}(?![\w-])", shown)] == []
+
+
+def test_help_all_names_every_command_and_every_option_of_the_program() -> None:
+    shown = CliRunner().invoke(app, ["help", "--all"], prog_name="gpuops").stdout
+    assert [name for name in SHORT_HELP if f"\n  {name} " not in shown] == []
+    options = [option for parameter in typer.main.get_command(app).params for option in parameter.opts]
+    assert [option for option in options if option not in shown] == []
 
 
 def test_every_option_is_explained() -> None:

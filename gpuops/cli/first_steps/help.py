@@ -1,9 +1,12 @@
-"""`gpuops help`: the manual. Its topics are the files of `gpuops/manual`; none is read before it runs."""
+"""`gpuops help`: the manual, and how commands are called.
+
+Its topics are the files of `gpuops/manual`; none is read before the command runs.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,9 +14,14 @@ from gpuops.cli import output
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from importlib.resources.abc import Traversable
 
     from gpuops.report.layout import Shown
+
+
+NEAR_TOPICS: Final = 5
+"""So many topics of similar names are proposed at the most."""
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
@@ -22,32 +30,67 @@ def topics(context: typer.Context, incomplete: str) -> list[str]:
 
 def help(
     context: typer.Context,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="Default: list the topics.", autocompletion=topics)
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC|COMMAND]...",
+            help="A topic of the manual, or a command. Default: list the topics.",
+            autocompletion=topics,
+        ),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List all commands, and the options that every command takes.")
+    ] = False,
 ) -> None:
-    """Show the manual: a topic, or the list of topics.
+    """Show a topic of the manual, the usage of a command, or the list of topics.
 
     \b
     Examples:
       gpuops help
       gpuops help rotation
+      gpuops help rotate night
+      gpuops help --all
     """
     from gpuops.report.document import SCHEMA_VERSION
 
     manual = _manual()
     document = {"schema_version": SCHEMA_VERSION, "kind": "help"}
-    if topic is None:
+    if everything and words:
+        raise UsageError("--all lists all commands, and takes no topic", hint=f"gpuops help {' '.join(words)}")
+    if everything:
+        root = context.find_root()
+        formatter = root.make_formatter()
+        root.command.format_everything(root, formatter)  # type: ignore[attr-defined]
+        text = formatter.getvalue()
+        output.show(text.rstrip("\n"), {**document, "topic": "--all", "text": text})
+        return
+    if not words:
         titles = {name: _title(text) for name, text in pages().items()}
         output.show(_list(titles), {**document, "topics": titles})
         return
+    topic = "-".join(words)
     if topic not in manual:
-        raise _unknown(topic, list(manual), context)
+        usage = _usage(words, context)
+        if usage is None:
+            raise _unknown(topic, list(manual))
+        output.show(usage.rstrip("\n"), {**document, "topic": topic, "text": usage})
+        return
     text = manual[topic].read_text(encoding="utf-8")
     if sys.stdout.isatty() and output.chosen() is output.OutputFormat.TEXT:
         _render(text)
     else:
         output.show(text.rstrip("\n"), {**document, "topic": topic, "text": text})
+
+
+def _usage(words: Sequence[str], context: typer.Context) -> str | None:
+    """Return what `gpuops WORDS --help` prints; None if there is no such command."""
+    inner = context.find_root()
+    for word in words:
+        command = getattr(inner.command, "commands", {}).get(word)
+        if command is None:
+            return None
+        inner = command.context_class(command, info_name=word, parent=inner)
+    return str(inner.get_help()) + "\n"
 
 
 def _manual() -> dict[str, Traversable]:
@@ -86,12 +129,9 @@ def _render(text: str) -> None:
         console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
 
 
-def _unknown(topic: str, names: list[str], context: typer.Context) -> UsageError:
+def _unknown(topic: str, names: list[str]) -> UsageError:
     from difflib import get_close_matches
 
-    near = get_close_matches(topic, names, n=3, cutoff=0.4)
+    near = get_close_matches(topic, names, n=NEAR_TOPICS, cutoff=0.4)
     meant = f"; did you mean {', '.join(near)}?" if near else ""
-    group = context.find_root().command
-    is_command = isinstance(group, typer.core.TyperGroup) and topic in group.commands
-    options = f"; gpuops {topic} --help shows the options of the command" if is_command else ""
-    return UsageError(f"the manual has no topic {topic!r}{meant}", hint=f"topics: {', '.join(names)}{options}")
+    return UsageError(f"there is no topic and no command {topic!r}{meant}", hint="gpuops help lists the topics")

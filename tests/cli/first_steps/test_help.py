@@ -164,18 +164,31 @@ def test_on_a_terminal_a_topic_is_rendered(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("rotate", ("did you mean rotation", "gpuops rotate --help")),
+        ("rotating", ("did you mean rotation",)),
         ("profile", ("did you mean profiles",)),
-        ("zzz", (f"topics: {', '.join(TOPICS)}",)),
+        ("zzz", ("next: gpuops help lists the topics",)),
         ("../README", ("no topic",)),
+        ("attach nothing", ("no topic and no command 'attach-nothing'",)),
+        ("--all attach", ("--all lists all commands",)),
     ],
 )
 def test_an_unknown_topic_is_a_usage_error_that_names_near_ones(
     asked: str, said: tuple[str, ...], gpuops: Gpuops
 ) -> None:
-    shown = gpuops("help", asked)
+    shown = gpuops("help", *asked.split())
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert all(text in shown.stderr for text in said), shown.stderr
+
+
+@pytest.mark.parametrize("words", ["rotate", "rotate night", "detach", "mig show"])
+def test_help_of_a_command_without_a_page_is_its_usage(words: str, gpuops: Gpuops) -> None:
+    shown = gpuops("help", *words.split())
+    assert (shown.exit_code, shown.stdout) == (0, gpuops(*words.split(), "--help").stdout)
+    assert shown.stdout.startswith(f"Usage: gpuops {words} ")
+
+
+def test_several_words_are_the_topic_that_they_make(gpuops: Gpuops) -> None:
+    assert gpuops("help", "cluster", "run").stdout == (MANUAL / "cluster-run.md").read_text(encoding="utf-8")
 
 
 def test_programs_get_the_manual_as_a_document(gpuops: Gpuops) -> None:
@@ -205,7 +218,7 @@ sys.exit(", ".join(wrong) or 0)
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Show the manual" in done.stdout
+    assert "gpuops help " in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TOPICS)
