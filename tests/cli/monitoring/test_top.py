@@ -144,7 +144,7 @@ def test_use_is_what_the_counters_say(lab: Lab) -> None:
     lab.server.world.clock.advance(60)
     shown = json.loads(lab.run("top", "--show", "vms", "--output", "json").stdout)
     rows = {row["name"]: row for row in shown["rows"]}
-    assert rows["vdi-01"]["utilization_percent"] == 60.0
+    assert rows["vdi-01"]["utilization_percent"] == 10.0, "a busy VM uses 60 % of its sixth of the GPU"
     assert shown["rows"][0]["name"] == "vdi-01", "the busiest first"
     mig = [row for row in shown["rows"] if "a100-1-" in row["devices"] or "a100-3-" in row["devices"]]
     assert mig and all(row["utilization_percent"] is None for row in mig), "a MIG-backed vGPU has no counter"
