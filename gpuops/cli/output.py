@@ -53,7 +53,7 @@ _CODES: Final = {
 }  # fmt: skip
 _USUAL_WIDTH: Final = 80
 _ANY_TERMINAL: Final = ("bold", "dim")
-"""What is left of a style where no colours are wanted (no-color.org)."""
+"""What is left of a style where NO_COLOR is set (no-color.org)."""
 _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
 _manners: ContextVar[Manners | None] = ContextVar("manners", default=None)
 Receiver = Callable[["Shown", "Document", "Callable[[], str] | None"], None]
@@ -238,8 +238,10 @@ def _plain(line: Line) -> str:
 
 
 def _styled(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
-    """Writes a line with the escape sequences that are wanted there."""
-    colorless = no_color or bool(environment.get("NO_COLOR"))
+    """Return what writes a line with the escape sequences that are wanted there; `no_color`: none at all."""
+    if no_color:
+        return _plain
+    colorless = bool(environment.get("NO_COLOR"))
     forced = not colorless and environment.get("FORCE_COLOR", "0") not in ("", "0")
     if not forced and (not terminal or environment.get("TERM", "").lower() in ("dumb", "unknown")):
         return _plain
@@ -263,11 +265,16 @@ def _terminal_width(stream: TextIO) -> int:
 
 
 def rich_console(stream: TextIO) -> Console:
-    """For what only rich draws on a terminal: the progress of a run, a page of the manual."""
+    """For what only rich draws on a terminal: the progress of a run, a page of the manual, the screen of `top`."""
     from rich.console import Console
 
     no_color = True if manners().no_color else None  # None = rich asks NO_COLOR itself
     return Console(file=stream, markup=False, highlight=False, emoji=False, no_color=no_color)
+
+
+def may_draw(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that takes escape sequences: `--no-color` sends none."""
+    return stream.isatty() and not manners().no_color
 
 
 def _yaml(document: str) -> str:

@@ -76,7 +76,7 @@ class Progress:
 
     def begin(self, report: Report) -> None:
         self.report, self.ended = report, 0
-        if sys.stderr.isatty() and self._drawn is None and not output.manners().quiet:
+        if output.may_draw(sys.stderr) and self._drawn is None and not output.manners().quiet:
             from gpuops.cli.drawn_progress import DrawnProgress
 
             self._drawn = DrawnProgress()

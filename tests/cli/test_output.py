@@ -95,9 +95,9 @@ RED, BOLD, PLAIN = "\x1b[1;31mbad\x1b[0m news", "\x1b[1mbad\x1b[0m news", "bad n
 @pytest.mark.parametrize(
     ("terminal", "no_color", "environment", "printed"),
     [
-        (True, True, {}, BOLD),
+        (True, True, {}, PLAIN),
         (False, True, {}, PLAIN),
-        (True, True, {"FORCE_COLOR": "1"}, BOLD),
+        (True, True, {"FORCE_COLOR": "1"}, PLAIN),
         (False, False, {"FORCE_COLOR": "1"}, RED),
         (False, False, {"FORCE_COLOR": "0"}, PLAIN),
         (False, False, {"FORCE_COLOR": ""}, PLAIN),

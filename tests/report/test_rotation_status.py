@@ -99,6 +99,11 @@ def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) ->
     )  # fmt: skip
 
 
+def test_of_a_run_that_was_cut_off_one_command_is_the_next_move(plain: Render) -> None:
+    assert plain(status_text(STATUS)).count("gpuops rotate day ") == 1, "of the vCenter that is overdue"
+    assert "gpuops rotate day" in plain(status_text(replace(STATUS, cut_off=None, overdue=())))
+
+
 HOLDER = LockHolder(4711, datetime(2026, 11, 2, 20, 5, 9, tzinfo=UTC))
 
 

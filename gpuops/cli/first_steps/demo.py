@@ -89,8 +89,6 @@ def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     environment |= {"GPUOPS_VCENTER": f"sim@{ready}", "GPUOPS_STATE_DIR": str(folder / "state")}
-    if output.manners().no_color:
-        environment["NO_COLOR"] = "1"
     with subprocess.Popen(_gpuops(serve), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as server:  # noqa: S603
         try:
             assert server.stdout is not None
@@ -107,7 +105,8 @@ def _play(scene: Scene, places: Mapping[str, str], environment: Mapping[str, str
     typer.secho(f"\n# {scene.says}", dim=True)
     typer.secho(f"$ {shown}", bold=True)
     sys.stdout.flush()
-    ended = subprocess.run(_gpuops(shlex.split(shown)[1:]), env=environment, check=False)  # noqa: S603
+    plain = ["--no-color"] if output.manners().no_color else []
+    ended = subprocess.run(_gpuops([*plain, *shlex.split(shown)[1:]]), env=environment, check=False)  # noqa: S603
     if ended.returncode != scene.exit_code:
         raise PartlyDone(
             f"`{shown}` ended with exit code {ended.returncode}, not {scene.exit_code}",

@@ -76,7 +76,7 @@ def help(
         output.show(usage.rstrip("\n"), {**document, "topic": topic, "text": usage})
         return
     text = manual[topic].read_text(encoding="utf-8")
-    if sys.stdout.isatty() and output.chosen() is output.OutputFormat.TEXT:
+    if output.may_draw(sys.stdout) and output.chosen() is output.OutputFormat.TEXT:
         _render(text)
     else:
         output.show(text.rstrip("\n"), {**document, "topic": topic, "text": text})

@@ -14,7 +14,7 @@ from gpuops.model.nights.journal import Audit, AuditedChain
 from gpuops.plan.rotation.lease import Lease, lease_holder_text
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.plan.rotation.status import RotationStatus
-from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.hosts.given_up import missed_documents, missed_lines
 from gpuops.report.layout import Shown, Text, TextTable
@@ -159,9 +159,16 @@ def _table(status: RotationStatus) -> TextTable:
             visible(status.names.get(original.host or "", original.host or "unknown")),
             Text(taken_vm.whereabouts.value, _STYLES[taken_vm.whereabouts]),
             visible(taken_vm.reason),
-            *((visible(taken_vm.advice),) if idle else ()),
+            *((visible(_advice(taken_vm, status)),) if idle else ()),
         )
     return table
+
+
+def _advice(taken_vm: TakenVm, status: RotationStatus) -> str:
+    """Return what to type for one VM; nothing if `rotate resume`, which is named above the table, brings it back."""
+    if status.cut_off is not None and taken_vm.advice == RETURN_COMMAND:
+        return ""
+    return taken_vm.advice
 
 
 def _vm(taken_vm: TakenVm, status: RotationStatus) -> Document:

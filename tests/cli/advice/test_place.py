@@ -115,7 +115,7 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
             "--keep-free names grid_a100-3-20c twice",
             "say it once",
         ),
-        (["--file", "none.yaml"], "none.yaml cannot be read", "ls -l none.yaml"),
+        (["--file", "none.yaml"], "none.yaml cannot be read", "check the path"),
     ],
 )
 def test_bad_input_is_one_line(lab: Lab, arguments: list[str], said: str, move: str) -> None:
