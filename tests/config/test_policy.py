@@ -235,7 +235,7 @@ def test_a_hostile_text_is_refused(text: str, message: str) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match=f"cannot be read: {os.strerror(errno.ENOENT)}") as refused:
         load_policy(tmp_path / "none.yaml")
-    assert refused.value.hint == f"check the path"
+    assert refused.value.hint == "check the path"
     (tmp_path / "big.yaml").write_bytes(b"#" * (1024 * 1024 + 1))
     with pytest.raises(PolicyError, match="larger than 1048576 bytes"):
         load_policy(tmp_path / "big.yaml")

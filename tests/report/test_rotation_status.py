@@ -100,8 +100,9 @@ def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) ->
 
 
 def test_of_a_run_that_was_cut_off_one_command_is_the_next_move(plain: Render) -> None:
-    assert plain(status_text(STATUS)).count("gpuops rotate day ") == 1, "of the vCenter that is overdue"
-    assert "gpuops rotate day" in plain(status_text(replace(STATUS, cut_off=None, overdue=())))
+    cut_off, ended = (status_text(replace(STATUS, cut_off=kind, overdue=())) for kind in (STATUS.cut_off, None))
+    assert "gpuops rotate resume" in plain(cut_off) and "gpuops rotate day" not in plain(cut_off)
+    assert "gpuops rotate resume" not in plain(ended) and "gpuops rotate day" in plain(ended)
 
 
 HOLDER = LockHolder(4711, datetime(2026, 11, 2, 20, 5, 9, tzinfo=UTC))
