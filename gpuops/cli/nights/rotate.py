@@ -96,6 +96,9 @@ def plan(
             "default: now, or the next night.",
         ),
     ] = None,
+    every_vm: Annotated[
+        bool, typer.Option("--all", help="List every VM that stays, and the way back of every desktop.")
+    ] = False,
     saved: Saved = None,
 ) -> None:
     """Show the night that would begin at a moment: who gives way, where each ML VM goes, who stays, and the way back.
@@ -119,7 +122,7 @@ def plan(
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
         found = rotate_plan(wanted, site, moment, policy_file=policy)
-    output.show(preview_text(found), preview_document(found))
+    output.show(preview_text(found, every_vm=every_vm), preview_document(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -19,15 +20,22 @@ from gpuops.report.plan_text import plan_text
 from gpuops.report.text import count, visible
 
 _HOUR: Final = timedelta(hours=1)
+_NUMBER: Final = re.compile(r"(?<![\w.-])\d[\d.,]*(?![\w-])")
+MOST_NAMES: Final = 5
+"""So many VMs are named for a reason why they stay."""
 
 
-def preview_text(found: NightPreview) -> Shown:
-    """The night, table by table, and the ML VMs that would run."""
-    return _parts(found)
+def preview_text(found: NightPreview, *, every_vm: bool = False) -> Shown:
+    """Return the result, then what would start and be suspended, then what stays, in a line for each reason.
+
+    `every_vm`: what stays, and the way back, with a line for each VM.
+    """
+    return _parts(found, every_vm)
 
 
-def _parts(found: NightPreview) -> Iterator[Shown]:
+def _parts(found: NightPreview, every_vm: bool) -> Iterator[Shown]:
     yield Text(_headline(found), "bold")
+    yield Text(_summary(found), "bold")
     yield Text(f"planned on what vCenter showed at {found.inventory.taken_at:%Y-%m-%d %H:%M %Z}", "dim")
     if found.night_plan.refusals:
         yield plan_text(found.night_plan.plan(), found.inventory)
@@ -37,15 +45,18 @@ def _parts(found: NightPreview) -> Iterator[Shown]:
     if desktops:
         yield from _table("desktops that make room", ("VM", "host", "how", "for"), desktops)
     staying = [(choice.subject, choice.reason) for choice in found.night_plan.choices if not choice.chosen]
-    if staying:
+    if staying and every_vm:
         yield from _table("what stays as it is", ("VM", "why"), staying)
-    if found.proofs:
+    elif staying:
+        yield from _table("what stays as it is (--all: each VM)", ("VMs", "why", "which"), _rows_by_reason(staying))
+    if found.proofs and every_vm:
         yield from _table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(found))
+    elif found.proofs:
+        yield from _table("the way back (--all: each VM)", ("host", "from", "desktops"), _host_proof_rows(found))
     yield from _forecasts(found)
     yield from (Text(f"warning: {visible(text)}", "yellow") for text in found.warnings)
     if found.night_plan.policy.lock_vm is None:
         yield Text(NO_LOCK_VM, "dim")
-    yield Text(_summary(found), "bold")
 
 
 def _headline(found: NightPreview) -> str:
@@ -106,6 +117,39 @@ def _proof_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
             yield proof.host.name, begins, desktop.vm.name, ", ".join(str(place) for place in desktop.places)
         for refusal in proof.refusals:
             yield proof.host.name, begins, "not proved", str(refusal)
+
+
+def _host_proof_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
+    """One row for each host, and one for each reason why the return to it is not proved."""
+    times = found.night_plan.return_times
+    for proof in found.proofs:
+        begins = _clock(times[proof.host.ref], found) if proof.host.ref in times else "any time"
+        if proof.order:
+            yield proof.host.name, begins, f"{len(proof.order)}, each with its place"
+        for refusal in proof.refusals:
+            yield proof.host.name, begins, f"not proved: {refusal}"
+
+
+def _rows_by_reason(staying: Iterable[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
+    """Return a row for each reason: how many VMs have it, the reason, and the first of these VMs.
+
+    Reasons that differ in numbers alone are one reason, which has `..` in place of these numbers.
+
+    >>> list(_rows_by_reason([("a", "uses 900 MHz, idle is below 500"), ("b", "uses 600 MHz, idle is below 500")]))
+    [('2', 'uses .. MHz, idle is below 500', 'a, b')]
+    """
+    vms_by_reason: dict[str, list[str]] = {}
+    numbers_by_reason: dict[str, list[list[str]]] = {}
+    for vm, reason in staying:
+        without_numbers = _NUMBER.sub("\0", reason)
+        vms_by_reason.setdefault(without_numbers, []).append(vm)
+        numbers_by_reason.setdefault(without_numbers, []).append(_NUMBER.findall(reason))
+    for without_numbers, vms in vms_by_reason.items():
+        columns = zip(*numbers_by_reason[without_numbers], strict=True)
+        shown = iter([column[0] if len(set(column)) == 1 else ".." for column in columns])
+        why = "".join(next(shown) if character == "\0" else character for character in without_numbers)
+        more = f" and {len(vms) - MOST_NAMES} more" if len(vms) > MOST_NAMES else ""
+        yield str(len(vms)), why, ", ".join(vms[:MOST_NAMES]) + more
 
 
 def _forecasts(found: NightPreview) -> Iterator[Shown]:
