@@ -33,7 +33,20 @@ class VerbCommand(TyperCommand):
         names = {parameter.name for parameter in self.params}
         if "vcenter" in names and "site" not in names and _has_option(args, "--site"):
             raise for_one_vcenter(ctx)
+        if args and not args[0].startswith("-") and self._is_about_one_vm:
+            if _has_option(args, "--vm"):
+                raise UsageError(f"the VM is named twice: {args[0]} and --vm", hint="name it once")
+            args = ["--vm", *args]
         return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*(["[VM]"] if self._is_about_one_vm else []), *super().collect_usage_pieces(ctx)]
+
+    @property
+    def _is_about_one_vm(self) -> bool:
+        """Whether the command requires `--vm` once: then the name may stand alone, right behind the command."""
+        vm = next((parameter for parameter in self.params if "--vm" in parameter.opts), None)
+        return vm is not None and vm.required and not getattr(vm, "multiple", False)
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return summary(self.help or "")

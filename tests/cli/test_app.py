@@ -274,6 +274,16 @@ def test_help_all_names_every_command_and_every_option_of_the_program() -> None:
     assert [option for option in options if option not in shown] == []
 
 
+def test_a_command_about_one_vm_takes_its_name_without_the_option() -> None:
+    words = ("--profile", "a100-3-20c", "--vcenter", "sim:lab", "--dry-run")
+    named = typed("attach", "--vm", "ml-07", *words)
+    assert (named.exit_code, typed("attach", "ml-07", *words).stdout) == (0, named.stdout)
+    assert typed("attach", "--help").stdout.startswith("Usage: gpuops attach [VM] [OPTIONS]")
+    twice = typed("attach", "ml-07", "--vm", "ml-08", *words)
+    assert (twice.exit_code, twice.stderr) == (2, "error: the VM is named twice: ml-07 and --vm\nnext: name it once\n")
+    assert typed("detach", "--all", "ml-07").exit_code == 2, "the name stands right behind the command"
+
+
 def test_every_option_is_explained() -> None:
     silent = [
         f"{words} {parameter.opts[0]}"

@@ -30,6 +30,7 @@ def attach(
     \b
     Examples:
       gpuops attach --vm ml-07 --profile a100-3-20c --vcenter sim:lab
+      gpuops attach ml-07 --profile a100-3-20c --vcenter sim:lab
       gpuops attach --vm ml-07 --profile a100-3-20c --power on --explain --dry-run --vcenter sim:lab
       gpuops attach --vm ml-03 --device 0000:5e:00.0 --vcenter sim:lab
       gpuops attach --vm ml-08 --dynamic --label l40s-ml --vcenter sim:lab
