@@ -27,7 +27,7 @@ from gpuops.web.overview import address_of
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-MOST_WATCHERS: Final = 100
+MOST_WATCHERS: Final = 200
 HEARTBEAT_S: Final = 15.0
 """So often a watcher is told the same again: proxies cut connections that say nothing, and data has an age."""
 METRICS_STAND_S: Final = 15.0

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpuops import clock
 
-MOST_CONNECTIONS: Final = 256
+MOST_CONNECTIONS: Final = 512
 REQUEST_S: Final = 10.0
 """For a request, to the end of its headers."""
 TAKE_S: Final = 30.0
