@@ -9,12 +9,14 @@ TASK_FAULT: Final = "govc looks for a LocalizedMethodFault in the error of a tas
 BYTES: Final = "govc reads bytes as unsigned from JSON, and bus numbers of PCI devices above 127 are negative"
 INTERNAL: Final = "govc calls methods of vCenter's own under the names of its Go types, such as Retrieve...Request"
 CLIENT: Final = "govc has no reply type for an internal method, and sends nothing"
+COOKIE: Final = "govc logs in to PBM by the cookie of a SOAP session, which it does not have over VI/JSON"
 
 SIGNS: Final = {
     TASK_FAULT: ("panic: runtime error: invalid memory address", r"govc: \n", "Logged Item: "),
     BYTES: ("json: unsupported discriminator kind: struct",),
     INTERNAL: (r"Request\n",),
     CLIENT: ("Cannot get pointer to the result structure",),
+    COOKIE: ("The session is not authenticated",),
 }
 """What it prints then."""
 
@@ -40,10 +42,13 @@ CALLS: Final = {
     "object.destroy network/dpg": TASK_FAULT,
     "object.method -name=Destroy_Task -enable=false vm/ml/ml-07": CLIENT,
     "object.save -d=saved -f": BYTES,
+    "storage.policy.create -category=a -tag=b c": COOKIE,
+    "storage.policy.ls": COOKIE,
     "vm.disk.attach -vm=ml-07 -disk=d.vmdk": TASK_FAULT,
     "vm.disk.attach -vm=ml-07 -disk=none.vmdk": TASK_FAULT,
     "vm.disk.change -vm=ml-07 '-disk.label=Hard disk 1' -size=2G": TASK_FAULT,
     "vm.instantclone -vm=ml-08 inst": TASK_FAULT,
+    "vm.policy.ls -vm=ml-07": COOKIE,
     "vm.rdm.attach -vm=ml-07 -device=/x": BYTES,
     "vm.rdm.ls -vm=ml-07": BYTES,
     "vm.register -host=esx-01.lab a/a.vmx": TASK_FAULT,

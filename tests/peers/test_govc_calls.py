@@ -2,7 +2,7 @@
 
 `outcome` of a row says how the call ends, `text` what it prints then: `prints` = with success; `rule` = refused, as
 vCenter refuses it; `not simulated` = refused with a text that says so; `not served` = it needs what is beside the
-public SDK and not there: VSLM, PBM, vSAN health, key providers, internal methods, further commands of esxcli;
+public SDK and not there: VSLM, vSAN health, key providers, internal methods, further commands of esxcli;
 `client` = govc itself ends it, since what it looks for is not in this inventory, such as a datastore cluster. No call
 may panic. All of it is asked over SOAP and over VI/JSON; `over_json.py` names the calls that end otherwise there.
 """
