@@ -37,7 +37,7 @@ _MADE_FOR_JOBS: Final = frozenset(
         "VirtualMachine.Inventory.CreateFromExisting",
         "VirtualMachine.Inventory.Delete",
         *(f"VirtualMachine.Config.{setting}" for setting in (
-            "AddRemoveDevice", "AdvancedConfig", "CPUCount", "Memory", "Resource", "Settings",
+            "AddRemoveDevice", "AdvancedConfig", "Annotation", "CPUCount", "Memory", "Resource",
         )),
     }
 )  # fmt: skip
