@@ -173,7 +173,8 @@ class RootGroup(CommandGroup):
         with formatter.section("More commands, by subject"):
             formatter.write_dl([(subject, ", ".join(names)) for subject, names in BY_SUBJECT.items()])
         with formatter.section("Options"):
-            formatter.write_dl([("-V, --version", "Print the version."), ("-h, --help", "Show this message and exit.")])
+            options = [option for option in self.get_params(ctx) if option.name in ("version", "help")]
+            formatter.write_dl(list(filter(None, (option.get_help_record(ctx) for option in options))))
         with formatter.indentation():
             formatter.write_paragraph()
             formatter.write_text(example)

@@ -230,7 +230,10 @@ class CommonOptions:
         typer.Option("--verbose", "-v", rich_help_panel=OUTPUT, help="A line on stderr as each step ends."),
     ] = False
     no_color: Annotated[
-        bool, typer.Option("--no-color", rich_help_panel=OUTPUT, help="No colours and no escape sequences at all.")
+        bool,
+        typer.Option(
+            "--no-color", rich_help_panel=OUTPUT, help="No colours; escape sequences only for the screen of top."
+        ),
     ] = False
 
     def over(self, earlier: CommonOptions | None) -> CommonOptions:

@@ -102,10 +102,12 @@ def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
 
 def _play(scene: Scene, places: Mapping[str, str], environment: Mapping[str, str]) -> None:
     shown = scene.command.format_map(places)
-    typer.secho(f"\n# {scene.says}", dim=True)
-    typer.secho(f"$ {shown}", bold=True)
+    is_plain = output.manners().no_color
+    color = False if is_plain else None  # None = as stdout takes it
+    typer.secho(f"\n# {scene.says}", dim=True, color=color)
+    typer.secho(f"$ {shown}", bold=True, color=color)
     sys.stdout.flush()
-    plain = ["--no-color"] if output.manners().no_color else []
+    plain = ["--no-color"] if is_plain else []
     ended = subprocess.run(_gpuops([*plain, *shlex.split(shown)[1:]]), env=environment, check=False)  # noqa: S603
     if ended.returncode != scene.exit_code:
         raise PartlyDone(
