@@ -6,7 +6,6 @@ Each is written here and measured by a child, whose memory holds nothing of what
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import tempfile
 from contextlib import closing
@@ -30,7 +29,7 @@ from gpuops.execute.measurements.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import VM_COUNTERS, Samples
 from gpuops.plan.core.steps import SuspendVm
 from tests.bench.changes.journal import Nightly, _inventory, _night
-from tests.bench.measure import python
+from tests.bench.measure import peak_memory_mib, python
 from tests.bench.services.measurements import DAY_S, MIDNIGHT, VCENTER, _size_mb, _VmOfTheFleet
 from tests.bench.verdict import Figure, Result
 
@@ -153,7 +152,7 @@ def _read_measurements(folder: Path, days: int, vms: int) -> dict[str, float]:
 
 def _measured(what: str, folder: Path, numbers: list[int]) -> dict[str, float]:
     told = _read_journal(folder) if what == "journal" else _read_measurements(folder, *numbers)
-    return told | {"peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return told | {"peak_rss_mib": peak_memory_mib()}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from statistics import median
 from threading import Thread
 from time import perf_counter, sleep
@@ -31,6 +29,7 @@ from rich.console import Console
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm
 from gpuops.vsphere.connection import Connection
+from tests.bench.measure import peak_memory_mib
 from tests.bench.nights.watch import target_at
 from tests.bench.services.large_stores import large_journal, large_store
 from tests.bench.simulator.simulators import Served, our_simulator
@@ -77,7 +76,7 @@ def _serve(sizes: Sizes) -> Result:
             task = connection.submit(PowerOffVm(running), inventory, "somebody")
             assert task is not None and all(end.error is None for end in connection.wait([task], 60.0))
         changed_s = max(watcher.wait_for("2") for watcher in watchers) - began_s
-        cpu_s, memory = service.cpu_s() - before_s, _memory_mib(service)
+        cpu_s, memory = service.cpu_s() - before_s, peak_memory_mib(service.endpoint.pid)
     return Result(
         f"serve: {sizes.vms:,} VMs, {sizes.watchers} watchers",
         (
@@ -101,7 +100,7 @@ def _simulator(sizes: Sizes) -> Result:
 
         before_s = served.cpu_s()
         took_s = list(pool.map(read, range(sizes.clients)))
-        cpu_s, memory = served.cpu_s() - before_s, _memory_mib(served)
+        cpu_s, memory = served.cpu_s() - before_s, peak_memory_mib(served.endpoint.pid)
     return Result(
         f"the simulator: {sizes.clients} clients that read {sizes.client_vms} VMs at once",
         (
@@ -167,14 +166,6 @@ def _service(served: Served) -> Iterator[tuple[Served, str]]:
                 yield Served(replace(at, pid=process.pid), 0.0), f"http://127.0.0.1:{port}"
             finally:
                 process.terminate()
-
-
-def _memory_mib(served: Served) -> float:
-    """The most memory that the process has had."""
-    status = Path(f"/proc/{served.endpoint.pid}/status").read_text(encoding="ascii")
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None, "Linux tells it of every process that runs"
-    return int(found[1]) / 1024
 
 
 def main() -> int:
