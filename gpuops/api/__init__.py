@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gpuops.execute.measurements.current_use import current_use
     from gpuops.execute.measurements.observing import observe, observe_for_ever
     from gpuops.execute.measurements.store_reads import stored as stored_measurements
-    from gpuops.execute.past.history import history, past_night, past_predictions
+    from gpuops.execute.past.history import history, past_night
     from gpuops.execute.past.overdue_vcenters import overdue_vcenters
     from gpuops.execute.pool.running import create as pool_create
     from gpuops.execute.pool.running import delete as pool_delete
@@ -109,7 +109,6 @@ __all__ = [
     "offline",
     "overdue_vcenters",
     "past_night",
-    "past_predictions",
     "place",
     "pool_create",
     "pool_delete",
@@ -171,7 +170,6 @@ _AT_FIRST_USE: Final = {
     "pool_return": "execute.pool.running.give_back",
     "pool_show": "execute.pool.running.show",
     "queue_look": "execute.rotation.queue_look.queue_look",
-    "past_predictions": "execute.past.history.past_predictions",
     "rotate_abandon": "execute.rotation.abandon_vm.abandon_vm",
     "rotate_adopt": "execute.rotation.adopt.adopt",
     "rotate_audit_verify": "execute.journal.audit.verify",

@@ -14,8 +14,6 @@ from gpuops.execute.site import Site, catalog_of
 
 if TYPE_CHECKING:
     from gpuops.config.vcenter.origins import Setting
-    from gpuops.model.prediction import PastPredictions
-    from gpuops.model.vcenter.inventory import Inventory
     from gpuops.report.bundle.archive import Bundle
     from gpuops.report.bundle.setup import Versions
     from gpuops.report.first_contact import JudgedContact
@@ -41,44 +39,29 @@ def bundle(
     `journal`: the state directory, and the URL of the journal if it is kept in a database. Raises Refused if a text of
     the site would get into the bundle, NotConnected and its subclasses, StateDamaged.
     """
-    from gpuops.execute.past.history import history, past_predictions
-    from gpuops.plan.core.scope import gpu_hosts
+    from gpuops.api.first_contact import contact_inventory, judged_contact
+    from gpuops.execute.past.history import history
     from gpuops.report.bundle.archive import CONTACT
     from gpuops.report.bundle.archive import bundle as packed
     from gpuops.report.bundle.contact import ContactWriter, api_words
-    from gpuops.report.bundle.mispredictions import mispredictions_document
     from gpuops.report.bundle.pseudonyms import Pseudonyms
     from gpuops.report.bundle.runs import PastWriter
     from gpuops.report.bundle.setup import configuration_document, versions_document
     from gpuops.report.bundle.world import world
 
-    inventory = site.with_vgpus(site.vcenter.inventory())
-    inventory = site.hosts.with_settings(inventory, [host.ref for host in gpu_hosts(inventory) if host.connected])
-    predictions = past_predictions(*journal)
-    judged = _judged(site, inventory, predictions) if contact else None
+    judged = judged_contact(site) if contact else None
+    inventory = judged.contact.inventory if judged is not None else contact_inventory(site)
     catalog, names = catalog_of(inventory), Pseudonyms(key)
     past = history(*journal).of_vcenter(inventory.vcenter).only(since=now - PAST, kind=None, limit=MOST_EVENTS)
     parts: dict[str, Any] = {
         "versions.json": versions_document(_versions(site), inventory),
         "configuration.json": configuration_document(settings),
         "runs.json": PastWriter(inventory, catalog, names).document(past),
-        "mispredictions.json": mispredictions_document(predictions, inventory.vcenter, names),
     }
     words = api_words(judged) if judged is not None else frozenset[str]()
     if judged is not None:
         parts[CONTACT] = ContactWriter(names, words).document(judged)
     return packed(world(inventory, catalog, names), parts, names, now, words), judged
-
-
-def _judged(site: Site, inventory: Inventory, past: PastPredictions) -> JudgedContact:
-    from gpuops.api.first_contact import first_contact
-    from gpuops.catalog.assumptions import assumptions, contact_session
-    from gpuops.plan.doctor.assumptions import judge_assumptions
-    from gpuops.report.first_contact import JudgedContact
-
-    look = first_contact(site, inventory)
-    rows = judge_assumptions(assumptions().values(), past, look, catalog_of(inventory))
-    return JudgedContact(look, rows, contact_session())
 
 
 def _versions(site: Site) -> Versions:

@@ -13,11 +13,32 @@ if TYPE_CHECKING:
     from gpuops.model.desktops.broker import DesktopMachine
     from gpuops.model.vcenter.contact import Contact
     from gpuops.model.vcenter.inventory import Inventory
+    from gpuops.report.first_contact import JudgedContact
 
 PAST: Final = timedelta(days=7)
 """So far back tasks and events are read."""
 
 Part = TypeVar("Part")
+
+
+def judged_contact(site: Site) -> JudgedContact:
+    """Look once at a vCenter, and judge the table of assumptions by that. Raises NotConnected in its kinds."""
+    from gpuops.catalog.assumptions import assumptions, contact_session
+    from gpuops.execute.site import catalog_of
+    from gpuops.plan.doctor.assumptions import judge_assumptions
+    from gpuops.report.first_contact import JudgedContact
+
+    contact = first_contact(site, contact_inventory(site))
+    rows = judge_assumptions(assumptions().values(), contact, catalog_of(contact.inventory))
+    return JudgedContact(contact, rows, contact_session())
+
+
+def contact_inventory(site: Site) -> Inventory:
+    """Read the inventory with the settings of hosts with GPUs, and with what their nvidia-smi reports if allowed."""
+    from gpuops.plan.core.scope import gpu_hosts
+
+    inventory = site.with_vgpus(site.vcenter.inventory())
+    return site.hosts.with_settings(inventory, [host.ref for host in gpu_hosts(inventory) if host.connected])
 
 
 def first_contact(site: Site, inventory: Inventory) -> Contact:

@@ -142,9 +142,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
                 if report.plan != agreed_to:
                     continue
             began = journal.begin(request.run_kind)
-            executor = VmExecutor(
-                site.vcenter, journal, began, report.before, passed_s=site.passed_s, with_vgpus=site.with_vgpus
-            )
+            executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
             outcomes = execute(report.plan, executor, Limits(), site.progress, in_flight=site.in_flight)
             journal.end(began)
         return replace(report, outcomes=outcomes, applied=True, after=executor.inventory)

@@ -9,7 +9,6 @@ from importlib.resources import files
 import yaml
 
 from gpuops.model.assumption import Assumption, Confidence, SessionStep
-from gpuops.model.prediction import Predicted
 
 
 @cache
@@ -23,7 +22,6 @@ def assumptions() -> Mapping[str, Assumption]:
             row["source"],
             Confidence(row["confidence"]),
             row.get("deviation", ""),
-            Predicted(row["prediction"]) if "prediction" in row else None,
             row.get("read", ""),
         )
         for id, row in rows.items()

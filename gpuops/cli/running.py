@@ -213,13 +213,10 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
     from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
     from gpuops.report.plan_text import report_text
-    from gpuops.report.prediction import mispredictions_counted
 
     if output.manners().quiet:
         idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
-        wrong = mispredictions_counted(sum(len(outcome.mispredicted) for outcome in report.outcomes))
-        warnings = (*report.plan.warnings, *wrong)
-        show_brief(() if idle else run_line(report, kind), warnings, report_document(report, kind))
+        show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return
     text = report_text(report, explain=explain, told=told)
     if saved is not None:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpuops.model.prediction import Predicted
-
 
 class Confidence(StrEnum):
     """How sure a rule is, from the surest on."""
@@ -29,7 +27,6 @@ class Assumption:
     confidence: Confidence
     deviation: str = ""
     """Empty = the simulated vCenter knows no other behaviour."""
-    prediction: Predicted | None = None
     read: str = ""
     """The state of a vCenter in which reading shows whether the rule holds; empty = only a change shows it."""
 
@@ -74,8 +71,6 @@ class JudgedAssumption:
     row: Assumption
     evidence: Observation | None = None
     """The first observation that contradicts the rule, or else the first that confirms it; None = there is none."""
-    contradictions: int = 0
-    """How many steps of the journal contradict it."""
 
     @property
     def standing(self) -> Standing:

@@ -1,17 +1,17 @@
-"""What `gpuops bundle --first-contact` prints: which rules hold in a vCenter, and the commands that settle the rest."""
+"""Prints which rules hold in a vCenter, and the commands that settle the rest: `gpuops bundle --first-contact` and
+`gpuops doctor --assumptions`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.assumption import JudgedAssumption, SessionStep, Standing
+from gpuops.model.assumption import JudgedAssumption, Observation, SessionStep, Standing
 from gpuops.model.vcenter.contact import Contact
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.report.assumptions import evidence_text
-from gpuops.report.document import Document
+from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -49,6 +49,48 @@ class JudgedContact:
             yield from (first, *((step, settled) for step, settled in others if settled))
 
 
+def assumptions_text(judged: JudgedContact) -> Shown:
+    """A table of all rules, with the confidence of each and what this vCenter shows of it."""
+    table = TextTable("assumption", "confidence", "here", "rule")
+    for row in judged.rows:
+        table.add_row(row.row.id, row.row.confidence, row.standing, row.row.statement)
+    return (table, *_unread(judged), Text("next: gpuops help assumptions says how to test a rule", "dim"))
+
+
+def assumptions_document(judged: JudgedContact) -> Document:
+    """The same for programs."""
+    names = names_of(judged.contact.inventory)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "assumptions",
+        "vcenter": judged.contact.inventory.vcenter,
+        "read_at": judged.contact.inventory.taken_at.isoformat(),
+        "assumptions": [
+            {
+                "id": row.row.id,
+                "statement": row.row.statement,
+                "source": row.row.source,
+                "confidence": row.row.confidence.value,
+                "deviation": row.row.deviation or None,
+                "standing": row.standing.value,
+                "evidence": None if row.evidence is None else evidence_text(row.evidence, names),
+            }
+            for row in judged.rows
+        ],
+        "unread": list(judged.contact.unread),
+    }
+
+
+def evidence_text(evidence: Observation, names: Mapping[str, str]) -> str:
+    """The evidence in words. `names`: of VMs, hosts and clusters by their managed object ids."""
+    facts = {key: names.get(str(fact), fact) for key, fact in evidence.facts.items()}
+    return visible(evidence.sentence.format_map(facts))
+
+
+def _unread(judged: JudgedContact) -> list[Text]:
+    return [Text(visible(f"not read: {reason}"), "yellow") for reason in judged.contact.unread]
+
+
 def contact_text(judged: JudgedContact) -> Shown:
     """A table of all rows with their evidence, and the commands of the session."""
     table = TextTable("assumption", "here", "evidence, or what it needs")
@@ -56,8 +98,7 @@ def contact_text(judged: JudgedContact) -> Shown:
         table.add_row(row.row.id, row.standing, _evidence(row, judged.contact.inventory))
     numbers = Counter(row.standing for row in judged.rows)
     total = ", ".join(f"{numbers[standing]} {standing}" for standing in Standing)
-    unread = [Text(visible(f"not read: {reason}"), "yellow") for reason in judged.contact.unread]
-    return (table, Text(f"{count(len(judged.rows), 'rule')}: {total}", "bold"), *unread, *_session(judged))
+    return (table, Text(f"{count(len(judged.rows), 'rule')}: {total}", "bold"), *_unread(judged), *_session(judged))
 
 
 def _evidence(judged: JudgedAssumption, inventory: Inventory) -> str:

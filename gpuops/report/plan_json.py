@@ -16,7 +16,6 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.report.changes import changes, host_name, stages, title, vm_name
 from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.prediction import misprediction_document
 
 
 def report_document(report: Report, kind: str) -> Document:
@@ -82,7 +81,6 @@ def outcome_document(outcome: Outcome, before: Inventory) -> Document:
         "verdict": outcome.verdict.value,
         "reason": outcome.reason,
         "duration_s": outcome.duration_s,
-        "mispredicted": [misprediction_document(each) for each in outcome.mispredicted],
     }
 
 

@@ -13,7 +13,6 @@ from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices import baseline
 from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.layout import Shown, Text
-from gpuops.report.prediction import misprediction_lines
 from gpuops.report.text import count, duration, visible
 
 _LONGEST_VALUE: Final = 100
@@ -38,11 +37,9 @@ def report_text(report: Report, *, explain: bool = False, told: Collection[str] 
 
     Of steps that were `told` as they ended, by `step_key`, only what changed is listed.
     """
-    wrong = ((title(each.step, report.before), one) for each in report.outcomes for one in each.mispredicted)
     return (
         *plan_lines(report, explain=explain, told=told),
         *_warnings(report.plan),
-        *misprediction_lines(wrong),
         Text(summary(report), "bold"),
     )
 

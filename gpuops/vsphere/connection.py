@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuops.model.measurements.measurement import Samples
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.target import Secret, Target
-    from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+    from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.plan.core.steps import RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
@@ -154,11 +154,6 @@ class Connection(Session):
         from gpuops.vsphere.writing import lost_replies
 
         return lost_replies.has_power_task_near(self, vm, moment)
-
-    def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:
-        from gpuops.vsphere.writing import lost_replies
-
-        return lost_replies.gpu_tasks_since(self, since)
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
         from gpuops.vsphere.writing import guest_programs

@@ -18,7 +18,7 @@ from gpuops.model.measurements.measurement import CounterWindow, Samples
 from gpuops.model.vcenter.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind
-from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.core.steps import (
     PowerOffVm,
@@ -440,11 +440,6 @@ class SmallVcenter:
         self._reach()
         near = (task for task in self.world.tasks.values() if abs(task.queued - moment) <= timedelta(hours=1))
         return any(isinstance(task.step, PowerOnVm | SuspendVm) and task.step.vm == vm for task in near)
-
-    def gpu_tasks_since(self, since: datetime) -> list[GpuTask]:
-        self._reach()
-        tasks = (task for task in self.world.tasks.values() if task.queued > since)
-        return [GpuTask(task.step.vm, bool(task.op_id), task.queued) for task in tasks]
 
     def _starts(self, vm: str, since: datetime) -> set[tuple[bool, bool]]:
         """Whether this login asked for it, and whether it has not failed."""

@@ -265,7 +265,6 @@ RULES: Final = (
             "gpuops/model/stored.py",
             "gpuops/config/",  # keys of files that people write are public
             "gpuops/execute/journal/step_json.py",  # from here on classes with stored names
-            "gpuops/execute/journal/prediction_json.py",
             "gpuops/execute/measurements/diagnoses.py",
             "gpuops/execute/pool/book.py",
             "gpuops/execute/site/kept_measurement.py",

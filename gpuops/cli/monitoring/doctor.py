@@ -30,18 +30,15 @@ def doctor(
         typer.Option(metavar="FILE", help="Compare this machine's timers with the windows of this rotation policy."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 for anything worse than a note.")] = False,
-    predictions: Annotated[
-        bool, typer.Option("--predictions", help="List where vCenter did something else than was predicted.")
-    ] = False,
     assumptions: Annotated[
         bool,
-        typer.Option("--assumptions", help="List the rules gpuops goes by, and what the journal says of them."),
+        typer.Option("--assumptions", help="List the rules gpuops goes by, and which of them this vCenter shows."),
     ] = False,
 ) -> None:
     """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.
 
-    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC. With --predictions or
-    --assumptions no vCenter is asked: the journal has what each step was predicted to do, and what vCenter did.
+    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC. With --assumptions
+    tasks, events and counters of vCenter are read too, to judge the rules of vSphere and NVIDIA that gpuops goes by.
 
     \b
     Examples:
@@ -49,12 +46,15 @@ def doctor(
       gpuops doctor --strict --cluster lab-cluster --vcenter sim:lab
       gpuops doctor --roles templates/roles/night.yaml --vcenter sim:lab
       gpuops doctor --policy templates/policy.yaml --vcenter sim:lab
-      gpuops doctor --predictions
-      gpuops doctor --assumptions
+      gpuops doctor --assumptions --vcenter sim:lab
     """
-    if predictions or assumptions:
-        alone = roles is None and policy is None and scope == Scope() and not (predictions and assumptions)
-        _list_past(common, "--assumptions" if assumptions else "--predictions", alone=alone, strict=strict)
+    if assumptions:
+        if roles is not None or policy is not None or scope != Scope():
+            raise UsageError(
+                "--assumptions is about the whole vCenter: it goes with no host, cluster, --roles or --policy",
+                hint="gpuops doctor --assumptions lists all rules",
+            )
+        _list_assumptions(common, host_shell, strict=strict)
         return
     from gpuops.api import doctor as examine
     from gpuops.cli.opening import open_site, remember
@@ -73,27 +73,18 @@ def doctor(
         raise typer.Exit(3)
 
 
-def _list_past(common: CommonOptions, option: str, *, alone: bool, strict: bool) -> None:
-    """Show what the journal says of past predictions; with `strict` a misprediction is exit code 3."""
-    from gpuops.api import assumptions, past_predictions
-    from gpuops.cli.opening import journal_of
-    from gpuops.plan.doctor.assumptions import judge_assumptions
-    from gpuops.report.assumptions import assumptions_document, assumptions_text
-    from gpuops.report.prediction import predictions_document, predictions_text
+def _list_assumptions(common: CommonOptions, host_shell: HostShellOptions, *, strict: bool) -> None:
+    """Show which rules this vCenter confirms or contradicts; with `strict` a contradicted one is exit code 3."""
+    from gpuops.api.first_contact import judged_contact
+    from gpuops.cli.opening import open_site
+    from gpuops.model.assumption import Standing
+    from gpuops.report.first_contact import assumptions_document, assumptions_text
 
-    if not alone:
-        raise UsageError(
-            f"{option} is about what was done: it goes with no host, cluster, --roles or --policy",
-            hint=f"gpuops doctor {option} lists all of them",
-        )
-    state_dir, url = journal_of(common)
-    past = past_predictions(state_dir, url)
-    if option == "--assumptions":
-        rows = judge_assumptions(assumptions().values(), past)
-        output.show(assumptions_text(rows, past), assumptions_document(rows, past))
-    else:
-        output.show(predictions_text(past), predictions_document(past))
-    if strict and past.wrong:
+    with open_site(common) as site:
+        host_shell.give_to(site)
+        judged = judged_contact(site)
+    output.show(assumptions_text(judged), assumptions_document(judged))
+    if strict and any(row.standing is Standing.CONTRADICTED for row in judged.rows):
         raise typer.Exit(3)
 
 

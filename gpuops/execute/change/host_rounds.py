@@ -18,11 +18,9 @@ from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.steps.host_executor import GONE, SettingExecutor
 from gpuops.execute.steps.plan_executor import execute
-from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.devices.device_mode import ConfigureImpact
 from gpuops.model.nights.rotation import Limits
-from gpuops.model.prediction import Misprediction
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
@@ -57,12 +55,6 @@ class HostRounds:
     """By host, what went wrong on it."""
     half_set: set[str] = field(default_factory=set)
     """Hosts that may need a reboot for what was set on them before their setting ended in an error."""
-    mispredicted: list[tuple[str, Misprediction]] = field(default_factory=list)
-    """Name of a VM, and where a step on it did something else than was predicted."""
-    task_history: TaskHistory = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.task_history = TaskHistory(self.site.vcenter)
 
     def take(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
         """What became of these hosts, begun by the latest look, which the caller has just made.
@@ -253,11 +245,8 @@ class HostRounds:
             inventory,
             leases=lease_for_all_vms(self.executor.lease),
             passed_s=self.site.passed_s,
-            task_history=self.task_history,
         )
-        outcomes = execute(plan, executor, Limits(), self.site.progress)
-        self.mispredicted += [(inventory.vm(each.step.vm).name, one) for each in outcomes for one in each.mispredicted]
-        return outcomes
+        return execute(plan, executor, Limits(), self.site.progress)
 
     def _setting(self, inventory: Inventory) -> SettingExecutor:
         executor, passed_s = self.executor, self.site.passed_s

@@ -22,7 +22,6 @@ from gpuops.execute.runs.run_kind import CHANGE, EXCLUSIVE_RUNS, RESUME_CHANGE
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_open
-from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.stored import from_stored, stored_as, to_stored
@@ -187,10 +186,6 @@ class _MoveRun:
     site: Site
     journal: Journal
     lease: HeldLease | None
-    task_history: TaskHistory = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.task_history = TaskHistory(self.site.vcenter)
 
     def all(self, moves: tuple[JournalMove, ...]) -> list[Outcome]:
         outcomes, stopped, reason = self.settled(), self.stopped(), ""
@@ -254,5 +249,4 @@ class _MoveRun:
             inventory,
             leases=lease_for_all_vms(self.lease),
             passed_s=passed_s,
-            task_history=self.task_history,
         )

@@ -280,7 +280,6 @@ def _ended(
         True,
         afterwards,
         names=order.names,
-        mispredicted=tuple(host_rounds.mispredicted),
     )
 
 

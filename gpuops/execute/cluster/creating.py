@@ -200,14 +200,7 @@ class _Making:
 
     def _executor(self, journal: Journal) -> VmExecutor:
         site = self.site
-        return VmExecutor(
-            site.vcenter,
-            journal,
-            self.run,
-            self.seen,
-            passed_s=site.passed_s,
-            with_vgpus=site.with_vgpus,
-        )
+        return VmExecutor(site.vcenter, journal, self.run, self.seen, passed_s=site.passed_s)
 
     def _clones(self, plan: ClusterPlan) -> list[TaskRef]:
         """Asks for all clones at once. One whose reply was lost is looked for by its name afterwards."""

@@ -45,7 +45,7 @@ def take_back(
     Raises NotConnected.
     """
     names = {vm.ref: vm.name for vm in vms}
-    executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s, with_vgpus=site.with_vgpus)
+    executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
     plan = Plan((Wave("leave to DRS", tuple(SetVmDrs(ref, VmDrs.CLUSTER) for ref in names)),))
     for each in execute(plan, executor, Limits(), site.progress, in_flight=site.in_flight) if vms else ():
         done = each.verdict in (Verdict.DONE, Verdict.ALREADY)

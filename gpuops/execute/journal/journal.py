@@ -15,8 +15,6 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.journal_reads import JournalReads
 from gpuops.execute.journal.journal_state import JournalState
 from gpuops.execute.journal.journal_state_json import dump_state
-from gpuops.execute.journal.prediction_json import COMPARED, PREDICTED
-from gpuops.execute.journal.prediction_json import dump as dump_prediction
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import IntentState, Run, Saved
 from gpuops.execute.journal.runs_seen import BegunSince, RunsSeen
@@ -24,7 +22,6 @@ from gpuops.execute.journal.step_json import Recorded, dump_step
 from gpuops.execute.journal.store import FallbackStore, Overtaken, Store
 from gpuops.execute.journal.stores import open_store
 from gpuops.model.nights.journal import GivenUp
-from gpuops.model.prediction import Compared, Prediction
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import Step
 
@@ -119,15 +116,12 @@ class Journal(JournalReads):
         if state.seq - state.checkpoint >= CHECKPOINT_EVERY:
             self._append(lambda state: [("", Kind.CHECKPOINT, dump_state(state))])
 
-    def intend(self, run: Run, step: Recorded, before: Inventory, predicted: Prediction | None = None) -> str:
-        """The op id of an effect about to be sent. The caller sends nothing when this raises. `predicted`: what it is
-        expected to do; None = nothing is.
+    def intend(self, run: Run, step: Recorded, before: Inventory) -> str:
+        """The op id of an effect about to be sent. The caller sends nothing when this raises.
 
         Raises Locked when another gpuops has ended this run meanwhile: whoever took over must not be disturbed.
         """
         what = {"step": dump_step(step), "seen": before.taken_at.isoformat(), "before": _as_seen(step, before)}
-        if predicted is not None:
-            what[PREDICTED] = dump_prediction(predicted)
         op_id = ""
 
         def drafted(state: JournalState) -> list[Draft]:
@@ -158,12 +152,11 @@ class Journal(JournalReads):
         counts: bool = True,
         suspended_at: datetime | None = None,
         started_at: datetime | None = None,
-        compared: Compared | None = None,
     ) -> None:
         """What became of it. `refused`: vCenter would refuse the next one too; not `counts`: it was never asked.
 
         `suspended_at`: of a suspend, the moment that vCenter shows for it; None = it shows none. `started_at`: of a
-        start, likewise. `compared`: what was predicted of it beside what happened; None = nothing was.
+        start, likewise.
         """
         body: dict[str, Any] = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
         if refused:
@@ -174,8 +167,6 @@ class Journal(JournalReads):
             body["suspended"] = suspended_at.isoformat()
         if started_at is not None:
             body["started"] = started_at.isoformat()
-        if compared is not None:
-            body[COMPARED] = dump_prediction(compared)
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def save(self, originals: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:

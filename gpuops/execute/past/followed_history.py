@@ -56,6 +56,5 @@ class FollowedHistory:
                 hint="gpuops rotate audit verify names it; use the gpuops that wrote it",
             ) from error
         if self._events is None and self._seq:
-            nights, changes = self._reader.nights(), self._reader.changes()
-            self._events = PastEvents(self._name, nights, changes, predictions=self._reader.predictions(self._name))
+            self._events = PastEvents(self._name, self._reader.nights(), self._reader.changes())
         return self._events

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal.every_record import OpenedJournal, opened_journal
 from gpuops.execute.past.past_events import PastEventsReader, read_events
 from gpuops.model.nights.history import EventKind, PastEvents
-from gpuops.model.prediction import PastPredictions
 
 
 def history(
@@ -49,17 +47,6 @@ def past_night(state_dir: Path, night: str, url: str = "") -> PastEvents:
     if not nights:
         raise UsageError(f"no night {night!r} in the journal {found.journal}", hint="gpuops history lists the nights")
     return PastEvents(found.journal, nights)
-
-
-def past_predictions(state_dir: Path, url: str = "") -> PastPredictions:
-    """What gpuops predicted of its steps, beside what vCenter did. Asks no vCenter. Raises StateDamaged."""
-    with opened_journal(state_dir, url) as journal:
-        each = [_read(journal, vcenter).predictions(journal.name) for vcenter in journal.vcenters]
-        cannot_say: Counter[str] = Counter()
-        for found in each:
-            cannot_say.update(found.cannot_say)
-        wrong = sorted((one for found in each for one in found.wrong), key=lambda one: one.at)
-        return PastPredictions(journal.name, tuple(wrong), sum(found.right for found in each), cannot_say)
 
 
 def _read(journal: OpenedJournal, vcenter: str) -> PastEventsReader:

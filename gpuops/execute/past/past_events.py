@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.execute.journal.prediction_json import load_compared
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.past.past_night import (
@@ -23,7 +21,6 @@ from gpuops.execute.past.past_night import (
 )
 from gpuops.execute.runs.run_kind import CHANGE, ROTATION_RUNS
 from gpuops.model.nights.history import GAVE_UP, Incident, PastChange, PastNight, PastStep, RunBy
-from gpuops.model.prediction import Compared, Comparison, PastMisprediction, PastPredictions
 
 _VERBS: Final = {
     "setscheduler": "scheduler set",
@@ -51,19 +48,9 @@ class StepSoFar:
     kind: str
     ref: str
     name: str
-    host: str | None
     at: datetime
     vm: VmSoFar | None = None
     """The VM of a night that it is about."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedStep:
-    """What was predicted of a step beside what happened."""
-
-    of: StepSoFar
-    compared: Compared
-    at: datetime
 
 
 @dataclass(slots=True)
@@ -87,8 +74,6 @@ class PastEventsReader:
         self._changes: dict[str, ChangeSoFar] = {}
         self._steps: dict[str, StepSoFar] = {}
         """By op id, those of runs that have not ended."""
-        self._compared: dict[str, ComparedStep] = {}
-        """By op id, so that each counts once however often it was settled."""
         self._latest: dict[str, VmSoFar] = {}
         """By managed object id, and by instance uuid, the VM of the latest night that saved it."""
 
@@ -99,15 +84,9 @@ class PastEventsReader:
             taking(self, record)
 
     def nights(self) -> tuple[PastNight, ...]:
-        wrong = self._mispredictions_by_run()
-        found = (night.past(self.vcenter) for night in self._nights.values())
-        return tuple(
-            replace(night, mispredictions=tuple(each for run in night.runs for each in wrong.get(run.id, ())))
-            for night in found
-        )
+        return tuple(night.past(self.vcenter) for night in self._nights.values())
 
     def changes(self) -> tuple[PastChange, ...]:
-        wrong = self._mispredictions_by_run()
         return tuple(
             PastChange(
                 change.run.id,
@@ -117,42 +96,9 @@ class PastEventsReader:
                 tuple(change.subjects),
                 in_order(change.incidents.values()),
                 any(change.subjects.values()),
-                tuple(wrong.get(change.run.id, ())),
             )
             for change in self._changes.values()
         )
-
-    def predictions(self, journal: str) -> PastPredictions:
-        """What was predicted of all steps. `journal`: the name of the file, or of the database."""
-        all_compared = [each.compared for each in self._compared.values()]
-        return PastPredictions(
-            journal,
-            tuple(self._mispredictions()),
-            sum(each.comparison is Comparison.RIGHT for each in all_compared),
-            Counter(each.cannot_say for each in all_compared if each.comparison is Comparison.CANNOT_SAY),
-        )
-
-    def _mispredictions(self) -> Iterator[PastMisprediction]:
-        told: set[tuple[str, ...]] = set()
-        for op_id, each in self._compared.items():
-            step, run = each.of, each.of.run
-            of = step.vm.night.id if step.vm is not None else run.id
-            for found in each.compared.wrong:
-                # a step that is tried again, or by a run that goes on, meets the same difference again
-                same = (of, step.kind, step.ref, found.what, found.predicted, found.found)
-                if same in told:
-                    continue
-                told.add(same)
-                yield PastMisprediction(
-                    self.vcenter, run.id, _verb(run), run.night, op_id, each.at,
-                    _TOLD.get(step.kind, "setting"), step.ref, step.name, step.host, found,
-                )  # fmt: skip
-
-    def _mispredictions_by_run(self) -> Mapping[str, list[PastMisprediction]]:
-        by_run: dict[str, list[PastMisprediction]] = {}
-        for each in self._mispredictions():
-            by_run.setdefault(each.run, []).append(each)
-        return by_run
 
     def _begun(self, record: Record) -> None:
         body = record.body
@@ -189,8 +135,7 @@ class PastEventsReader:
             return
         [(kind, fields)] = body["step"].items()
         ref = fields.get("vm") or fields["host"]
-        host = body.get("predicted", {}).get("host") or body["before"].get("host")
-        step = StepSoFar(run, kind, ref, str(body["before"].get("name", ref)), host, record.at)
+        step = StepSoFar(run, kind, ref, str(body["before"].get("name", ref)), record.at)
         if run.id in self._changes:
             self._changes[run.id].subjects.setdefault(step.name, False)
         else:
@@ -221,9 +166,6 @@ class PastEventsReader:
             return
         state = IntentState(body["state"])
         self._told(body["op"], step, state, record)
-        compared = load_compared(body)
-        if compared is not None:
-            self._compared[body["op"]] = ComparedStep(step, compared, record.at)
         vm = step.vm
         if vm is None:
             return

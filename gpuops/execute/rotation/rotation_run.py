@@ -286,7 +286,6 @@ class RotationRun:
             sources=self.site.sources,
             gates=self.site.gates,
             vgpu_use=self.site.vgpu_use,
-            durations=Durations.of(journal.durations()),
         )
         try:
             outcomes = execute(

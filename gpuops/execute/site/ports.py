@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuops.model.measurements.measurement import Samples
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.model.vcenter.login import ObjectKind
-    from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+    from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.model.vcenter.vm import Guest, PowerState, Vm
     from gpuops.plan.core.host_steps import HostStep, HostTask
     from gpuops.plan.core.steps import GateStep, RunInGuest, Step
@@ -284,9 +284,4 @@ class Vcenter(Protocol):
     def has_power_task_near(self, vm: str, moment: datetime) -> bool | None:
         """Whether the task history has a suspend or start of this VM within an hour of the moment, before or after;
         None = this vCenter does not tell."""
-        ...
-
-    def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:
-        """The tasks queued since then by which VMs start, stop or move, and those of hosts; None = since then there are
-        more tasks than vCenter tells at once."""
         ...

@@ -12,7 +12,7 @@ from gpuops.model.devices.rdma import Networks
 from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind
-from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.host_steps import HostStep, HostTask
 from gpuops.plan.core.steps import RunInGuest, Step
@@ -172,6 +172,3 @@ class SavedVcenter:
 
     def has_power_task_near(self, vm: str, moment: datetime) -> bool | None:
         return None
-
-    def gpu_tasks_since(self, since: datetime) -> Sequence[GpuTask] | None:
-        return ()

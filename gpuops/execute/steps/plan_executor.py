@@ -146,10 +146,8 @@ class _Run:
         elif isinstance(step, SuspendVm) and isinstance(outcome.step, ResumeVm):
             outcome = _given_back(step, waiting.reason, outcome)
         elif isinstance(step, ShutDownGuest) and step.then_off and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN):
-            waiting.with_mispredictions(outcome)
             yield from self._power_off(waiting, outcome.reason)
             return
-        outcome = waiting.with_mispredictions(outcome)
         rests_s = () if self._overtaken(step) else _rests_s(outcome)
         if outcome.verdict is Verdict.FAILED and waiting.tries < len(rests_s):
             self._queue.again(waiting, rests_s[waiting.tries])
@@ -220,7 +218,6 @@ class _Run:
             if ended is not None:
                 outcome = self._executor.finish(sent.in_flight, ended)
                 if outcome.verdict is Verdict.DONE and sent.step.vm in in_use:
-                    sent.waiting.with_mispredictions(outcome)
                     yield from self._give_back(sent.waiting, in_use[sent.step.vm])
                     continue
             else:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.model.nights.rotation import Limits
-from gpuops.model.prediction import Misprediction
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import (
     CloseGate,
@@ -59,14 +57,6 @@ class WaitingStep:
     """Why it is now done by other means."""
     whatever_failed: bool = False
     """Whether it is done also where an earlier step of its VM failed."""
-    mispredicted: tuple[Misprediction, ...] = ()
-    """Of its tries so far."""
-
-    def with_mispredictions(self, outcome: Outcome) -> Outcome:
-        """The outcome with the mispredictions of all tries, each once."""
-        new = (each for each in outcome.mispredicted if each not in self.mispredicted)
-        self.mispredicted = (*self.mispredicted, *new)
-        return replace(outcome, mispredicted=self.mispredicted)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ reference, VirtualMachineConfigSpec.changeVersion).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -18,12 +17,9 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.lease_set import NO_LEASE, VmLeases
 from gpuops.execute.site.policy_reads import NO_SOURCES
 from gpuops.execute.site.ports import DesktopGates, SessionSource, Vcenter, VgpuUseSource
-from gpuops.execute.steps.predictions import Predictions
 from gpuops.execute.steps.step_executor import STATES, StepInFlight
-from gpuops.execute.steps.task_history import TaskHistory
 from gpuops.execute.steps.vm_looks import LOOK_S, VmLooks
 from gpuops.model.desktops.evidence import Source
-from gpuops.model.prediction import Prediction
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
@@ -49,7 +45,6 @@ from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE
 from gpuops.plan.rotation.nights.guard import TAKING_STEPS, Guard
 from gpuops.plan.rotation.nights.stop_conditions import is_refusal
 from gpuops.plan.rotation.power_moments import runs_anew
-from gpuops.plan.rotation.returns.return_time import Durations
 
 LOOKS: Final = 2
 """So often a desktop is looked at anew, where what comes between look and request takes too long."""
@@ -77,13 +72,8 @@ class VmExecutor(VmLooks):
         sources: Mapping[Source, SessionSource] = NO_SOURCES,
         gates: DesktopGates | None = None,
         vgpu_use: VgpuUseSource | None = None,
-        durations: Durations | None = None,
-        with_vgpus: Callable[[Inventory], Inventory] | None = None,
-        task_history: TaskHistory | None = None,
     ) -> None:
-        """As `VmLooks`. `durations` are what the plan went by, `with_vgpus` asks hosts how vGPUs lie: steps are
-        predicted by both. `task_history` is that of the run; None = the run has no other executor.
-        """
+        """As `VmLooks`."""
         super().__init__(
             vcenter,
             journal,
@@ -97,7 +87,6 @@ class VmExecutor(VmLooks):
             gates=gates,
             vgpu_use=vgpu_use,
         )
-        self._predictions = Predictions(task_history or TaskHistory(vcenter), planned, durations, with_vgpus)
         self.former_logins: Mapping[str, str] = {}
         """op id -> the user as whom gpuops sent an effect of the run, where that is another than now; else empty."""
         self._leaving: Collection[str] = ()
@@ -122,14 +111,6 @@ class VmExecutor(VmLooks):
         if isinstance(step, CloseGate) and self.is_done(step):
             return Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE)  # or a morning would open what is not ours
         return super().begin(as_it_is_now(step, self.inventory))
-
-    def intend(self, step: Step) -> str:
-        """As of any step; what it is predicted to do goes into the journal with it."""
-        predicted = self._predictions.of(step, self.inventory)
-        known = predicted if isinstance(predicted, Prediction) else None
-        op_id = self.journal.intend(self.run, step, self.inventory, known)
-        self._predictions.sent(op_id, step, predicted, self.inventory)
-        return op_id
 
     def in_use_again(self, steps: Collection[Step]) -> Mapping[str, str]:
         """By VM (ref), why a desktop that was suspended behind a gate is to be given back, by a look at the gates."""
@@ -315,10 +296,7 @@ class VmExecutor(VmLooks):
 
     def settle(self, op_id: str, outcome: Outcome, *, counts: bool = True) -> Outcome:
         """The outcome, once it is in the journal, with the moment of a suspend or start that is done, as the look after
-        it shows that, and where it is not what was predicted. Not `counts`: it was never asked of vCenter."""
-        compared = self._predictions.compared(op_id, outcome, self.inventory)
-        if compared is not None and compared.wrong:
-            outcome = replace(outcome, mispredicted=compared.wrong)
+        it shows that. Not `counts`: it was never asked of vCenter."""
         shown = self.inventory.vms.get(outcome.step.vm) if outcome.verdict is Verdict.DONE else None
         self.journal.settled(
             op_id,
@@ -329,7 +307,6 @@ class VmExecutor(VmLooks):
             counts=counts,
             suspended_at=shown.suspended_at if shown is not None and isinstance(outcome.step, SuspendVm) else None,
             started_at=shown.started_at if shown is not None and isinstance(outcome.step, PowerOnVm) else None,
-            compared=compared,
         )
         self.step_gates.ended(outcome)
         self._ended.append(outcome)

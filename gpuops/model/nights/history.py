@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from gpuops.model.nights.night_record import Role
-from gpuops.model.prediction import PastMisprediction, PastPredictions
 from gpuops.model.vcenter.owner import NotedOwner
 
 
@@ -244,8 +243,6 @@ class PastNight:
     """What was free on the hosts that it used; None = an older gpuops did not note that."""
     back_by: datetime | None = None
     """When its desktops had to be back; None = its policy has no windows, or cannot be read."""
-    mispredictions: tuple[PastMisprediction, ...] = ()
-    """Of its runs, oldest first."""
 
     @property
     def desktops(self) -> tuple[PastVm, ...]:
@@ -315,8 +312,6 @@ class PastChange:
     incidents: tuple[Incident, ...]
     failed: bool = False
     """Whether the last step on one of them did."""
-    mispredictions: tuple[PastMisprediction, ...] = ()
-    """Oldest first."""
 
     @property
     def begins(self) -> datetime:
@@ -346,8 +341,6 @@ class PastEvents:
     changes: tuple[PastChange, ...] = ()
     left_off: int = 0
     """So many older ones are not shown for the limit."""
-    predictions: PastPredictions | None = None
-    """Of all runs in the journal, whatever was asked; None = that was not asked for."""
 
     def only(self, *, since: datetime | None, kind: EventKind | None, limit: int | None) -> PastEvents:
         """Those that began since then, of this kind, and no more than the limit in all."""
@@ -363,7 +356,6 @@ class PastEvents:
             tuple(each for each in kept if isinstance(each, PastNight)),
             tuple(each for each in kept if isinstance(each, PastChange)),
             len(wanted) - len(kept),
-            self.predictions,
         )
 
     def of_vcenter(self, uuid: str) -> PastEvents:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final
 
 from gpuops.errors import GpuopsError
@@ -19,18 +18,6 @@ class TaskRef:
     ref: str
     foreign: bool = field(default=False, compare=False)
     """Whether vCenter says that another login asked for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuTask:
-    """A task after which other VMs may be on GPUs."""
-
-    ref: str
-    """Managed object id of the VM, host or datacenter that it is of."""
-    own: bool | None
-    """Whether this login asked for it; None = nobody did, or that cannot be told."""
-    queued: datetime
-    """By vCenter's clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Generic
 
 from gpuops.errors import Trouble
-from gpuops.model.prediction import Misprediction
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import AnyStep
@@ -38,8 +37,6 @@ class Outcome(Generic[AnyStep]):
     """What kind of error of vCenter it ended in, if it did."""
     fault: str = ""
     """The code of that error: `no-permission`; empty = none."""
-    mispredicted: tuple[Misprediction, ...] = ()
-    """Where vCenter did something else than was predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
 """Judges the table of assumptions: which rules of vSphere and NVIDIA a vCenter confirms, contradicts, or does not show.
 
-Two sources are judged in one way: the predictions of the journal, and what `gpuops bundle --first-contact` reads. The
-last start on a host is predicted once more, as if it were to come, and compared with where the VM is: the same rule of
-placement, `plan/placement/predicted.py`, serves a plan and its judge. Example: the last event on a host is the start of
-ml-07, and ml-07 is on GPU af. Without ml-07 the host has two empty GPUs, 3b and af, and the rule says 3b: contradicted.
+What is judged is a read-only look, `gpuops.api.first_contact`. The last start on a host is planned once more, as if it
+were to come, and compared with where the VM is. Example: the last event on a host is the start of ml-07, and ml-07 is
+on GPU af. Without ml-07 the host has two empty GPUs, 3b and af, and the rule says 3b: contradicted.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -20,25 +19,25 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.devices.gpu_health import NOT_NAMED
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
-from gpuops.model.prediction import Misprediction, PastPredictions, Predicted
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
 from gpuops.model.vcenter.device_keys import passthru_number
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, VgpuDevice, Vm, pins_of
-from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.steps import PowerOnVm, Step
-from gpuops.plan.placement.predicted import PredictedStep, compare, predict
-from gpuops.plan.placement.project import release
+from gpuops.plan.core.steps import PowerOnVm
+from gpuops.plan.placement.nodes import memory_doubt
+from gpuops.plan.placement.project import project, release
+from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.wanted import demands_of
 from gpuops.plan.rotation.nights.bounds import UNMEASURED_SUSPEND_S
 
 Facts = Mapping[str, str | int]
 Observations = Iterator[tuple[str, Observation]]
 """Ids of rows, each with what was observed of it."""
 
-STEPS: Final = "predicted {predicted}, found {found}"
 KEY: Final = "a device of {vm} has the key {key}"
-PLACED: Final = "the last start on {host}, of {vm}, was predicted on {predicted}, and is on {found}"
+PLACED: Final = "the last start on {host}, of {vm}, was expected on {expected}, and is on {found}"
 STILL_LISTED: Final = "{host} lists {vm} on GPU {gpu} {seconds} s after its suspend"
 NOT_LISTED: Final = "{vm} is suspended, and {host} lists it on no GPU"
 START_REFUSED: Final = "a start of {vm} was refused with {fault}"
@@ -56,7 +55,7 @@ UNNAMED: Final = "vCenter lists GPU {gpu} of {host}, and nvidia-smi does not nam
 HAS_COUNTER: Final = "vCenter has the counter {counter}"
 NO_COUNTER: Final = "vCenter has no counter {counter}"
 SENTENCES: Final = (
-    STEPS, KEY, PLACED, STILL_LISTED, NOT_LISTED, START_REFUSED, SUSPEND_REFUSED, SUSPEND_TOOK, POOL,
+    KEY, PLACED, STILL_LISTED, NOT_LISTED, START_REFUSED, SUSPEND_REFUSED, SUSPEND_TOOK, POOL,
     STAYED, MOVED, CLONE_HAS, INSTANCE, MODE, GATED, LOST, UNNAMED, HAS_COUNTER, NO_COUNTER,
 )  # fmt: skip
 """All sentences of evidence."""
@@ -72,47 +71,15 @@ _SETTLED_S: Final = 300.0
 _VGPU_MODES: Final = (VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE)
 
 
-def judge_assumptions(
-    rows: Iterable[Assumption], past: PastPredictions, contact: Contact | None = None, catalog: Catalog | None = None
-) -> tuple[JudgedAssumption, ...]:
-    """Judge each row by the journal and, with `contact` and its catalogue, by one read-only look at a vCenter."""
+def judge_assumptions(rows: Iterable[Assumption], contact: Contact, catalog: Catalog) -> tuple[JudgedAssumption, ...]:
+    """Judge each row by one read-only look at a vCenter. `catalog`: that of its GPUs."""
     observed: defaultdict[str, list[Observation]] = defaultdict(list)
-    for id, evidence in (*_by_journal(past), *(_by_contact(contact, catalog) if contact and catalog else ())):
+    for id, evidence in _by_contact(contact, catalog):
         observed[id].append(evidence)
-    contradicting = {(row_of(each.found, each.step), each.vcenter, each.op_id) for each in past.wrong}
-    steps = Counter(id for id, _, _ in contradicting)
     return tuple(
-        JudgedAssumption(
-            row, min(observed[row.id], key=lambda observation: observation.holds, default=None), steps[row.id]
-        )
+        JudgedAssumption(row, min(observed[row.id], key=lambda observation: observation.holds, default=None))
         for row in rows
     )
-
-
-def _by_journal(past: PastPredictions) -> Observations:
-    for misprediction in past.wrong:
-        id, wrong = row_of(misprediction.found, misprediction.step), misprediction.found
-        if id is not None:
-            yield id, Observation(False, STEPS, {"predicted": wrong.predicted, "found": wrong.found})
-
-
-def row_of(wrong: Misprediction, step: str) -> str | None:
-    """The id of the rule that a misprediction of such a step contradicts; None = of no single one."""
-    match wrong.what:
-        case Predicted.GPU:
-            return "vgpu-pin" if any(fact.startswith("pin of") for fact in wrong.facts) else "gpu-choice"
-        case Predicted.MIG_START:
-            return "gpu-instance-start"
-        case Predicted.DURATION:
-            return "suspend-duration"
-        case Predicted.FREE_AFTER:
-            return "suspend-frees-slot" if step in ("suspend", "power-off", "shutdown") else None
-        case Predicted.ADMISSION if step == "suspend":
-            return "suspend-refusal"
-        case Predicted.ADMISSION:
-            return "suspended-vm-memory" if "memory" in wrong.found else None
-        case Predicted.EFFECT:  # in journals of earlier versions
-            return "vgpu-mode-change"
 
 
 def _by_contact(contact: Contact, catalog: Catalog) -> Observations:
@@ -133,38 +100,64 @@ def _last_starts(contact: Contact, catalog: Catalog) -> Observations:
 
 
 def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Observations:
-    """Predict the last start of a VM as if it had not happened yet, and compare that with where the VM is now."""
-    before, step = release(replace(vm, power=PowerState.OFF), after), PowerOnVm(vm.ref, host.ref)
-    prediction = predict(step, before, catalog)
-    if prediction is None or not prediction.gpus or not vm.vgpus:
+    """Plan the last start of a VM as if it had not happened yet, and compare that with where the VM is now."""
+    stopped = replace(vm, power=PowerState.OFF)
+    before = around(host, release(stopped, after), stopped)
+    empty = before.hosts[host.ref]
+    untold = any(gpu.vms is None for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active)
+    if untold or not vm.vgpus or Room(catalog, certain=False).refusals(stopped, empty, before):
         return
-    outcome: Outcome[Step] = Outcome(step, Verdict.DONE)
-    compared = compare(PredictedStep(step, prediction, before), outcome, after, (), catalog)
-    if compared is None or compared.cannot_say:
+    doubts = seat(stopped, demands_of(vm.devices or (), pins_of(vm)), empty, before, catalog).doubts
+    if {*doubts} - {memory_doubt(stopped, empty, before)} or _may_go_elsewhere(vm, empty, catalog):
+        return  # where it goes is a guess
+    planned = project(PowerOnVm(vm.ref, host.ref), before, catalog).hosts[host.ref]
+    expected, found = (_places(vm, there) for there in (planned, host))
+    if not expected or not found:
         return
-    wrong = {misprediction.what: misprediction for misprediction in compared.wrong}
-    for what, id in ((Predicted.GPU, "vgpu-pin" if pins_of(vm) else "gpu-choice"), (Predicted.MIG_START, _STARTS)):
-        facts: Facts = {"host": host.ref, "vm": vm.ref}
-        if what in wrong:
-            places = {"predicted": wrong[what].predicted, "found": wrong[what].found}
-            yield id, Observation(False, PLACED, {**facts, **places})
-        elif Predicted.GPU not in wrong and _tells(what, vm, host, prediction.gpus[0].address):
-            place = ", ".join(str(gpu.address) for gpu in prediction.gpus)
-            yield id, Observation(True, PLACED, {**facts, "predicted": place, "found": place})
-
-
-_STARTS: Final = "gpu-instance-start"
-
-
-def _tells(what: Predicted, vm: Vm, host: Host, chosen: PciAddress) -> bool:
-    """Whether a right prediction says something: there was another GPU or start to take."""
-    gpu = host.gpu(chosen)
-    if gpu is None:
-        return False
-    if what is Predicted.MIG_START:
-        return any(vgpu.vm == vm.ref and vgpu.start is not None for vgpu in gpu.vgpus or ())
+    id: str = "vgpu-pin" if pins_of(vm) else "gpu-choice"
+    facts: Facts = {"host": host.ref, "vm": vm.ref}
+    if {*expected} != {*found}:
+        yield id, Observation(False, PLACED, {**facts, "expected": _listed(expected), "found": _listed(found)})
+        return
+    gpu = next(gpu for gpu in host.gpus if gpu.address in expected)
     alike = [other for other in host.gpus if other.device_id == gpu.device_id and other.graphics_type is not None]
-    return len(alike) > 1 and (bool(pins_of(vm)) or gpu.vgpu_mode is VgpuMode.SAME_SIZE)
+    if len(alike) > 1 and (pins_of(vm) or gpu.vgpu_mode is VgpuMode.SAME_SIZE):  # it had a choice
+        yield id, Observation(True, PLACED, {**facts, "expected": _listed(expected), "found": _listed(found)})
+    known = {address: starts for address, starts in expected.items() if starts and found[address]}
+    if known:
+        at = {"expected": _starts(known), "found": _starts({address: found[address] for address in known})}
+        yield "gpu-instance-start", Observation(at["expected"] == at["found"], PLACED, {**facts, **at})
+
+
+def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
+    """Whether a GPU that is taken for full may take the VM: the places of vGPUs on it are not known."""
+    boards = {facts.board for profile in vm.profiles if (facts := catalog.profile(profile)) is not None}
+    return any(
+        gpu.vgpus is None and gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
+        and (gpu.vms or len(vm.profiles) > 1)
+        and (board := catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)) is not None
+        and board.key in boards
+        for gpu in host.gpus
+    )  # fmt: skip
+
+
+def _places(vm: Vm, host: Host) -> dict[PciAddress, tuple[int, ...]]:
+    """By GPU that the VM is on, where its vGPUs start there; none = their starts are not known."""
+    places = {}
+    for gpu in host.gpus:
+        if vm.ref in (gpu.vms or ()):
+            starts = [vgpu.start for vgpu in gpu.vgpus or () if vgpu.vm == vm.ref]
+            known = [start for start in starts if start is not None]
+            places[gpu.address] = tuple(sorted(known)) if len(known) == len(starts) else ()
+    return places
+
+
+def _listed(gpus: Iterable[PciAddress]) -> str:
+    return ", ".join(map(str, gpus))
+
+
+def _starts(places: Mapping[PciAddress, tuple[int, ...]]) -> str:
+    return ", ".join(f"{address} at {', '.join(map(str, starts))}" for address, starts in places.items())
 
 
 def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Iterator[Observation]:
@@ -361,4 +354,4 @@ READERS: Final[Mapping[str, Callable[[Contact], Iterator[Observation]]]] = {
     "broker-maintenance": _machines_in_maintenance,
 }
 """By row, what reading shows of it; the rows of GPUs, pins and starts come from the last start on each host."""
-REPLAYED: Final = ("gpu-choice", "vgpu-pin", _STARTS)
+REPLAYED: Final = ("gpu-choice", "vgpu-pin", "gpu-instance-start")

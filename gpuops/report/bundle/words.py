@@ -11,7 +11,6 @@ from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.model.nights.history import PastOutcome
 from gpuops.model.nights.night_record import Role
-from gpuops.model.prediction import Predicted
 from gpuops.model.vcenter.host import RuleKind
 from gpuops.model.vcenter.login import BulkReader
 from gpuops.model.vcenter.vm import Firmware, VmDrs
@@ -80,14 +79,14 @@ WORDS: Final = frozenset(
         "TRUE", "FALSE", "1", "0", "question", "unknown", "guest", "guest-without-tools", "otherGuest64",
         "VirtualMachine", "desktop", "ml", "connected", "disconnected", "failed", "outcome unknown", "cut off",
         "given up", "admitted", "refused", "gpuops-bundle", "scenario.json", "versions.json",
-        "configuration.json", "runs.json", "mispredictions.json",
+        "configuration.json", "runs.json",
         # facts of a first contact
-        "first-contact.json", "key", "found", "predicted", "seconds", "mib", "reserved", "running", "event", "source",
+        "first-contact.json", "key", "found", "expected", "seconds", "mib", "reserved", "running", "event", "source",
         "copies", "all", "power", "poweredOff", "poweredOn", "instance", "configured", "mode", "vm", "host", "cluster",
         "gpu", "fault", "counter", "gpu.utilization.average", "gpu.mem.used.average", *MACHINE_STATES,
         *STEPS, *COMMANDS, *SETTINGS, *assumptions(), *Standing,
         *(each.value for kind in (AssignmentPolicy, GraphicsType, VgpuMode, PastOutcome, RuleKind, BulkReader, Role,
-                                  Firmware, VmDrs, Predicted, DeviceKind) for each in kind),
+                                  Firmware, VmDrs, DeviceKind) for each in kind),
     )
 )  # fmt: skip
 """Values."""
@@ -132,8 +131,7 @@ KEYS: Final = frozenset(
         "nights", "changes", "left_off", "night", "begins", "ends", "back_by", "outcome", "by_markers", "runs",
         "incidents", "verb", "run", "subjects", "cut_off", "vm", "role", "profiles", "taken", "back", "given_up",
         "steps", "step", "done", "about", "became", "reason",
-        # mispredictions.json
-        "mispredictions", "right", "cannot_say", "run_kind", "what", "predicted", "found", "facts", "fact",
+        "facts", "fact",
         # first-contact.json
         "assumptions", "standing", "evidence", "tasks", "ran_s", "fault", "names_vgpu", "created_vm", "by_user",
         "events", "counters", "instances", "machines", "state", "managed", "unread",

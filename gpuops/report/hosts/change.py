@@ -16,7 +16,6 @@ from gpuops.report.hosts.host_plan import changes
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import plain, rejection_document
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
-from gpuops.report.prediction import misprediction_document, misprediction_lines
 from gpuops.report.text import count, visible
 
 _STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given up": "magenta"}
@@ -58,7 +57,6 @@ def change_document(report: ChangeReport) -> Document:
             for each in report.outcomes
         ],
         "afterwards": list(report.afterwards),
-        "mispredictions": [{"name": name, **misprediction_document(each)} for name, each in report.mispredicted],
     }
 
 
@@ -120,7 +118,6 @@ def _lines(report: ChangeReport) -> Iterator[Text]:
                 yield from _planned_lines(planned)
     yield from (_of_outcome(outcome, report) for outcome in report.outcomes)
     yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
-    yield from misprediction_lines(report.mispredicted)
     if plan.rounds or report.outcomes:
         yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
     yield from (Text(f"next: {visible(text)}", "yellow") for text in report.afterwards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,7 +20,6 @@ from gpuops.model.nights.history import (
 )
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.history_rows import people_of
-from gpuops.report.prediction import SHOWS_ALL
 from gpuops.report.text import count, visible
 
 _STYLES: Final = {
@@ -45,7 +44,6 @@ def history_text(events: PastEvents, asked: str) -> Shown:
             parts.append(Text(_AT_LEAST, "dim"))
     if events.changes:
         parts += [*([""] if parts else []), _changes(events.changes)]
-    parts += _mispredicted([*events.nights, *events.changes])
     if events.left_off:
         parts.append(Text(f"{events.left_off} older not shown: a higher --limit shows them", "dim"))
     return parts
@@ -143,16 +141,8 @@ def _night(night: PastNight) -> Iterator[Shown]:
         yield ["", _vms("ML VM", "started", "stopped", [vm for vm in night.vms if vm.is_ml])]
     yield ""
     yield _incidents(night.incidents) if night.incidents else "nothing went wrong"
-    yield from _mispredicted([night])
     if night.outcome is PastOutcome.OPEN:
         yield "next: gpuops rotate status shows what is not back"
-
-
-def _mispredicted(events: Iterable[PastNight | PastChange]) -> Iterator[Text]:
-    """How many mispredictions there were, if any."""
-    number = len({(one.op_id, one.found.what) for each in events for one in each.mispredictions})
-    if number:
-        yield Text(f"{count(number, 'misprediction')}: {SHOWS_ALL} lists them", "magenta")
 
 
 def _runs(runs: tuple[PastRun, ...]) -> TextTable:

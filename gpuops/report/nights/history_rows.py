@@ -9,7 +9,6 @@ from typing import Any, Final
 from gpuops.model.nights.history import Incident, PastChange, PastEvents, PastNight, PastRun, PastVm, share_of
 from gpuops.report.csv_text import Cell, csv_text
 from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.prediction import past_misprediction_document
 
 CSV_HEADER: Final = (
     "kind", "id", "began", "ended", "outcome", "by", "what", "vcenter", "desktops_taken", "desktops_back", "ml_vms",
@@ -52,7 +51,6 @@ def night_in_full(night: PastNight) -> dict[str, Any]:
         "runs": [_run(run) for run in night.runs],
         "vms": [_vm(vm) for vm in night.vms],
         "incidents": [_incident(each) for each in night.incidents],
-        "mispredictions": [past_misprediction_document(each) for each in night.mispredictions],
     }
 
 
@@ -124,7 +122,6 @@ def night_row(night: PastNight) -> dict[str, Any]:
         "ml_vms": len(night.ml),
         **_figures(night),
         "incident_count": len(night.incidents),
-        "misprediction_count": len(night.mispredictions),
     }
 
 
@@ -136,7 +133,6 @@ def _change(change: PastChange) -> Document:
         "outcome": change.outcome.value,
         "of": list(change.subjects),
         "incidents": [_incident(each) for each in change.incidents],
-        "misprediction_count": len(change.mispredictions),
     }
 
 

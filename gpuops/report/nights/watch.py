@@ -8,12 +8,10 @@ from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
 from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchTold
-from gpuops.report.changes import title
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import outcome_document, rejection_document
 from gpuops.report.plan_text import STYLES, outcome_line
-from gpuops.report.prediction import misprediction_lines
 from gpuops.report.text import count, duration, visible
 
 
@@ -75,8 +73,6 @@ def _lines(told: WatchTold) -> Iterator[Text]:
         yield Text("  nothing more of this policy can give way", "yellow")
     for outcome in told.outcomes:
         yield Text("  ").append(outcome_line(outcome, told.before))
-    wrong = ((title(each.step, told.before), one) for each in told.outcomes for one in each.mispredicted)
-    yield from misprediction_lines(wrong)
     if look.plan.rejections and told.outcomes:
         for rejection in look.plan.rejections:
             yield Text(f"  nothing starts: {visible(str(rejection))}", "yellow")

@@ -8,7 +8,6 @@ absent, never 0: no sample, or a label that is empty, which to Prometheus is no 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,7 +25,6 @@ from gpuops.advise.occupancy import gpu_states
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
 from gpuops.model.nights.history import PastEvents, PastNight, PastOutcome
-from gpuops.model.prediction import Predicted
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
@@ -140,16 +138,11 @@ INCIDENTS: Final = Family(
     "gpuops_incidents_total", "What went wrong in all nights or changes, and was not made good", ("of",),
     is_counter=True,
 )  # fmt: skip
-MISPREDICTIONS: Final = Family(
-    "gpuops_mispredictions_total", "Steps of which vCenter did something else than was predicted", ("what",),
-    is_counter=True,
-)  # fmt: skip
-PREDICTED: Final = Family("gpuops_predicted_steps_total", "Steps that did what was predicted of them", is_counter=True)
 
 FAMILIES: Final = (
     UP, BUILD, READ, SOURCE, SLOTS, FREE, FREE_AT_MOST, RUNNING, GPU, GPU_SIZE, GPU_PROBLEMS, GPU_PROBLEM, GPU_USED,
     GPU_BUSY, VGPU, WHOLE, VM_BUSY, VM_USED, MEASURED, AT_FAULT, DIAGNOSED, SUSPENDED, DUE, OVERDUE, HARVESTED, OUTCOME,
-    BEGAN, ENDED, LAST_INCIDENTS, INCIDENTS, MISPREDICTIONS, PREDICTED,
+    BEGAN, ENDED, LAST_INCIDENTS, INCIDENTS,
 )  # fmt: skip
 
 
@@ -333,11 +326,6 @@ def _nights(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
             (("change",), float(sum(len(each.incidents) for each in changes))),
         ],
     )
-    predictions = values.history.predictions
-    if predictions is not None:
-        wrong = Counter(each.found.what for each in predictions.wrong)
-        yield MISPREDICTIONS, [((what.value,), float(wrong[what])) for what in Predicted]
-        yield PREDICTED, [((), float(predictions.right))]
     if nights:
         yield HARVESTED, [((), 3600.0 * values.history.harvested.at_least)]
         yield from _last(max(nights, key=lambda night: night.begins))

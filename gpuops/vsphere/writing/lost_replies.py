@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NoPermission
-from gpuops.model.vcenter.task import GpuTask, TaskRef
+from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
 from gpuops.vsphere.faults import is_gone
 
@@ -23,32 +23,6 @@ DESCRIPTIONS: Final[dict[type, str]] = {
     SetVmDrs: "ComputeResource.reconfigureEx",
 }
 """TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
-
-GPU_TASKS: Final = (
-    "VirtualMachine.powerOn",
-    "VirtualMachine.powerOff",
-    "VirtualMachine.suspend",
-    "VirtualMachine.relocate",
-    "VirtualMachine.migrate",
-    "VirtualMachine.terminate",
-    "VirtualMachine.revertTo",
-    "vm.Snapshot.revert",
-    "VirtualMachine.unregister",
-    "VirtualMachine.instantClone",
-    "Datacenter.powerOnMultiVm",
-    "Datacenter.ExecuteVmPowerOnLRO",
-    "Drm.ExecuteVmPowerOnLRO",
-    "Drm.ExecuteVMotionLRO",
-    "HostSystem.",
-)
-"""How the descriptionId begins of tasks after which other VMs may be on the GPUs of a host, in any case of letters.
-
-Those that end in LRO are vCenter's own, of starts and moves by DRS. No document lists them: they are from public code
-that goes by them. pySphere matches `Drm.ExecuteVmPowerOnLRO` and `vm.Snapshot.revert`, the event parser of ManageIQ's
-VMware provider `Drm.ExecuteVMotionLRO`; `Datacenter.ExecuteVmPowerOnLRO` is in an event that was recorded for a test.
-"""
-
-_GPU_TASKS: Final = tuple(each.casefold() for each in GPU_TASKS)
 
 PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason", "info.state")
 
@@ -147,28 +121,6 @@ def _starts(session: Session, vm: str, since: datetime, login: str = "") -> list
             (_is_own(user, info.get("info.reason"), login), info.get("info.state") != FAILED)
             for _, info in told
             if info.get("info.descriptionId") == DESCRIPTIONS[PowerOnVm]
-        ]
-
-
-def may_change_gpus(description_id: str) -> bool:
-    """Whether other VMs may be on GPUs after a task of this descriptionId."""
-    return description_id.casefold().startswith(_GPU_TASKS)
-
-
-def gpu_tasks_since(session: Session, since: datetime) -> list[GpuTask] | None:
-    """The tasks queued at `since` (by vCenter) or later after which other VMs may be on GPUs; None = there are more
-    tasks than one page, and who comes after it is not known."""
-    from pyVmomi import vim
-
-    queued = vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
-    user, infos = _user(session), _collected(session, vim.TaskFilterSpec(time=queued), "tasks")
-    if len(infos) >= _MOST:
-        return None
-    with session.decoding("ReadNextTasks"):
-        return [
-            GpuTask(str(info.entity._moId), _is_own(user, info.reason), info.queueTime)
-            for info in infos
-            if info.entity is not None and may_change_gpus(str(info.descriptionId))
         ]
 
 

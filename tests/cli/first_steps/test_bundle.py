@@ -21,7 +21,6 @@ from gpuops.cli.app import app
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.state.drs import ClusterRule
-from gpuops.sim.state.gpu_admission import GpuOrder
 from gpuops.sim.state.vm_state import Question
 from gpuops.sim.world import World
 from tests.canary import CANARY, require_hidden
@@ -305,25 +304,6 @@ def test_changes_are_in_it_with_their_verdicts(lab: Lab, tmp_path: Path) -> None
     [change] = documents(path)["runs.json"]["changes"]
     assert (change["verb"], change["outcome"], change["incidents"]) == ("attach", "done", [])
     assert run("bundle", "--name", change["subjects"][0]).stdout.endswith(": ml-07\n")
-
-
-@pytest.mark.long
-def test_where_gpuops_was_wrong_is_in_it(tmp_path: Path, clean: Path) -> None:
-    """A host that fills the emptiest GPU although it says that it consolidates."""
-    world = build("lab")
-    two = next(host for host in world.by_type("HostSystem") if len(host.state.gpus) == 6)
-    two.state.gpus[4].mode = two.state.gpus[0].mode
-    two.state.deviation = replace(two.state.deviation, gpus=GpuOrder.EMPTIEST)
-    path = tmp_path / "bundle.zip"
-    with SimServer(world) as server, lab_on(server, tmp_path, clean) as lab:
-        done = lab.run("attach", "--vm", "ml-08", "--profile", "a40-8q", "--power", "on", "--pin", "never")
-        assert done.exit_code == 0, done.output
-        assert lab.run("bundle", "--yes", "--file", str(path)).exit_code == 0
-    [wrong] = documents(path)["mispredictions.json"]["mispredictions"]
-    assert (wrong["what"], wrong["step"]) == ("gpu", "start")
-    assert (wrong["predicted"][:12], wrong["found"][:12]) == ("0000:3b:00.0", "0000:af:00.0")
-    assert {"fact": "profiles", "value": "nvidia_a40-8q"} in wrong["facts"]
-    assert run("bundle", "--name", wrong["name"]).stdout.endswith(": ml-08\n")
 
 
 @pytest.mark.long

@@ -19,7 +19,6 @@ from gpuops.clock import wall_clock
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import Ssh
 from gpuops.model.assumption import JudgedAssumption, Standing
-from gpuops.model.prediction import PastPredictions
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.doctor.assumptions import READERS, REPLAYED, judge_assumptions
 from gpuops.sim.core.call import Call
@@ -166,7 +165,7 @@ def look(id: str, *, deviating: bool, folder: Path) -> JudgedAssumption:
         assert len(list(world.ledger)) == effects, "a look changes nothing"
         assert contact.unread == ()
     assert world.bugs == []
-    rows = judge_assumptions(assumptions().values(), PastPredictions(""), contact, catalog_of(inventory))
+    rows = judge_assumptions(assumptions().values(), contact, catalog_of(inventory))
     [row] = [row for row in rows if row.row.id == id]
     assert not deviating or {each.row.id for each in rows if each.standing is Standing.CONTRADICTED} <= {id}
     return row

@@ -89,7 +89,6 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "policy",
         "pool-guests",
         "pool",
-        "predictions",
         "profiles",
         "queue",
         "readiness",

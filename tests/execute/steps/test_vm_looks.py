@@ -18,7 +18,6 @@ from gpuops.model.desktops.evidence import SessionCount, Source
 from gpuops.model.measurements.measurement import CPU_MHZ, CounterWindow
 from gpuops.model.nights.rotation import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
-from gpuops.model.prediction import Prediction
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -184,10 +183,10 @@ def test_a_desktop_whose_user_came_while_the_journal_was_written_is_left_alone(
     )
     written = journal.intend
 
-    def slowly(run: Run, step: Step, inventory: Inventory, predicted: Prediction | None) -> str:
+    def slowly(run: Run, step: Step, inventory: Inventory) -> str:
         passed[0] += LOOK_S + 1
         world.set("vm-1", cpu_usage_mhz=5200)
-        return written(run, step, inventory, predicted)
+        return written(run, step, inventory)
 
     mocker.patch.object(journal, "intend", slowly)
     executor.look_before([SuspendVm("vm-1")])

@@ -53,7 +53,6 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "find_task": ADOPT,
     "started_by_this_login": ADOPT,
     "started_by_others": LOOK,
-    "gpu_tasks_since": LOOK,
     "wait": WAIT,
     "withdraw": WAIT,
     "wait_for_power": WAIT,

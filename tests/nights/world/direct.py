@@ -26,7 +26,7 @@ from gpuops.model.devices.rdma import Networks
 from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind
-from gpuops.model.vcenter.task import GpuTask, TaskEnd, TaskRef
+from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState
 from gpuops.plan.core.steps import (
     PowerOffVm,
@@ -50,7 +50,7 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from gpuops.vsphere.change_record import CANCEL_OPERATION
 from gpuops.vsphere.faults import translate
-from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS, may_change_gpus
+from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS
 from gpuops.vsphere.writing.new_vms import _config
 from gpuops.vsphere.writing.specs import config_spec, override_spec
 from tests.nights.world.guests import PREFIX, Guests
@@ -210,17 +210,6 @@ class DirectVcenter(DirectSession):
             )
 
         return bool(self._read(look))
-
-    def gpu_tasks_since(self, since: datetime) -> list[GpuTask]:
-        def look() -> list[GpuTask]:
-            return [
-                GpuTask(task.entity.moid, task.call.user == self._user, task.queued_at + task.skew)
-                for task in self._world.tasks.history()
-                if may_change_gpus(task.description_id or description_id(task.name))
-                and task.queued_at + task.skew >= since
-            ]
-
-        return self._read(look)
 
     def _starts(self, vm: str, since: datetime) -> list[Task]:
         return [

@@ -188,15 +188,6 @@ def test_a_host_is_asked_once_a_minute_and_warned_of_once(lab: Lab) -> None:
     assert lab.said == [f"the health of GPUs is not known: {TWO}: cannot be entered by SSH"]
 
 
-def test_a_sick_gpu_is_no_misprediction(lab: Lab) -> None:
-    """Looks before and after a step tell nothing of health: the GPU counts as sick as it was when it was planned."""
-    lab.gpu(FIRST, TWO).faults = frozenset({GpuFault.LOST})
-    report = run(Attach("vdi-12", profile="a40-8q", power=PowerPolicy.ON), lab.site, apply=True)
-    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE]
-    assert [seat.pci_id for seat in host_of(lab.server, TWO).seats()].count(SECOND) == 1
-    assert [outcome.mispredicted for outcome in report.outcomes] == [()]
-
-
 @pytest.mark.parametrize("deviates", [False, True])
 def test_a_corrupt_inforom_promises_no_slot_that_is_taken(lab: Lab, deviates: bool) -> None:
     """nvidia-smi may leave the GPU out of its answers: it is not empty for that, and the others are known."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpuops.model.prediction import Misprediction
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.given_up import Missed
@@ -32,8 +31,6 @@ class ChangeReport:
     """What is to be done with a change that did not end: `goes on with` or `gives up`; empty = it is a new one."""
     names: Mapping[str, str] = field(default_factory=dict)
     """By ref, the names of its hosts when it was begun: one may be gone from vCenter since."""
-    mispredicted: tuple[tuple[str, Misprediction], ...] = ()
-    """Name of the host or VM, and where a step on it did something else than was predicted."""
 
     @property
     def changed(self) -> bool:

@@ -9,7 +9,6 @@ from gpuops.api.first_contact import first_contact
 from gpuops.config.policy import parse_policy
 from gpuops.model.assumption import Standing
 from gpuops.model.desktops.evidence import Source
-from gpuops.model.prediction import PastPredictions
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.doctor.assumptions import judge_assumptions
 from gpuops.sim.fault_injection.rule import Effect, Rule
@@ -118,7 +117,7 @@ def test_a_first_contact_reads_the_broker(vdi: Gated) -> None:
         contact = first_contact(site, site.vcenter.inventory())
         assert contact.unread == ()
         assert len(contact.machines) > len(vdi.gated)
-        rows = judge_assumptions(assumptions().values(), PastPredictions(""), contact, catalog_of(contact.inventory))
+        rows = judge_assumptions(assumptions().values(), contact, catalog_of(contact.inventory))
         [row] = [row for row in rows if row.row.id == "broker-maintenance"]
         assert row.standing is Standing.CONFIRMED
 
