@@ -110,7 +110,10 @@ class _MadeCase:
                 return 1.0 / self.slots
 
     def _wanted(self) -> Floats:
-        """The share of a GPU that the VM would use alone: a desktop, a training or an inference service."""
+        """Return the share of a GPU that the VM would use alone: a desktop, a training or an inference service.
+
+        One in thirty healthy VMs is not used at all.
+        """
         kind, level = self.rng.choice(("desktop", "training", "inference")), float(self.rng.uniform(0.1, 1.0))
         steps = np.arange(STEPS)
         if kind == "desktop":
@@ -123,6 +126,8 @@ class _MadeCase:
             wanted = (
                 level * (0.45 + 0.3 * np.sin(2 * np.pi * steps / STEPS + phase)) * self.rng.uniform(0.8, 1.2, STEPS)
             )
+        if self.fault is Component.NONE and self.rng.random() < 1 / 30:
+            return np.zeros(STEPS)
         if self.fault is Component.SCHEDULER:
             # it wants at least a tenth more than it is given, up to the whole GPU
             least = self._cap() * 1.1

@@ -16,7 +16,7 @@ from gpuops.model.measurements.case import SERIES, LabelledCase
 from gpuops.model.measurements.component import FAULTS, Component
 from tests.bench.advice.diagnosis_fleets import FLEETS, fleet_cases
 
-TRAINING = "7de18002488f6c7505919e5d2cdb6ec2eabaa9211f3fd86de4afffc64d6ec837"
+TRAINING = "6aaa22e42a54abdfefe46ff244d851cc0625afe6239c5cee14c3fbc6b4dbd753"
 FLEETS_FOR_TESTS = "86f49afaeb3b68ea94add406c759fac7183dec8648c004345919d11d0f74fdb4"
 
 
