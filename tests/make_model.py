@@ -18,11 +18,11 @@ from gpuops.advise.diagnosis.judging import components_right
 from gpuops.advise.diagnosis.learning import EACH_FAULT, EXAM_EACH, EXAM_SEED, START, examples, fitted, with_hidden
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.model import Forest, written
-from gpuops.execute.measurements import shipped_model
+from gpuops.execute.measurements.diagnoses import SHIPPED_MODEL
 from gpuops.model.measurements.component import FAULTS
 
 SEED: Final = 1
-PATH: Final = Path(str(files("gpuops.execute.measurements"))) / shipped_model.NAME
+PATH: Final = Path(str(files("gpuops.execute.measurements"))) / SHIPPED_MODEL
 
 
 def make_model(each_fault: int = EACH_FAULT) -> Forest:

@@ -1,8 +1,9 @@
 """Reads how the GPUs of a host are, from the CSV that its nvidia-smi writes.
 
 Sources: NVIDIA nvidia-smi manual (`--query-gpu`, CSV without units; what a GPU has not is `[N/A]` or
-`[Not Supported]`); NVML API reference, nvmlClocksEventReasons (a mask of reasons: 0x4 SW power cap, 0x20 SW thermal,
-0x40 HW thermal, 0x80 HW power brake), which were called throttle reasons before R535.
+`[Not Supported]`; `enforced.power.limit` is the limit in force, in watts with two decimals); NVML API reference,
+nvmlClocksEventReasons (a mask of reasons: 0x4 SW power cap, 0x20 SW thermal, 0x40 HW thermal, 0x80 HW power brake),
+which were called throttle reasons before R535.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _FIELDS: Final = (
     "ecc.errors.uncorrected.volatile.total",
     "pcie.link.gen.current",
     "pcie.link.width.current",
+    "enforced.power.limit",
 )
 GPUS: Final = _QUERY.format(",".join((*_FIELDS, "clocks_event_reasons.active")))
 GPUS_BEFORE_R535: Final = _QUERY.format(",".join((*_FIELDS, "clocks_throttle_reasons.active")))
@@ -35,7 +37,7 @@ def read_gpus(text: str) -> Iterator[SmiGpu]:
     for gpu, row in read_rows(text, len(_FIELDS) + 1).items():
         if isinstance(row, str):
             continue
-        used, clock, heat, ecc, generation, width, reasons = row
+        used, clock, heat, ecc, generation, width, limit, reasons = row
         mask = _mask(reasons)
         yield SmiGpu(
             gpu,
@@ -45,6 +47,7 @@ def read_gpus(text: str) -> Iterator[SmiGpu]:
             ecc_uncorrected=_number(ecc),
             pcie_generation=_number(generation),
             pcie_width=_number(width),
+            power_limit_w=_number(limit.partition(".")[0]),
             slowed_by_heat=None if mask is None else bool(mask & _HEAT),
             slowed_by_power=None if mask is None else bool(mask & _POWER),
         )

@@ -29,6 +29,10 @@ def test_which_of_two_cannot_be_told() -> None:
     assert gpus_of_instances((), HOST) == {}
 
 
+def test_the_counter_of_the_host_as_a_whole_is_no_gpu() -> None:
+    assert gpus_of_instances(("", "gpu-0", "gpu-1"), HOST) == {"gpu-0": FIRST, "gpu-1": SECOND}
+
+
 def test_a_gpu_that_is_given_to_vms_as_a_whole_has_no_counters() -> None:
     given = replace(HOST.gpus[0], passthrough=Passthrough(capable=True, enabled=True, active=True))
     assert gpus_of_instances(("gpu-1",), replace(HOST, gpus=(given, HOST.gpus[1]))) == {"gpu-1": SECOND}

@@ -18,7 +18,13 @@ from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535, read_gpus
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.vgpu_listing import VGPUS, read_vgpus
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.measurements.measurement import CPU_MHZ, SMI_GPU_COUNTERS, SMI_VM_COUNTERS, CounterSeries
+from gpuops.model.measurements.measurement import (
+    CPU_MHZ,
+    SMI_GPU_COUNTERS,
+    SMI_POWER_LIMIT,
+    SMI_VM_COUNTERS,
+    CounterSeries,
+)
 from gpuops.model.vcenter.host_settings import SmiGpu
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
@@ -29,7 +35,7 @@ from tests.sim.guests import nvidia_smi
 from tests.wire.conftest import target_of
 
 NAME = "esx-01.lab"
-ROW = "00000000:C8:00.0, 35, 1410, 61, 2, 4, 16, 0x0000000000000044"
+ROW = "00000000:C8:00.0, 35, 1410, 61, 2, 4, 16, 300.00, 0x0000000000000044"
 USED = LISTING.replace(
     "GPU Instance ID                   : N/A\n        Placement ID                      : 16",
     "License Status                    : Licensed (Expiry: 2027-1-5 12:0:0 GMT)\n        FB Memory Usage\n"
@@ -41,7 +47,7 @@ USED = LISTING.replace(
 
 def test_a_row_is_read_as_nvidia_smi_writes_it() -> None:
     gpu = PciAddress.parse("0000:c8:00.0")
-    assert list(read_gpus(ROW)) == [SmiGpu(gpu, 35, 1410, 61, 2, 4, 16, slowed_by_heat=True, slowed_by_power=True)]
+    assert list(read_gpus(ROW)) == [SmiGpu(gpu, 35, 1410, 61, 2, 4, 16, 300, slowed_by_heat=True, slowed_by_power=True)]
     masks = {"0x0": (False, False), "0x1": (False, False), "0x20": (True, False), "0x80": (False, True)}
     for mask, slowed in {**masks, "[N/A]": (None, None), "Active": (None, None), "0xzz": (None, None)}.items():
         [found] = read_gpus(ROW.replace("0x0000000000000044", mask))
@@ -50,7 +56,7 @@ def test_a_row_is_read_as_nvidia_smi_writes_it() -> None:
 
 @pytest.mark.parametrize("nothing", ["[N/A]", "N/A", "[Not Supported]", "-", "", "[Unknown Error]", "9" * 30, "-1"])
 def test_what_a_gpu_does_not_tell_is_missing_and_no_zero(nothing: str) -> None:
-    [found] = read_gpus(f"00000000:C8:00.0, {', '.join([nothing] * 7)}")
+    [found] = read_gpus(f"00000000:C8:00.0, {', '.join([nothing] * 8)}")
     assert found == SmiGpu(PciAddress.parse("0000:c8:00.0"))
     [first, second] = read_vgpus(USED.replace("35 %", nothing).replace("7 %", nothing), {})
     assert (first.utilization_percent, first.encoder_percent, first.licensed) == (None, None, True)
@@ -153,12 +159,14 @@ def test_what_hosts_tell_is_kept_beside_the_counters_and_what_they_do_not_is_mis
     [said] = lab.said
     assert said.startswith("not measured by its nvidia-smi: esx-02.lab: its SSH key is not the one that is known")
     host = inventory.find_host(NAME)
-    names = tuple(f"{name}@{gpu.address}" for name in SMI_GPU_COUNTERS for gpu in host.gpus)
+    counters = (*SMI_GPU_COUNTERS, SMI_POWER_LIMIT)
+    names = tuple(f"{name}@{gpu.address}" for name in counters for gpu in host.gpus)
     found = {name: last(series) for name, series in lab.stored(host.ref, names).items()}
     first = host.gpus[0].address
     assert found[f"smi.gpu.temperature.latest@{first}"] == 41
     assert found[f"smi.gpu.slowedByPower.latest@{first}"] == 1
     assert found[f"smi.gpu.slowedByHeat.latest@{first}"] == 0
+    assert found[f"smi.gpu.powerLimit.latest@{first}"] == 296, "300 W, off by 3.2 % at most"
     away = inventory.find_host("esx-02.lab")
     assert not any(last(series) for series in lab.stored(away.ref, names).values())
     vms = {vm.name: lab.stored(vm.ref, SMI_VM_COUNTERS) for vm in inventory.vms_by_host[host.ref] if vm.profiles}

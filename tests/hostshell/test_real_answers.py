@@ -1,7 +1,8 @@
 """What the nvidia-smi of a real GPU printed is read: an H100 SXM5 that a guest has whole, under driver R580.159.04.
 
 The files of `h100_r580` are what the questions of this package and of `guest check` were answered there, as printed,
-but for the numbers of the one board.
+but for the numbers of the one board; the limit of power in `gpus` and `gpus535`, which were printed before it was
+asked for, is that of `guest`.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def test_how_it_is_and_that_no_vgpu_runs_on_it(smi: Callable[[str], NvidiaSmi]) 
             ecc_uncorrected=0,
             pcie_generation=5,
             pcie_width=16,
+            power_limit_w=700,
             slowed_by_heat=False,
             slowed_by_power=False,
         ),

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 CERTAIN: Final = 0.99
 """What a rule names has that probability: counters may be wrong."""
-WEIGHT_OF_NONE: Final = 0.8
+WEIGHT_OF_NONE: Final = 0.6
 """Half of the cases that models learn from are without a fault; of VMs that somebody asks about fewer are."""
 LEAST: Final = 0.1
 """What is less probable is not told."""

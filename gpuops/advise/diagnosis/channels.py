@@ -75,7 +75,11 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
     kb = 1024
     use = _first_known(of("vm:gpu.utilization.average", _WHOLE), of("vm:smi.vgpu.utilization.latest", _WHOLE))
     total = _first_known(of("gpu:gpu.utilization.average", _WHOLE), of("gpu:smi.gpu.utilization.latest", _WHOLE))
-    others = _first_known(of("neighbours:gpu.utilization.average", _WHOLE), np.maximum(total - use, 0))
+    others = of("neighbours:gpu.utilization.average", _WHOLE)
+    use, others = (
+        _first_known(use, np.maximum(total - others, 0)),  # without a counter of its own: what the others leave
+        _first_known(others, np.maximum(total - use, 0)),
+    )
     cpu = of("vm:cpu.usagemhz.average", _times(facts.vcpus, facts.cpu_mhz))
     latency, disk = np.log1p(told("vm:disk.maxTotalLatency.latest")), np.log1p(told("vm:disk.usage.average"))
     net = told("vm:net.usage.average")

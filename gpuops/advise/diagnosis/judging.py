@@ -1,4 +1,4 @@
-"""How right answers are, beside what is known of cases."""
+"""Compares answers with what was at fault."""
 
 from __future__ import annotations
 
@@ -16,40 +16,49 @@ NAMED: Final = 0.3
 """From this probability on a component counts as named, beside the most probable one."""
 
 
+def most_probable(scores: Floats, count: int) -> set[Component]:
+    """Return the `count` most probable components of one case; those without any probability are left out.
+
+    `scores`: one number for each of COMPONENTS.
+    """
+    return {COMPONENTS[at] for at in np.argsort(-scores, kind="stable")[:count] if scores[at] > 0}
+
+
 def components_right(scores: Floats, at_fault: Sequence[Collection[Component]]) -> float:
-    """The share of components that are among as many most probable ones as are at fault, 0 to 1; nothing at fault is
-    one component, `none`.
+    """Return the share of components that are among as many most probable ones as are at fault, 0 to 1.
+
+    Nothing at fault is one component, `none`.
 
     `scores`: a row for each case, a column for each of COMPONENTS.
 
     A case with a noisy neighbour and CPU ready, for which these two are the most probable: 2 of 2; for which CPU ready
     is the most probable and `none` the next: 1 of 2.
     """
-    right = there = 0
-    for row, wanted in zip(scores, at_fault, strict=True):
-        meant = set(wanted) or {Component.NONE}
-        told = {COMPONENTS[each] for each in np.argsort(-row, kind="stable")[: len(meant)]}
-        right += len(meant & told)
-        there += len(meant)
-    return right / max(1, there)
+    right = count = 0
+    for row, components in zip(scores, at_fault, strict=True):
+        expected = set(components) or {Component.NONE}
+        right += len(expected & most_probable(row, len(expected)))
+        count += len(expected)
+    return right / max(1, count)
 
 
 def alarms_right(scores: Floats, at_fault: Sequence[Collection[Component]]) -> float:
-    """Components named rightly as a part of all that are at fault or named, 0 to 1. Whoever asks does not know how
-    many are at fault, so that one named too many counts as one that is missed does.
+    """Return the components named rightly as a share of all that are at fault or named, 0 to 1.
+
+    Users do not know how many are at fault, so a component named too many counts as much as one that is missed.
 
     A case with CPU ready, for which it and the network are named: 1 of 2.
     """
-    right = all_of_them = 0
-    for row, wanted in zip(scores, at_fault, strict=True):
-        meant = set(wanted) or {Component.NONE}
-        told = {COMPONENTS[each] for each in np.flatnonzero(row >= NAMED)} | {COMPONENTS[int(row.argmax())]}
-        right += len(meant & told)
-        all_of_them += len(meant | told)
-    return right / max(1, all_of_them)
+    right = count = 0
+    for row, components in zip(scores, at_fault, strict=True):
+        expected = set(components) or {Component.NONE}
+        named = {COMPONENTS[at] for at in np.flatnonzero(row >= NAMED)} | {COMPONENTS[int(row.argmax())]}
+        right += len(expected & named)
+        count += len(expected | named)
+    return right / max(1, count)
 
 
 def false_alarms(scores: Floats, at_fault: Sequence[Collection[Component]]) -> float:
-    """The share of cases without a fault of which one is the most probable, 0 to 1."""
-    healthy = [COMPONENTS[int(row.argmax())] for row, wanted in zip(scores, at_fault, strict=True) if not wanted]
-    return sum(told is not Component.NONE for told in healthy) / max(1, len(healthy))
+    """Return the share of the cases without a fault whose most probable component is a fault, 0 to 1."""
+    first = [COMPONENTS[int(row.argmax())] for row, faults in zip(scores, at_fault, strict=True) if not faults]
+    return sum(component is not Component.NONE for component in first) / max(1, len(first))

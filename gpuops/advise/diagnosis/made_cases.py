@@ -89,6 +89,8 @@ class _MadeCase:
     # --- what the VM wants ----------------------------------------------------------------------------------------
 
     def _scheduler(self) -> SchedulerPolicy:
+        if self.fault is Component.NOISY_NEIGHBOUR:  # under the other policies neighbours take no time of a VM's share
+            return SchedulerPolicy.BEST_EFFORT
         if self.fault is Component.SCHEDULER:
             return SchedulerPolicy(
                 self.rng.choice(("equal-share", "fixed-share")) if self.sharers > 1 else "fixed-share"
@@ -108,7 +110,10 @@ class _MadeCase:
                 return 1.0 / self.slots
 
     def _wanted(self) -> Floats:
-        """The share of a GPU that the VM would use alone: a desktop, a training or an inference service."""
+        """Return the share of a GPU that the VM would use alone: a desktop, a training or an inference service.
+
+        One in thirty healthy VMs is not used at all.
+        """
         kind, level = self.rng.choice(("desktop", "training", "inference")), float(self.rng.uniform(0.1, 1.0))
         steps = np.arange(STEPS)
         if kind == "desktop":
@@ -121,6 +126,8 @@ class _MadeCase:
             wanted = (
                 level * (0.45 + 0.3 * np.sin(2 * np.pi * steps / STEPS + phase)) * self.rng.uniform(0.8, 1.2, STEPS)
             )
+        if self.fault is Component.NONE and self.rng.random() < 1 / 30:
+            return np.zeros(STEPS)
         if self.fault is Component.SCHEDULER:
             # it wants at least a tenth more than it is given, up to the whole GPU
             least = self._cap() * 1.1
@@ -273,9 +280,10 @@ class _MadeCase:
         usual = self.rng.gamma(3, 1.2) + self.rng.gamma(1.5, 1.5, STEPS) + 60 * swapping
         if self.fault is Component.DATASTORE:
             return np.where(self.on, usual + (18 + 180 * self.strength) * self.rng.uniform(0.6, 1.4, STEPS), usual)
-        if self.rng.random() < 0.2:  # a backup, or a snapshot that is taken
-            begin = int(self.rng.integers(0, STEPS - 6))
-            usual[begin : begin + int(self.rng.integers(1, 6))] += self.rng.uniform(20, 200)
+        if self.rng.random() < 0.3:
+            for _ in range(int(self.rng.integers(1, 4))):  # backups, and snapshots that are taken
+                begin = int(self.rng.integers(0, STEPS - 6))
+                usual[begin : begin + int(self.rng.integers(1, 6))] += self.rng.uniform(20, 200)
         return usual
 
     def _lost(self, ready: Floats) -> Floats:

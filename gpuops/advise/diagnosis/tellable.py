@@ -50,6 +50,7 @@ class CounterNeed:
 
 _VM_USE: Final = (f"vm:{GPU_USE}", f"vm:{VGPU_USE}")
 _GPU_USE: Final = (f"gpu:{GPU_USE}", f"neighbours:{GPU_USE}", "gpu:smi.gpu.utilization.latest")
+_GPU_WITHOUT_VM: Final = frozenset({f"gpu:{GPU_USE}", f"neighbours:{GPU_USE}"})
 _SMI: Final = "nvidia-smi on the host (observe --host-shell ssh)"
 _BOTH: Final = (CounterSource.VCENTER, CounterSource.NVIDIA_SMI)
 
@@ -88,6 +89,8 @@ NEEDS: Final[Mapping[Component, CounterNeed]] = {
 def untellable(case: DiagnosisCase) -> frozenset[Component]:
     """The components that cannot be told of this case, because their own counters or facts are missing."""
     known = frozenset(name for name, values in case.series.items() if not np.isnan(values).all())
+    if known >= _GPU_WITHOUT_VM:
+        known |= {f"vm:{GPU_USE}"}  # `channels` subtracts
     return frozenset(component for component in FAULTS if not NEEDS[component].is_met(known, case.facts))
 
 

@@ -15,7 +15,7 @@ from gpuops.errors import UsageError
 from gpuops.execute.measurements.rolling_up import FINE_S
 from gpuops.execute.measurements.store_reads import MeasurementReads
 from gpuops.model.measurements.case import OF_GPU, OF_HOST, OF_VM, CaseFacts, DiagnosisCase
-from gpuops.model.measurements.measurement import GPU_USE
+from gpuops.model.measurements.measurement import GPU_USE, SMI_POWER_LIMIT
 from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 
@@ -96,11 +96,13 @@ class _CaseReading:
         series = {f"vm:{name}": values for name, values in mine.items()}
         host = self._inventory.hosts.get(vm.host or "")
         if host is None:
-            return DiagnosisCase(FINE_S, series, _facts(vm, None, None, self._catalog, best))
+            return DiagnosisCase(FINE_S, series, _facts(vm, None, None, self._catalog, best, None))
         told = of_host[host.ref]
         series |= {f"host:{name}": told[name] for name in OF_HOST if name in told}
         state = _gpu_of(vm, gpu_states(host, self._inventory, self._catalog))
+        limit_w = None
         if state is not None:
+            limit_w = _newest(told.get(f"{SMI_POWER_LIMIT}@{state.gpu.address}"))
             of_gpu = {name: told.get(f"{name}@{state.gpu.address}") for name in OF_GPU}
             series |= {f"gpu:{name}": values for name, values in of_gpu.items() if values is not None}
             others = {tenant.vm for tenant in state.tenants} - {vm.ref}
@@ -108,7 +110,7 @@ class _CaseReading:
             known = [values for values in used if values is not None]
             if len(known) == len(used):
                 series[f"neighbours:{GPU_USE}"] = np.sum([*known, np.zeros(self._steps)], axis=0)
-        return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best))
+        return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best, limit_w))
 
     def _of_host(self, host: Host) -> dict[str, NDArray[np.float64]]:
         """By series; those of a GPU end on its address, however vCenter names its instances."""
@@ -116,7 +118,7 @@ class _CaseReading:
             datetime.fromtimestamp(self._begin_s + at * FINE_S, self._inventory.taken_at.tzinfo)
             for at in (0, self._steps)
         )
-        there = self._store.newest((host.ref,), (*OF_HOST, *OF_GPU), begin, until).get(host.ref, {})
+        there = self._store.newest((host.ref,), (*OF_HOST, *OF_GPU, SMI_POWER_LIMIT), begin, until).get(host.ref, {})
         arrays = dict(self._store.arrays((host.ref,), list(there), self._begin_s, self._steps)).get(host.ref, {})
         instances = {name.partition("@")[2] for name in there if "@" in name and not name.startswith(_SMI)}
         addresses = gpus_of_instances(instances, host)
@@ -154,6 +156,10 @@ def _highest(values: NDArray[np.float64] | None) -> int | None:
     return None if values is None else int(np.nanmax(values))
 
 
+def _newest(values: NDArray[np.float64] | None) -> int | None:
+    return None if values is None else int(values[~np.isnan(values)][-1])
+
+
 def _larger(one: int | None, other: int | None) -> int | None:
     return max((each for each in (one, other) if each is not None), default=None)
 
@@ -172,6 +178,7 @@ def _facts(
     state: GpuState | None,
     catalog: Catalog,
     best: Mapping[str, tuple[int | None, int | None]],
+    power_limit_w: int | None,
 ) -> CaseFacts:
     profile = catalog.profile(vm.profiles[0]) if len(vm.vgpus) == 1 else None
     width, clock = best.get(state.gpu.name, (None, None)) if state is not None else (None, None)
@@ -189,6 +196,7 @@ def _facts(
         scheduler=policy,
         pcie_width=width,
         clock_mhz=clock,
+        power_limit_w=power_limit_w,
         remote_memory=_remote(vm, host, state),
         host_driver=branch,
     )

@@ -6,12 +6,15 @@ when, and, once somebody has confirmed or corrected it, what was at fault.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +25,6 @@ from gpuops.advise.diagnosis.corrections import SettledDiagnosis
 from gpuops.advise.diagnosis.model import Forest, read, written
 from gpuops.config.case_file import parse_case
 from gpuops.errors import StateDamaged, UsageError
-from gpuops.execute.measurements.shipped_model import shipped_model
 from gpuops.execute.state.state_dir import prepare_state_dir
 from gpuops.files.private_file import write_private
 from gpuops.model.measurements.case import DiagnosisCase, LabelledCase, plain
@@ -30,8 +32,16 @@ from gpuops.model.measurements.component import Component
 
 MOST_OPEN: Final = 500
 """So many diagnoses that nobody confirmed or corrected are kept, the newest."""
+SHIPPED_MODEL: Final = "shipped_model.json.gz"
 _ID: Final = re.compile(r"d-[0-9a-f]{10}")
 _TRAIN: Final = "the one that comes with gpuops answers then, and gpuops diagnose train makes a new one"
+
+
+@lru_cache(maxsize=1)
+def shipped_model() -> Forest:
+    """Return the model that comes with gpuops; `make model` makes it, of made-up cases alone."""
+    packed = files(__package__).joinpath(SHIPPED_MODEL).read_bytes()
+    return read(json.loads(gzip.decompress(packed)))
 
 
 class _Suspected(

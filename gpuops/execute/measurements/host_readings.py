@@ -15,7 +15,7 @@ import numpy as np
 from gpuops.errors import GpuopsError
 from gpuops.execute.measurements.packing import Block
 from gpuops.execute.site.host_shell import HostShell, ask_in_parallel
-from gpuops.model.measurements.measurement import SMI_GPU_COUNTERS, SMI_VM_COUNTERS
+from gpuops.model.measurements.measurement import SMI_GPU_COUNTERS, SMI_POWER_LIMIT, SMI_VM_COUNTERS
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.host import Host
@@ -70,8 +70,9 @@ def _gpu(gpu: SmiGpu) -> Iterator[tuple[str, int | None]]:
         gpu.pcie_width,
         gpu.slowed_by_heat,
         gpu.slowed_by_power,
+        gpu.power_limit_w,
     )
-    return zip(SMI_GPU_COUNTERS, values, strict=True)
+    return zip((*SMI_GPU_COUNTERS, SMI_POWER_LIMIT), values, strict=True)
 
 
 def _vgpus(vgpus: list[SmiVgpu]) -> tuple[int | None, int | None, int | None]:

@@ -21,6 +21,7 @@ from gpuops.model.measurements.measurement import (
     MEMORY_BALLOONED,
     MEMORY_SWAPPED,
     SMI_GPU_COUNTERS,
+    SMI_POWER_LIMIT,
     SMI_VM_COUNTERS,
     VM_COUNTERS,
 )
@@ -34,7 +35,7 @@ _ZLIB: Final = 0x78
 """How blocks of format 1 begin, which are still read: zlib, and values of six significant bits."""
 _FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 0, "pb": 0, "dict_size": 1 << 16},)
 """Bytes of these planes say nothing by their place or by the one before: contexts would only be learnt for longer."""
-_LATER: Final = (MEMORY_BALLOONED, MEMORY_SWAPPED)
+_LATER: Final = (MEMORY_BALLOONED, MEMORY_SWAPPED, SMI_POWER_LIMIT)
 _FIRST: Final = tuple(name for name in VM_COUNTERS if name not in _LATER)
 _NUMBERED: Final = tuple(dict.fromkeys((*_FIRST, *HOST_COUNTERS, *SMI_VM_COUNTERS, *SMI_GPU_COUNTERS, *_LATER)))
 """Counters are kept by their place in here: new ones come last."""

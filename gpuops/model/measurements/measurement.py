@@ -78,6 +78,8 @@ SMI_GPU_COUNTERS: Final = (
     "smi.gpu.slowedByPower.latest",
 )
 """What it tells of each GPU; slowed = 1, not slowed = 0."""
+SMI_POWER_LIMIT: Final = "smi.gpu.powerLimit.latest"
+"""The limit of power of each GPU in watts, which diagnoses have as a fact and not as a series."""
 
 
 @stored_as("CounterWindow", highest="highest", since="since", until="until", asked="asked")

@@ -178,6 +178,8 @@ class SmiGpu:
     pcie_generation: int | None = None
     pcie_width: int | None = None
     """Of its link as it is now: a GPU at rest may have a lower generation."""
+    power_limit_w: int | None = None
+    """The limit in force, whoever set it."""
     slowed_by_heat: bool | None = None
     """Whether it is clocked down because it is too hot,"""
     slowed_by_power: bool | None = None

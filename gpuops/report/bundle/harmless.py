@@ -38,7 +38,7 @@ _PATTERNS: Final = (
             r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|\+00:00)?)?",  # moments in UTC, and dates
             r"[0-9]{1,6}([,-][0-9]{1,6}){1,64}",  # NUMA nodes and CPUs
             r"(server|nvlink|profile)-[0-9]{1,5}",  # names that a bundle gives
-            r"gpu-[0-9]{1,3}",  # instances of counters
+            r"gpu-[0-9]{1,3}|[0-9]{3}:[0-9]{3}:[0-9]{2}\.[0-7]",  # instances of counters
             rf"(({'|'.join(DeviceKind)}) )?[0-9a-f]{{4}}:[0-9a-f]{{4}}",  # vendor and device
             r"pciPassthru[0-9]{1,3}\.cfg\.[a-z_-]{1,16}",
         ),

@@ -7,17 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpuops.advise.evidence import SourceReading, Use, told
-from gpuops.advise.idle import JudgedVm
-from gpuops.model.desktops.evidence import Source
+from gpuops.advise.idle import JudgedVm, verdicts_without_sessions
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
-SESSION_SOURCES: Final = frozenset({Source.SESSIONS, Source.BROKER, Source.COMMAND})
-LONG_S: Final = 3300
-"""Idle seconds that count as long. In the simulated office `readers`, 18 % of the desktops that are idle for this
-long are in use, and 48 % of those idle for 15 minutes (python -m tests.bench replay)."""
 _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
 
@@ -44,18 +39,13 @@ def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool
 
 def _worth(judged: Sequence[JudgedVm]) -> Iterator[Shown]:
     """Yield a warning with the error rate of idle verdicts that require no session source."""
-    alone = [each.verdict for each in judged if each.verdict.use is Use.IDLE and not _knows_sessions(each)]
-    if alone:
-        is_long = all((verdict.idle_for_s or 0) >= LONG_S for verdict in alone)
-        share = "one in six" if is_long else "one in two"
+    uncertain = verdicts_without_sessions(judged)
+    if uncertain.count:
+        share = "one in six" if uncertain.are_all_long else "one in two"
         yield Text(
-            f"no session source is required of {len(alone)} idle: where people read, about {share} is in use "
+            f"no session source is required of {uncertain.count} idle: where people read, about {share} is in use "
             "(gpuops help evidence)"
         )
-
-
-def _knows_sessions(judged: JudgedVm) -> bool:
-    return any(reading.required and reading.source in SESSION_SOURCES for reading in judged.verdict.readings)
 
 
 def idle_document(judged: Sequence[JudgedVm], inventory: Inventory, policy: str | None) -> Document:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuops.sim.core.managed_object import method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.objects.host_managers import HostManager
-from gpuops.sim.render.rulesets import installed_rulesets
+from gpuops.sim.render.host_network import installed_rulesets
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

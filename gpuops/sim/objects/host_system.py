@@ -10,8 +10,8 @@ from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import inventory_change, removal
 from gpuops.sim.operations.hosts import maintenance
 from gpuops.sim.render import distributed, host_config, host_graphics, host_hardware, host_network
+from gpuops.sim.render.host_network import firewall
 from gpuops.sim.render.pci import pci_devices
-from gpuops.sim.render.rulesets import firewall
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

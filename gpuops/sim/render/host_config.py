@@ -12,7 +12,6 @@ from gpuops.sim.render import host_graphics, host_network, host_storage
 from gpuops.sim.render.defaults import default
 from gpuops.sim.render.pci import network_ports
 from gpuops.sim.render.required_fields import filled
-from gpuops.sim.render.rulesets import firewall
 from gpuops.sim.state.host_state import HostState
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def config(host: HostEntity) -> Any:
         option=host.manager(OWN_MOIDS["advancedOption"]).read("setting"),
         storageDevice=host_storage.device(host.datastores()),
         fileSystemVolume=host_storage.volumes(host.datastores()),
-        firewall=firewall(state),
+        firewall=host_network.firewall(state),
     )
 
 

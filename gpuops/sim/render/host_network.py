@@ -1,13 +1,15 @@
-"""Networking of a host: standard switches, port groups, VMkernel adapters and physical adapters."""
+"""Networking of a host: standard switches, port groups, VMkernel adapters, physical adapters and the firewall."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.render.defaults import default
+from gpuops.sim.render.defaults import default, default_fields
 from gpuops.sim.render.pci import NIC_NAME, network_ports
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_network import KernelAdapter, NetworkPolicy, PortGroup, VirtualSwitch
@@ -230,3 +232,17 @@ def _dns(host: HostState) -> Any:
 
 def _route() -> Any:
     return vim.host.IpRouteConfig(defaultGateway=GATEWAY)
+
+
+@cache
+def installed_rulesets() -> dict[str, bool]:
+    """Return whether each rule set of the firewall is enabled after the installation, by its key (`defaults.yaml`)."""
+    return {ruleset.key: ruleset.enabled for ruleset in default_fields("HostFirewallInfo")["ruleset"]}
+
+
+def firewall(host: HostState) -> Any:
+    """HostFirewallInfo."""
+    rulesets = [copy.copy(ruleset) for ruleset in default_fields("HostFirewallInfo")["ruleset"]]
+    for ruleset in rulesets:
+        ruleset.enabled = host.rulesets.get(ruleset.key, ruleset.enabled)
+    return default("HostFirewallInfo", ruleset=rulesets)

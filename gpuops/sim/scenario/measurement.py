@@ -1,12 +1,13 @@
 """The values of the performance counters of hosts and VMs: made from what runs, the same in every run.
 
 GPU counters exist for GPUs of the host's graphics stack only: a passthrough GPU has no driver on the host (from
-memory). The API reference has no page for the group `gpu`, which it counts among those that do not concern others, so
-what is not known to be provided is not there: a host as a whole has none. A VM has some for time-sliced vGPUs, none for
-MIG-backed ones. Percentages are in hundredths. A VM has no sample from before it was powered on, and uses a little
-less than its state says in four samples of five; one with a past was used, before the world began, while somebody of
-its office was there. VMs use parts of a GPU that add up to what the GPU shows, whose power and temperature follow. A
-VM that is slowed down (`VmState.slowed_by`) shows the signs of that.
+memory). The API reference has no page for the group `gpu`. A host has them for each GPU, and none as a whole; a cluster
+has use, memory and temperature of all its GPUs ("GPU use per cluster or host", vSphere 8.0 Monitoring and Performance,
+metric groups; that they are means is from memory). A VM has some for time-sliced vGPUs, none for MIG-backed ones.
+Percentages are in hundredths. A VM has no sample from before it was powered on, and uses a little less than its state
+says in four samples of five; one with a past was used, before the world began, while somebody of its office was there.
+VMs use parts of a GPU that add up to what the GPU shows, whose power and temperature follow. A VM that is slowed down
+(`VmState.slowed_by`) shows the signs of that.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gpuops.sim.state.desktop_people import Office, People, people
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.inventory.entities import HostEntity, VmEntity
+    from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, VmEntity
     from gpuops.sim.state.gpu_admission import RunningVgpu
     from gpuops.sim.state.host_state import HostGpu
     from gpuops.sim.state.vm_state import VmState
@@ -36,14 +37,17 @@ AT_WORK_MHZ: Final = 1400
 """What the guest of somebody at work uses."""
 BUSY_MHZ: Final = 500
 """A VM that uses more CPU than this also uses its vGPU."""
+_OF_CLUSTER: Final = ("gpu.utilization.average", "gpu.mem.usage.average", "gpu.temperature.average")
 
 
 def measure(entity: Any, moment: datetime) -> Values:
-    """The counters of an entity: hosts and VMs that are on have some."""
+    """The counters of an entity: hosts, VMs that are on, and clusters with GPUs have some."""
     if entity.wsdl_name == "HostSystem":
         return _host(entity, moment)
     if entity.wsdl_name == "VirtualMachine" and entity.state.power is Power.ON:
         return _vm(entity, moment)
+    if entity.wsdl_name == "ClusterComputeResource":
+        return _cluster(entity, moment)
     return {}
 
 
@@ -162,13 +166,32 @@ def _host(host: HostEntity, moment: datetime) -> Values:
         ("mem.consumed.average", ""): used_mib << 10,
         ("power.power.average", ""): 350 + mhz // 100,
     }
-    numbered = "gpu-counter-instances" in host.world.deviations  # assumption: gpu-counter-instances
     for number, gpu in enumerate(host.state.gpus):
         if gpu.listed:
-            instance = f"gpu-{number}" if numbered else gpu.pci_id
+            instance = _instance(host, number, gpu.pci_id)
             seats = [seat for seat in host.seats() if seat.pci_id == gpu.pci_id]
             values.update(_gpu(gpu, instance, seats, sum(_uses_of(host, gpu.pci_id, moment).values())))
     return values
+
+
+def _instance(host: HostEntity, number: int, pci_id: str) -> str:
+    """Return the instance of a GPU's counters; dumps of vCenters show two forms beside the address."""
+    if "gpu-counter-instances" not in host.world.deviations:  # assumption: gpu-counter-instances
+        return pci_id
+    if int(host.number) % 2 == 0:
+        return f"gpu-{number}"
+    domain, bus, rest = pci_id.split(":")
+    return f"{int(domain, 16):03}:{int(bus, 16):03}:{rest}"
+
+
+def _cluster(cluster: ComputeEntity, moment: datetime) -> Values:
+    """Return the means over the GPUs of its hosts; nothing for a cluster without any."""
+    of_gpus: dict[str, list[int]] = {name: [] for name in _OF_CLUSTER}
+    for host in cluster.hosts():
+        for (name, instance), value in _host(host, moment).items():
+            if instance and name in of_gpus:
+                of_gpus[name].append(value)
+    return {(name, ""): sum(values) // len(values) for name, values in of_gpus.items() if values}
 
 
 def _gpu(gpu: HostGpu, instance: str, seats: list[RunningVgpu], percent: float) -> dict[tuple[str, str], int]:

@@ -17,8 +17,8 @@ from gpuops.sim.operations.networks.distributed_change import enter_portgroup, e
 from gpuops.sim.operations.networks.network_change import connected_adapter
 from gpuops.sim.operations.networks.switch_members import set_proxy
 from gpuops.sim.render import distributed
+from gpuops.sim.render.host_network import installed_rulesets
 from gpuops.sim.render.pci import nic_names
-from gpuops.sim.render.rulesets import installed_rulesets
 from gpuops.sim.state.host_network import ProxySwitch
 from gpuops.sim.state.network_port import NetworkPort
 

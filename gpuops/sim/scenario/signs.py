@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from gpuops.model.measurements.component import Component
+from gpuops.sim.state.vm_state import Slowdown
 
 if TYPE_CHECKING:
     from gpuops.sim.state.vm_state import VmState
@@ -54,23 +54,23 @@ def signs_of(state: VmState, moment: datetime) -> Signs:
         return NOTHING
     varies = 0.7 + 0.6 * _chance(state.name, moment, "how much")
     match state.slowed_by:
-        case Component.CPU_READY:
+        case Slowdown.CPU_READY:
             return Signs(ready=0.2 * varies, gpu_part=0.35 * varies)
-        case Component.MEMORY_RECLAIMED:
+        case Slowdown.MEMORY_RECLAIMED:
             grown = (moment.timestamp() % (24 * _HOUR_S)) / (24 * _HOUR_S)
             return Signs(ballooned=0.15, swapped=0.05 + 0.2 * grown, latency_ms=25 * varies, gpu_part=0.35 * varies)
-        case Component.DATASTORE:
+        case Slowdown.DATASTORE:
             return Signs(latency_ms=110 * varies, gpu_part=0.4 * varies)
-        case Component.NETWORK:
+        case Slowdown.NETWORK:
             return Signs(lost=0.06 * varies, gpu_part=0.4 * varies)
-        case Component.FRAME_BUFFER:
+        case Slowdown.FRAME_BUFFER:
             ended = _chance(state.name, moment, "ends") < 0.3
             return Signs(frame_buffer=0.3 if ended else 0.98, gpu_part=0.05 if ended else 0.5 * varies)
-        case Component.NOISY_NEIGHBOUR:
+        case Slowdown.NOISY_NEIGHBOUR:
             return Signs(gpu_part=0.9 * varies, others_press=True)
-        case Component.SCHEDULER:
+        case Slowdown.SCHEDULER:
             return Signs(gpu_part=1.0)
-        case Component.DRIVER:
+        case Slowdown.DRIVER:
             return Signs(frame_buffer=0.003, gpu_part=0.0, more_cpu=0.5 * varies)
         case _:
             return NOTHING

@@ -9,7 +9,6 @@ from enum import StrEnum
 from itertools import chain, count
 from typing import Final
 
-from gpuops.model.measurements.component import Component
 from gpuops.sim.state.desktop_people import Office
 from gpuops.sim.state.gpu_admission import RunningVgpu
 from gpuops.sim.state.hardware import NO_HARDWARE, Hardware, NetworkCard
@@ -26,6 +25,20 @@ FIRST_SRIOV_UNIT: Final = 65
 PVRDMA: Final = "VirtualVmxnet3Vrdma"
 SRIOV: Final = "VirtualSriovEthernetCard"
 """Kinds of network cards: paravirtual RDMA, and a virtual function of a host's network card."""
+
+
+class Slowdown(StrEnum):
+    """What can slow a VM down, by the names that `gpuops diagnose` uses for the component at fault."""
+
+    NOISY_NEIGHBOUR = "noisy-neighbour"
+    SCHEDULER = "scheduler"
+    FRAME_BUFFER = "frame-buffer"
+    REMOTE_NUMA = "remote-numa"
+    CPU_READY = "cpu-ready"
+    MEMORY_RECLAIMED = "memory-reclaimed"
+    DATASTORE = "datastore"
+    NETWORK = "network"
+    DRIVER = "driver"
 
 
 class Power(StrEnum):
@@ -275,7 +288,7 @@ class VmState:
     past: PastUse | None = None
     """How it was used before the world began; None = as it is."""
     guest_memory_mib: int = 0
-    slowed_by: Component | None = None
+    slowed_by: Slowdown | None = None
     """The component that slows it down, which its counters show; None = nothing does."""
     seats: tuple[RunningVgpu, ...] = ()
     """Its running vGPUs, in device order."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuops.advise.diagnosis.answer import scores
-from gpuops.execute.measurements.shipped_model import shipped_model
+from gpuops.execute.measurements.diagnoses import shipped_model
 from gpuops.model.measurements.case import CaseFacts, DiagnosisCase
 from gpuops.model.measurements.component import COMPONENTS, Component
 from tests.bench.advice.diagnosis_fleets import Way, fleet_cases

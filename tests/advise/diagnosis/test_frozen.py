@@ -16,7 +16,7 @@ from gpuops.model.measurements.case import SERIES, LabelledCase
 from gpuops.model.measurements.component import FAULTS, Component
 from tests.bench.advice.diagnosis_fleets import FLEETS, fleet_cases
 
-TRAINING = "515735130333a19535992a6fb1960b2e4fc94b5a9bebbaaa785cabd744cd3e8c"
+TRAINING = "6aaa22e42a54abdfefe46ff244d851cc0625afe6239c5cee14c3fbc6b4dbd753"
 FLEETS_FOR_TESTS = "86f49afaeb3b68ea94add406c759fac7183dec8648c004345919d11d0f74fdb4"
 
 

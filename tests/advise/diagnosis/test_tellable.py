@@ -10,7 +10,7 @@ from gpuops.advise.diagnosis.answer import diagnosed, scores
 from gpuops.advise.diagnosis.contradictions import without_contradictions
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.tellable import NEEDS, CounterSource, tellable_by, untellable
-from gpuops.execute.measurements.shipped_model import shipped_model
+from gpuops.execute.measurements.diagnoses import shipped_model
 from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase
 from gpuops.model.measurements.component import COMPONENTS, FAULTS, Component
 

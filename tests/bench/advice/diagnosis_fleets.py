@@ -315,9 +315,9 @@ def _case(
     told_drivers, told_scheduler = rng.random() < 0.55, rng.random() < 0.4
     limit_known = rng.random() < 0.6
     guest_known = told_drivers
-    if way is not None:  # a host's settings have both, unless it refuses them; a vGPU's limit of power has nobody
+    if way is not None:  # a host's settings have both, unless it refuses them; its nvidia-smi has the limit of power
         told_scheduler = told_drivers = rng.random() < 0.93
-        limit_known, guest_known = False, way is Way.GUESTS
+        limit_known, guest_known = way is Way.NVIDIA_SMI, way is Way.GUESTS
     facts = CaseFacts(
         vcpus=vcpus,
         memory_mib=gib * 1024,

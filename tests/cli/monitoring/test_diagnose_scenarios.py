@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.state.state_dir import default_state_dir
-from gpuops.model.measurements.component import Component
 from gpuops.sim.server import SimServer, start
+from gpuops.sim.state.vm_state import Slowdown
 from tests.cli.conftest import Lab, lab_on
 
 WITH_VGPUS: Final = (
@@ -26,23 +26,23 @@ WITH_VGPUS: Final = (
     "fleet:hosts=20,vms=80",
 )
 FAULTS: Final = {
-    "vdi-091": Component.CPU_READY,
-    "vdi-002": Component.MEMORY_RECLAIMED,
-    "vdi-003": Component.DATASTORE,
-    "vdi-004": Component.NETWORK,
-    "vdi-093": Component.FRAME_BUFFER,
-    "vdi-034": Component.NOISY_NEIGHBOUR,
-    "vdi-095": Component.SCHEDULER,
-    "vdi-006": Component.REMOTE_NUMA,
-    "vdi-007": Component.DRIVER,
-    "vdi-010": Component.CPU_READY,
+    "vdi-091": Slowdown.CPU_READY,
+    "vdi-002": Slowdown.MEMORY_RECLAIMED,
+    "vdi-003": Slowdown.DATASTORE,
+    "vdi-004": Slowdown.NETWORK,
+    "vdi-093": Slowdown.FRAME_BUFFER,
+    "vdi-034": Slowdown.NOISY_NEIGHBOUR,
+    "vdi-095": Slowdown.SCHEDULER,
+    "vdi-006": Slowdown.REMOTE_NUMA,
+    "vdi-007": Slowdown.DRIVER,
+    "vdi-010": Slowdown.CPU_READY,
 }
 """What is put into each VM: ten faults, each that vCenter's counters show, CPU ready in two."""
 AT_WORK_MHZ: Final = 1400
 
 
 @contextmanager
-def observed(scenario: str, tmp_path: Path, home: Path, faults: Mapping[str, Component]) -> Iterator[Lab]:
+def observed(scenario: str, tmp_path: Path, home: Path, faults: Mapping[str, Slowdown]) -> Iterator[Lab]:
     with start(scenario, clock="stepped") as server:
         put_in(server, faults)
         with lab_on(server, tmp_path, home) as lab:
@@ -51,7 +51,7 @@ def observed(scenario: str, tmp_path: Path, home: Path, faults: Mapping[str, Com
             yield lab
 
 
-def put_in(server: SimServer, faults: Mapping[str, Component]) -> None:
+def put_in(server: SimServer, faults: Mapping[str, Slowdown]) -> None:
     with server.world.lock:
         for vm in server.world.by_type("VirtualMachine"):
             component = faults.get(vm.state.name)
@@ -62,10 +62,10 @@ def put_in(server: SimServer, faults: Mapping[str, Component]) -> None:
             vm.state.cpu_usage_mhz = AT_WORK_MHZ
             [seat] = vm.state.seats
             host = vm.host().state
-            if component is Component.REMOTE_NUMA:
+            if component is Slowdown.REMOTE_NUMA:
                 node = next(gpu.numa_node for gpu in host.gpus if gpu.pci_id == seat.pci_id)
                 vm.state.extra_config = (*vm.state.extra_config, ("numa.nodeAffinity", str(1 - (node or 0))))
-            if component is Component.SCHEDULER:  # fixed share, of the host
+            if component is Slowdown.SCHEDULER:  # fixed share, of the host
                 host.module_options = host.loaded_module_options = "NVreg_RegistryDwords=RmPVMRL=0x11"
 
 
@@ -116,7 +116,7 @@ def test_of_ten_faults_at_least_eight_are_named_first_and_nothing_healthy_is_acc
 def test_of_the_scenario_lab_nothing_is_accused_and_what_slows_a_desktop_down_is_named(
     tmp_path: Path, clean: Path
 ) -> None:
-    with observed("lab", tmp_path, clean, {"vdi-05": Component.DATASTORE}) as lab:
+    with observed("lab", tmp_path, clean, {"vdi-05": Slowdown.DATASTORE}) as lab:
         assert accused(diagnosed(lab)) == {"vdi-05": "datastore"}
     kept = [
         json.loads(path.read_text(encoding="utf-8")) for path in (default_state_dir() / "diagnosis").rglob("d-*.json")

@@ -260,6 +260,14 @@ def test_an_error_of_a_look_ends_it_where_the_user_is_told(monkeypatch: pytest.M
         TopScreen(look, 0, TopView(), shown).run()
 
 
+def test_gpus_are_the_same_under_each_form_of_their_instances(lab: Lab) -> None:
+    """esx-01 has `gpu-0`, `gpu-1`, ... then, esx-02 `000:059:00.0`, ..."""
+    by_address = lab.run("top", "--once", "--show", "gpus", "--output", "json")
+    deviate(lab.server.world, ["gpu-counter-instances"])
+    others = lab.run("top", "--once", "--show", "gpus", "--output", "json")
+    assert json.loads(others.stdout)["rows"] == json.loads(by_address.stdout)["rows"]
+
+
 def test_use_is_unknown_where_vcenter_has_other_counters(lab: Lab) -> None:
     """No number is made up under another name of a counter."""
     deviate(lab.server.world, ["gpu-counter-names"])

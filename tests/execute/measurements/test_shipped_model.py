@@ -10,7 +10,7 @@ from gpuops.advise.diagnosis.features import features
 from gpuops.advise.diagnosis.judging import components_right, false_alarms
 from gpuops.advise.diagnosis.learning import EACH_FAULT
 from gpuops.advise.diagnosis.made_cases import made_cases
-from gpuops.execute.measurements.shipped_model import shipped_model
+from gpuops.execute.measurements.diagnoses import shipped_model
 from gpuops.model.measurements.component import FAULTS
 from tests.make_model import PATH, make_model
 

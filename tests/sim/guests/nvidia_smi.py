@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MISSING: Final = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 _READINGS: Final = (
     "pci.bus_id,utilization.gpu,clocks.current.sm,temperature.gpu,ecc.errors.uncorrected.volatile.total,"
-    "pcie.link.gen.current,pcie.link.width.current,clocks_event_reasons.active"
+    "pcie.link.gen.current,pcie.link.width.current,enforced.power.limit,clocks_event_reasons.active"
 )
 LOST: Final = (
     "Unable to determine the device handle for GPU{}: {}: GPU is lost.  Reboot the system to recover this GPU\n"
@@ -128,7 +128,7 @@ def _instances(host: HostEntity) -> tuple[str, int]:
 
 def _reading(gpu: HostGpu, number: int) -> str:
     ecc = "0" if gpu.ecc else "[N/A]"
-    return f"{_address(gpu)}, {30 + number}, {1410 - number}, {41 + number}, {ecc}, 4, 16, 0x0000000000000004"
+    return f"{_address(gpu)}, {30 + number}, {1410 - number}, {41 + number}, {ecc}, 4, 16, 300.00, 0x0000000000000004"
 
 
 def _row(gpu: HostGpu) -> str:

@@ -141,6 +141,19 @@ def test_the_database_keeps_counters_up_to_the_level_of_the_interval(
     assert performance.QueryPerf([query(machine(si), counters["cpu.idle.summation"], intervalId=300)]) == []
 
 
+def test_a_cluster_has_the_means_of_its_gpus() -> None:
+    world = build("lab")
+    [cluster] = [entity for entity in world.by_type("ClusterComputeResource") if entity.name == "lab-cluster"]
+    of_gpus: dict[str, list[int]] = {}
+    for host in cluster.hosts():
+        for (name, instance), value in world.counters(host, world.clock.now()).items():
+            if instance:
+                of_gpus.setdefault(name, []).append(value)
+    names = ("gpu.utilization.average", "gpu.mem.usage.average", "gpu.temperature.average")
+    expected = {(name, ""): sum(of_gpus[name]) // len(of_gpus[name]) for name in names}
+    assert world.counters(cluster, world.clock.now()) == expected
+
+
 @pytest.mark.long
 def test_the_intervals_go_as_far_back_as_they_say(si: Any, counters: dict[str, int], world: World) -> None:
     cpu = counters["cpu.usagemhz.average"]
