@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuops.sim.core.managed_object import ManagedObject, method
+from gpuops.sim.core.managed_object import ManagedObject, Methods, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.render import distributed
 
@@ -19,9 +19,9 @@ class DistributedVirtualSwitchManager(ManagedObject):
     wsdl_name = "DistributedVirtualSwitchManager"
     world: World
 
-    @method
-    def QueryAvailableDvsSpec(self, call: Call, recommended: bool | None = None) -> Any:
-        return distributed.products(self.world.api_version)
+    method_table: ClassVar[Methods] = {
+        "QueryAvailableDvsSpec": lambda self, call, **_: distributed.products(self.world.api_version),
+    }
 
     @method
     def QueryDvsByUuid(self, call: Call, uuid: str) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.managers.plain import Answer, plain_kind
 
 if TYPE_CHECKING:
@@ -54,17 +54,16 @@ class LicenseManager(plain_kind("LicenseManager", ManagedObject, SHOWN, {})):  #
 
     world: World
 
-    @prop("licenseAssignmentManager")
-    def _assignments(self) -> Any:
-        return self.world.get(ASSIGNMENTS)
+    property_table: ClassVar[Properties] = {
+        "licenseAssignmentManager": lambda self: self.world.get(ASSIGNMENTS),
+    }
 
-    @method
-    def DecodeLicense(self, call: Call, licenseKey: str) -> Any:
-        return _evaluation() if licenseKey == _evaluation().licenseKey else _undiagnosed(licenseKey)
-
-    @method
-    def AddLicense(self, call: Call, licenseKey: str, labels: Any = None) -> Any:
-        return _undiagnosed(licenseKey)
+    method_table: ClassVar[Methods] = {
+        "DecodeLicense": lambda self, call, licenseKey: (
+            _evaluation() if licenseKey == _evaluation().licenseKey else _undiagnosed(licenseKey)
+        ),
+        "AddLicense": lambda self, call, licenseKey, **_: _undiagnosed(licenseKey),
+    }
 
 
 def _undiagnosed(key: str) -> Any:

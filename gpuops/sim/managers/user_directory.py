@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import vim
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -19,9 +19,9 @@ class UserDirectory(ManagedObject):
     wsdl_name = "UserDirectory"
     world: World
 
-    @prop("domainList")
-    def _domains(self) -> Any:
-        return ["VSPHERE.LOCAL"]
+    property_table: ClassVar[Properties] = {
+        "domainList": lambda self: ["VSPHERE.LOCAL"],
+    }
 
     @method
     def RetrieveUserGroups(

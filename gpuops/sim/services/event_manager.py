@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, Methods, Properties, method, prop
 from gpuops.sim.services.history_collector import HistoryCollector
 from gpuops.sim.vcenter.events import MESSAGES
 
@@ -24,21 +24,15 @@ class EventHistoryCollector(HistoryCollector):
     def matching(self) -> list[Any]:
         return matching_events(self.world, self.spec)
 
-    @prop("latestPage")
-    def _latest_page(self) -> list[Any]:
-        return self.latest_page()
+    property_table: ClassVar[Properties] = {
+        "latestPage": lambda self: self.latest_page(),
+        "initialized": lambda self: True,
+    }
 
-    @prop("initialized")
-    def _initialized(self) -> bool:
-        return True
-
-    @method
-    def ReadNextEvents(self, call: Call, maxCount: int) -> list[Any]:
-        return self.read_next(maxCount)
-
-    @method
-    def ReadPreviousEvents(self, call: Call, maxCount: int) -> list[Any]:
-        return self.read_previous(maxCount)
+    method_table: ClassVar[Methods] = {
+        "ReadNextEvents": lambda self, call, maxCount: self.read_next(maxCount),
+        "ReadPreviousEvents": lambda self, call, maxCount: self.read_previous(maxCount),
+    }
 
 
 def matching_events(world: World, spec: Any) -> list[Any]:
@@ -95,18 +89,18 @@ class EventManager(ManagedObject):
         latest = self.world.events.latest
         return UNSET if latest is None else latest.render()
 
-    @prop("maxCollector")
-    def _max_collector(self) -> int:
-        return 1000
+    property_table: ClassVar[Properties] = {
+        "maxCollector": lambda self: 1000,
+    }
 
     @prop("description")
     def _description(self) -> Any:
         category = vim.ElementDescription(key="info", label="Information", summary="Information")
         return vim.event.EventDescription(category=[category], eventInfo=[_detail(kind) for kind in MESSAGES])
 
-    @method
-    def QueryEvents(self, call: Call, filter: Any, eventViewSpec: Any = None) -> list[Any]:
-        return matching_events(self.world, filter)
+    method_table: ClassVar[Methods] = {
+        "QueryEvents": lambda self, call, filter, **_: matching_events(self.world, filter),
+    }
 
     @method
     def CreateCollectorForEvents(self, call: Call, filter: Any) -> EventHistoryCollector:

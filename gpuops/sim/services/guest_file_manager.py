@@ -5,11 +5,11 @@ Source: vSphere API reference, InitiateFileTransferFromGuest: a URL for one file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import vim
 
-from gpuops.sim.core.managed_object import ManagedObject, method
+from gpuops.sim.core.managed_object import ManagedObject, Methods, method
 from gpuops.sim.guests.file_transfers import FileTransfer
 from gpuops.sim.operations.guests import guest_files, guest_programs
 
@@ -50,9 +50,11 @@ class GuestFileManager(ManagedObject):
         found = self._entered(call, vm, auth, guest_programs.MODIFY)
         guest_files.make_directory(found, directoryPath, parents=createParentDirectories)
 
-    @method
-    def DeleteFileInGuest(self, call: Call, vm: Any, auth: Any, filePath: str) -> None:
-        guest_files.delete_file(self._entered(call, vm, auth, guest_programs.MODIFY), filePath)
+    method_table: ClassVar[Methods] = {
+        "DeleteFileInGuest": lambda self, call, vm, auth, filePath: guest_files.delete_file(
+            self._entered(call, vm, auth, guest_programs.MODIFY), filePath
+        ),
+    }
 
     @method
     def DeleteDirectoryInGuest(self, call: Call, vm: Any, auth: Any, directoryPath: str, recursive: bool) -> None:

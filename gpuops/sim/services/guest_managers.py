@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 from gpuops.sim.operations.guests import guest_files, guest_programs
 
 if TYPE_CHECKING:
@@ -26,25 +26,13 @@ class GuestOperationsManager(ManagedObject):
     wsdl_name = "GuestOperationsManager"
     world: World
 
-    @prop("processManager")
-    def _process_manager(self) -> Any:
-        return self.world.get("guestOperationsProcessManager")
-
-    @prop("authManager")
-    def _auth_manager(self) -> Any:
-        return self.world.get("guestOperationsAuthManager")
-
-    @prop("fileManager")
-    def _file_manager(self) -> Any:
-        return self.world.get("guestOperationsFileManager")
-
-    @prop("aliasManager")
-    def _alias_manager(self) -> Any:
-        return self.world.get("guestOperationsAliasManager")
-
-    @prop("guestWindowsRegistryManager")
-    def _registry_manager(self) -> Any:
-        return self.world.get("guestOperationsWindowsRegistryManager")
+    property_table: ClassVar[Properties] = {
+        "processManager": lambda self: self.world.get("guestOperationsProcessManager"),
+        "authManager": lambda self: self.world.get("guestOperationsAuthManager"),
+        "fileManager": lambda self: self.world.get("guestOperationsFileManager"),
+        "aliasManager": lambda self: self.world.get("guestOperationsAliasManager"),
+        "guestWindowsRegistryManager": lambda self: self.world.get("guestOperationsWindowsRegistryManager"),
+    }
 
 
 class GuestAuthManager(ManagedObject):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class HistoryCollector(ManagedObject):
         self._position = start
         return page[::-1]
 
-    @prop("filter")
-    def _filter(self) -> Any:
-        return self.spec
+    property_table: ClassVar[Properties] = {
+        "filter": lambda self: self.spec,
+    }
 
     @method
     def SetCollectorPageSize(self, call: Call, maxCount: int) -> None:

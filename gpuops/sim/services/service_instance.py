@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, prop
 from gpuops.sim.core.registry import vmomi_type
 
 if TYPE_CHECKING:
-    from gpuops.sim.core.call import Call
     from gpuops.sim.world import World
 
 MOID: Final = "ServiceInstance"
@@ -124,18 +122,14 @@ class ServiceInstance(ManagedObject):
             licenseProductVersion=f"{major.split('.')[0]}.0",
         )
 
-    @prop("capability")
-    def _capability(self) -> Any:
-        return vim.Capability(provisioningSupported=True, multiHostSupported=True, userShellAccessSupported=False)
+    property_table: ClassVar[Properties] = {
+        "capability": lambda self: vim.Capability(
+            provisioningSupported=True, multiHostSupported=True, userShellAccessSupported=False
+        ),
+        "serverClock": lambda self: self.world.clock.now() + self.world.skew,
+    }
 
-    @prop("serverClock")
-    def _server_clock(self) -> datetime:
-        return self.world.clock.now() + self.world.skew
-
-    @method
-    def RetrieveServiceContent(self, call: Call) -> Any:
-        return self._content()
-
-    @method
-    def CurrentTime(self, call: Call) -> datetime:
-        return self.world.clock.now() + self.world.skew
+    method_table: ClassVar[Methods] = {
+        "RetrieveServiceContent": lambda self, call: self._content(),
+        "CurrentTime": lambda self, call: self.world.clock.now() + self.world.skew,
+    }
