@@ -161,6 +161,4 @@ class Task(ManagedObject):
     def _result(self) -> Any:
         return self.result.ref if isinstance(self.result, ManagedObject) else self.result
 
-    method_table: ClassVar[Methods] = {
-        "CancelTask": lambda self, call: self._cancel(self),
-    }
+    method_table: ClassVar[Methods] = {"CancelTask": lambda self, call: self._cancel(self)}

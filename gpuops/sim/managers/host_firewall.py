@@ -18,9 +18,7 @@ class HostFirewallSystem(HostManager):
 
     wsdl_name = "HostFirewallSystem"
 
-    property_table: ClassVar[Properties] = {
-        "firewallInfo": lambda self: self.host.read("config.firewall"),
-    }
+    property_table: ClassVar[Properties] = {"firewallInfo": lambda self: self.host.read("config.firewall")}
 
     method_table: ClassVar[Methods] = {
         "EnableRuleset": lambda self, call, id: self._set(call, id, enabled=True),

@@ -44,9 +44,7 @@ class ComputeResource(ComputeEntity):
         # configuration profiles are had only by clusters that are managed by one image
         return self.config_managed
 
-    method_table: ClassVar[Methods] = {
-        "Destroy_Task": removal.destroy,
-    }
+    method_table: ClassVar[Methods] = {"Destroy_Task": removal.destroy}
 
 
 def _union(lists: Any) -> list[str]:

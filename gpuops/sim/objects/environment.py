@@ -29,7 +29,7 @@ class HostDatastoreBrowser(ManagedObject):
     property_table: ClassVar[Properties] = {
         "datastore": lambda self: (
             [self.entity] if self.entity.wsdl_name == "Datastore" else self.entity.read("datastore")
-        ),
+        )
     }
 
 
@@ -52,7 +52,7 @@ class EnvironmentBrowser(ManagedObject):
         return [found]
 
     property_table: ClassVar[Properties] = {
-        "datastoreBrowser": lambda self: self.world.get(f"datastoreBrowser-{self.owner.moid}"),
+        "datastoreBrowser": lambda self: self.world.get(f"datastoreBrowser-{self.owner.moid}")
     }
 
     method_table: ClassVar[Methods] = {
@@ -91,5 +91,5 @@ class VirtualMachineCompatibilityChecker(ManagedObject):
     method_table: ClassVar[Methods] = {
         "CheckPowerOn_Task": lambda self, call, vm, host=None, **_: initial_placement.check_power_on(
             self.world.get(vm), call, self.world.get(host) if host else None
-        ),
+        )
     }

@@ -65,9 +65,7 @@ class HostPciPassthruSystem(HostManager):
 
     wsdl_name = "HostPciPassthruSystem"
 
-    property_table: ClassVar[Properties] = {
-        "pciPassthruInfo": lambda self: self.host.read("config.pciPassthruInfo"),
-    }
+    property_table: ClassVar[Properties] = {"pciPassthruInfo": lambda self: self.host.read("config.pciPassthruInfo")}
 
     method_table: ClassVar[Methods] = {
         "UpdatePassthruConfig": lambda self, call, config: passthrough_change.update(self.host, call, config),
@@ -153,9 +151,7 @@ class HostImageConfigManager(HostManager):
             packages.append(("NVD-AIE-800-Driver" if "aie" in driver else "NVD-VGPU-800-Driver", driver, "NVIDIA"))
         return [self._package(*package) for package in packages]
 
-    method_table: ClassVar[Methods] = {
-        "HostImageConfigGetAcceptance": lambda self, call: "partner",
-    }
+    method_table: ClassVar[Methods] = {"HostImageConfigGetAcceptance": lambda self, call: "partner"}
 
     def _package(self, name: str, version: str, vendor: str) -> Any:
         return filled(

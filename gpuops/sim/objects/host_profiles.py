@@ -45,9 +45,7 @@ class HostProfileManager(ManagedObject):
     volatile = True
     world: World
 
-    property_table: ClassVar[Properties] = {
-        "profile": lambda self: list(self.world.by_type("HostProfile")),
-    }
+    property_table: ClassVar[Properties] = {"profile": lambda self: list(self.world.by_type("HostProfile"))}
 
     @method
     def FindAssociatedProfile(self, call: Call, entity: Any) -> Any:

@@ -128,6 +128,4 @@ class VirtualApp(ResourcePool):
         self.add(vm)
         vm.touch("resourcePool", "parentVApp")
 
-    property_table: ClassVar[Properties] = {
-        "parentFolder": lambda self: self.world.get(self.folder),
-    }
+    property_table: ClassVar[Properties] = {"parentFolder": lambda self: self.world.get(self.folder)}

@@ -23,7 +23,7 @@ class CustomFieldsManager(ManagedObject):
     world: World
 
     property_table: ClassVar[Properties] = {
-        "field": lambda self: [_definition(field) for field in self.world.custom_fields.fields.values()],
+        "field": lambda self: [_definition(field) for field in self.world.custom_fields.fields.values()]
     }
 
     @method

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.managed_object import UNSET, ManagedObject, Methods, Properties, method, prop
-from gpuops.sim.services.history_collector import HistoryCollector
+from gpuops.sim.services.history_collector import HistoryCollector, is_within
 from gpuops.sim.vcenter.events import MESSAGES
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _matches(posted: LoggedEvent, spec: Any) -> bool:
     return (
         _matches_type(posted, spec)
         and _matches_entity(posted, spec.entity)
-        and _matches_time(posted, spec.time)
+        and (spec.time is None or is_within(posted.at, spec.time))
         and (spec.userName is None or posted.user in spec.userName.userList)
         and (spec.eventChainId is None or posted.chain == spec.eventChainId)
     )
@@ -71,13 +71,6 @@ def _matches_entity(posted: LoggedEvent, by_entity: Any) -> bool:
     return moid in posted.places
 
 
-def _matches_time(posted: LoggedEvent, by_time: Any) -> bool:
-    if by_time is None:
-        return True
-    begins = by_time.beginTime is None or posted.at >= by_time.beginTime
-    return begins and (by_time.endTime is None or posted.at <= by_time.endTime)
-
-
 class EventManager(ManagedObject):
     """Queries and collectors of events."""
 
@@ -89,9 +82,7 @@ class EventManager(ManagedObject):
         latest = self.world.events.latest
         return UNSET if latest is None else latest.render()
 
-    property_table: ClassVar[Properties] = {
-        "maxCollector": lambda self: 1000,
-    }
+    property_table: ClassVar[Properties] = {"maxCollector": lambda self: 1000}
 
     @prop("description")
     def _description(self) -> Any:
@@ -99,7 +90,7 @@ class EventManager(ManagedObject):
         return vim.event.EventDescription(category=[category], eventInfo=[_detail(kind) for kind in MESSAGES])
 
     method_table: ClassVar[Methods] = {
-        "QueryEvents": lambda self, call, filter, **_: matching_events(self.world, filter),
+        "QueryEvents": lambda self, call, filter, **_: matching_events(self.world, filter)
     }
 
     @method
@@ -127,14 +118,10 @@ class EventManager(ManagedObject):
 
 
 def _detail(kind: str) -> Any:
-    text = MESSAGES[kind]
+    places = ("formatOnDatacenter", "formatOnComputeResource", "formatOnHost", "formatOnVm", "fullFormat")
     return vim.event.EventDescription.EventDetail(
         key=VmomiSupport.GetWsdlType("urn:vim25", kind),
         description=kind,
         category="info",
-        formatOnDatacenter=text,
-        formatOnComputeResource=text,
-        formatOnHost=text,
-        formatOnVm=text,
-        fullFormat=text,
+        **dict.fromkeys(places, MESSAGES[kind]),
     )

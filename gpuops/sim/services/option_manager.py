@@ -46,7 +46,7 @@ class OptionManager(ManagedObject):
         return [vim.option.OptionValue(key=key, value=value) for key, value in sorted(self.options.items())]
 
     property_table: ClassVar[Properties] = {
-        "supportedOption": lambda self: [_definition(key, value) for key, value in sorted(self.options.items())],
+        "supportedOption": lambda self: [_definition(key, value) for key, value in sorted(self.options.items())]
     }
 
     @method

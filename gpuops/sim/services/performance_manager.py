@@ -49,7 +49,7 @@ class PerformanceManager(ManagedObject):
         "historicalInterval": lambda self: [
             vim.HistoricalInterval(key=key, samplingPeriod=period, name=name, length=length, level=LEVEL, enabled=True)
             for key, period, name, length in _INTERVALS
-        ],
+        ]
     }
 
     @prop("description")
@@ -96,7 +96,7 @@ class PerformanceManager(ManagedObject):
     method_table: ClassVar[Methods] = {
         "QueryPerf": lambda self, call, querySpec: [
             metric for spec in querySpec if (metric := self._entity_metric(spec)) is not None
-        ],
+        ]
     }
 
     # --- samples --------------------------------------------------------------------------------------------------

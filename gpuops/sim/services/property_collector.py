@@ -48,9 +48,7 @@ class PropertyCollector(ManagedObject):
         """The object of a moid, as this session sees it."""
         return self.session.objects.find(moid) or self.world.find(moid)
 
-    property_table: ClassVar[Properties] = {
-        "filter": lambda self: list(self._filters.values()),
-    }
+    property_table: ClassVar[Properties] = {"filter": lambda self: list(self._filters.values())}
 
     # --- bulk reads -----------------------------------------------------------------------------------------------
 

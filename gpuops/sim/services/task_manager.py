@@ -9,7 +9,7 @@ from pyVmomi import vim, vmodl
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method, prop
 from gpuops.sim.core.task import Task, TaskState
-from gpuops.sim.services.history_collector import HistoryCollector
+from gpuops.sim.services.history_collector import HistoryCollector, is_within
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -25,9 +25,7 @@ class TaskHistoryCollector(HistoryCollector):
     def matching(self) -> list[Any]:
         return [task.read("info") for task in self.world.tasks.history() if _matches(task, self.spec)]
 
-    property_table: ClassVar[Properties] = {
-        "latestPage": lambda self: self.latest_page(),
-    }
+    property_table: ClassVar[Properties] = {"latestPage": lambda self: self.latest_page()}
 
     method_table: ClassVar[Methods] = {
         "ReadNextTasks": lambda self, call, maxCount: self.read_next(maxCount),
@@ -61,11 +59,7 @@ def _matches_time(task: Task, by_time: Any) -> bool:
         return True
     moments = {"queuedTime": task.queued_at, "startedTime": task.started_at, "completedTime": task.ended_at}
     moment = moments[by_time.timeType]
-    if moment is None:
-        return False
-    moment += task.skew
-    begins = by_time.beginTime is None or moment >= by_time.beginTime
-    return begins and (by_time.endTime is None or moment <= by_time.endTime)
+    return moment is not None and is_within(moment + task.skew, by_time)
 
 
 class TaskManager(ManagedObject):
@@ -100,7 +94,7 @@ class TaskManager(ManagedObject):
     method_table: ClassVar[Methods] = {
         "CreateCollectorWithInfoFilterForTasks": lambda self, call, filter, **_: self.CreateCollectorForTasks(
             call, filter
-        ),
+        )
     }
 
 
