@@ -6,11 +6,12 @@ Packages import downwards only; import-linter holds this order, from bottom to t
 
 * `state`: what is kept of VMs, hosts, GPUs and clusters, as plain values, and the pure rules of vGPU admission.
 * `guests`: the processes and files of guests that really run, of scenarios that ask for it.
-* `core`: managed objects and what all of them share. `managed_object.py`: a type declares its properties with
-  `@prop("config.hardware.device")` and its methods with `@method` under their WSDL names; `read(path)` finds a
-  property by the longest declared prefix; `touch(*paths)` drops what is kept of these paths and tells the property
-  filters. `object_store.py` holds all objects behind one re-entrant lock, with the clock, the ledger, the sessions and
-  one seeded random generator. Nothing in `sim` is a module global.
+* `core`: managed objects and what all of them share. `managed_object.py`: a type declares its properties by path in
+  `property_table` and its methods by WSDL name in `method_table`, with `@prop("config.hardware.device")` and `@method`
+  where one expression is not enough; `read(path)` finds a property by the longest declared prefix; `touch(*paths)`
+  drops what is kept of these paths and tells the property filters. `object_store.py` holds all objects behind one
+  re-entrant lock, with the clock, the ledger, the sessions and one seeded random generator. Nothing in `sim` is a
+  module global.
 * `fault_injection`: lost replies, stuck tasks, hidden properties, by rules and from one seed.
 * `vcenter` and `world.py`: tasks, events, permissions, tags, counters; `World` is the object store with all of these.
 * `inventory`: the objects of the inventory as operations see them: what each holds and how they are linked.

@@ -192,7 +192,7 @@ class XmlEncoder:
             self._simple(write, tag, value, static)
 
     def _simple(self, write: Write, tag: str, value: Any, static: Any) -> None:
-        kind = ' xsi:type="' + _simple_type(value.__class__) + '"' if static is object else ""
+        kind = ' xsi:type="' + simple_type(value.__class__) + '"' if static is object else ""
         write(f"<{tag}{kind}>{_text(value)}</{tag}>")
 
     def _reference(self, write: Write, tag: str, name: str, moid: str, static: Any) -> None:
@@ -207,7 +207,7 @@ class XmlEncoder:
         if not isinstance(values, VmomiSupport.Array):
             raise EncodeError(f"{tag}: an untyped list has no place in an anyType")
         item_type = values.Item
-        array, item_tag = _array_names(item_type)
+        array, item_tag = array_names(item_type)
         write(f'<{tag} xsi:type="{array}">')
         for value in values:
             self._write(write, item_tag, value, item_type)
@@ -265,7 +265,7 @@ def _fields(write: Write, value: Any, plan: _Plan, skip: str = "") -> None:
 
 
 @cache
-def _simple_type(cls: Any) -> str:
+def simple_type(cls: Any) -> str:
     """The xsi:type of a simple value in an anyType."""
     if issubclass(cls, (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)):
         return "xsd:string"
@@ -274,7 +274,7 @@ def _simple_type(cls: Any) -> str:
 
 
 @cache
-def _array_names(item_type: Any) -> tuple[str, str]:
+def array_names(item_type: Any) -> tuple[str, str]:
     """The names of an array type and of its elements, as in an anyType."""
     if item_type in _SIMPLE_LISTS:
         return "ArrayOfString", "string"
@@ -285,8 +285,11 @@ def _array_names(item_type: Any) -> tuple[str, str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return escape(value)
+    return escape(value) if isinstance(value, str) else other_text(value)
+
+
+def other_text(value: Any) -> str:
+    """A simple value that is not a string, as both wires write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):

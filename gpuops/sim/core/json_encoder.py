@@ -8,16 +8,14 @@ that SOAP has.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from functools import cache
 from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple
 
-from pyVmomi import Iso8601, VmomiSupport, vmodl
+from pyVmomi import VmomiSupport, vmodl
 
-from gpuops.sim.core.encoder import EncodeError, Parts
+from gpuops.sim.core.encoder import EncodeError, Parts, array_names, other_text, simple_type
 from gpuops.sim.core.managed_object import ManagedObject
 
 TYPE_NAME: Final = "_typeName"
@@ -25,10 +23,8 @@ VALUE: Final = "_value"
 FAULT_MESSAGE: Final = "faultstring"
 REFERENCE: Final = "ManagedObjectReference"
 
-_SIMPLE_NAMES: Final = {"base64Binary": "binary"}
-"""Simple types that VI/JSON calls otherwise than XML Schema does."""
-_TEXTS: Final = (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)
-"""What is a name of something in the API, and a string on the wire."""
+_OTHER_NAMES: Final = {"base64Binary": "binary", "ArrayOfBase64Binary": "ArrayOfBinary"}
+"""Types that VI/JSON calls otherwise than XML Schema does."""
 
 Write = Callable[[str], object]
 
@@ -193,39 +189,22 @@ def _reference(obj_type: str, moid: str) -> str:
 @cache
 def _simple_name(cls: Any) -> str:
     """The name of a simple type in a box."""
-    if issubclass(cls, _TEXTS):
-        return "string"
-    name = str(VmomiSupport.GetWsdlName(cls))
-    return _SIMPLE_NAMES.get(name, name)
+    name = simple_type(cls).removeprefix("xsd:")
+    return _OTHER_NAMES.get(name, name)
 
 
 @cache
 def _array_name(item_type: Any) -> str:
     """The name of an array type in a box."""
-    if item_type in _TEXTS:
-        return "ArrayOfString"
-    if issubclass(item_type, VmomiSupport.ManagedObject):
-        return f"ArrayOf{REFERENCE}"
-    name = _SIMPLE_NAMES.get(str(VmomiSupport.GetWsdlName(item_type)), str(VmomiSupport.GetWsdlName(item_type)))
-    return f"ArrayOf{name[0].upper()}{name[1:]}"
+    name, _ = array_names(item_type)
+    return _OTHER_NAMES.get(name, name)
 
 
 def _simple(value: Any) -> str:
     if isinstance(value, str):
         return encode_basestring(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return str(value)
-    if isinstance(value, datetime):
-        return f'"{Iso8601.ISO8601Format(value)}"'
-    if isinstance(value, bytes):
-        return f'"{b64encode(value).decode("ascii")}"'
-    if isinstance(value, VmomiSupport.ManagedMethod):
-        return f'"{value.info.wsdlName}"'
-    if isinstance(value, type):
-        return f'"{VmomiSupport.GetWsdlName(value)}"'
-    raise EncodeError(f"{type(value).__name__} is no type of the API")
+    text = other_text(value)
+    return text if isinstance(value, (bool, int, float)) else f'"{text}"'
 
 
 @cache

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
+from operator import methodcaller
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 Reader = Callable[[Any], Any]
+Properties = Mapping[str, Reader]
+"""Property paths, several in one text separated by spaces, and what reads them of an object: a vmomi value or UNSET."""
+Methods = Mapping[str, Callable[..., Any]]
+"""WSDL names of methods, and what answers them: called with the object, the Call and the WSDL parameters by name."""
 
 
 class _Unset:
@@ -67,8 +72,12 @@ class ManagedObject:
     wsdl_name: ClassVar[str]
     volatile: ClassVar[bool] = False
     """Whether its values change by themselves (with time, with the caller): then nothing written is kept."""
-    readers: ClassVar[dict[str, str]] = {}
-    routes: ClassVar[dict[str, tuple[str, list[str]] | None]] = {}
+    property_table: ClassVar[Properties] = {}
+    """Properties that one expression reads; `@prop` declares the others."""
+    method_table: ClassVar[Methods] = {}
+    """Methods that one expression answers; `@method` declares the others."""
+    readers: ClassVar[dict[str, Reader]] = {}
+    routes: ClassVar[dict[str, tuple[Reader, list[str]] | None]] = {}
     """How each path is read that was asked for, for it is asked of ten thousand objects; None = nothing declares it."""
     methods: ClassVar[dict[str, str]] = {}
 
@@ -77,9 +86,14 @@ class ManagedObject:
         cls.readers = {path: name for base in bases for path, name in getattr(base, "readers", {}).items()}
         cls.routes = {}
         cls.methods = {wsdl: name for base in bases for wsdl, name in getattr(base, "methods", {}).items()}
+        for paths, reader in vars(cls).get("property_table", {}).items():
+            cls.readers |= dict.fromkeys(paths.split(), reader)
+        for name, answer in vars(cls).get("method_table", {}).items():
+            setattr(cls, name, answer)
+            cls.methods[name] = name
         for name, member in vars(cls).items():
             for path in getattr(member, "__property_paths__", ()):
-                cls.readers[path] = name
+                cls.readers[path] = methodcaller(name)  # a subclass may have another method of that name
             if getattr(member, "__wire_method__", False):
                 cls.methods[name] = name
 
@@ -113,7 +127,7 @@ class ManagedObject:
         if route is None:
             return UNSET
         reader, names = route
-        value = getattr(self, reader)()
+        value = reader(self)
         for name in names:
             if value is UNSET or value is None:
                 return UNSET
@@ -148,7 +162,7 @@ class ManagedObject:
         self.world.touched(self, paths)
 
 
-def _route(readers: Mapping[str, str], path: str) -> tuple[str, list[str]] | None:
+def _route(readers: Mapping[str, Reader], path: str) -> tuple[Reader, list[str]] | None:
     """The reader of the longest declared prefix of a path, and the attributes to go on by; None = there is none."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, prop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,6 +161,4 @@ class Task(ManagedObject):
     def _result(self) -> Any:
         return self.result.ref if isinstance(self.result, ManagedObject) else self.result
 
-    @method
-    def CancelTask(self, call: Call) -> None:
-        self._cancel(self)
+    method_table: ClassVar[Methods] = {"CancelTask": lambda self, call: self._cancel(self)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.inventory_tree import children, escaped
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, Properties, method, prop
 from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
@@ -76,39 +78,19 @@ class ManagedEntity(ManagedObject):
         self.attributes = {known: text for known, text in values.items() if text != ""}
         self.touch("customValue", "value", "summary")
 
-    @prop("name")
-    def _name(self) -> Any:
-        return self.name
-
-    @prop("parent")
-    def _parent(self) -> Any:
-        return self.world.get(self.parent).ref if self.parent else UNSET
-
-    @prop("customValue")
-    @prop("value")
-    def _custom_values(self) -> Any:
-        return custom_values(self.attributes)
-
-    @prop("availableField")
-    def _available_fields(self) -> Any:
-        return [field for field in self._all_fields() if _applies(field, self.ref)]
-
-    @prop("overallStatus")
-    @prop("configStatus")
-    def _status(self) -> Any:
-        return "green"
-
-    @prop("effectiveRole")
-    def _roles(self) -> Any:
-        return [ADMINISTRATOR_ROLE]
-
-    @prop("alarmActionsEnabled")
-    def _alarm_actions(self) -> Any:
-        return True
-
-    @prop("permission")
-    def _permissions(self) -> Any:
-        return [grant.to_vmomi(self) for grant in self.world.authority.permissions if grant.moid == self.moid]
+    property_table: ClassVar[Properties] = {
+        "name": lambda self: self.name,
+        "parent": lambda self: self.world.get(self.parent).ref if self.parent else UNSET,
+        "customValue value": lambda self: custom_values(self.attributes),
+        "availableField": lambda self: [field for field in self._all_fields() if _applies(field, self.ref)],
+        "overallStatus configStatus": lambda self: "green",
+        "effectiveRole": lambda self: [ADMINISTRATOR_ROLE],
+        "alarmActionsEnabled": lambda self: True,
+        "permission": lambda self: [
+            grant.to_vmomi(self) for grant in self.world.authority.permissions if grant.moid == self.moid
+        ],
+        "recentTask": lambda self: [task.ref for task in self.world.tasks.recent(self)],
+    }
 
     def _empty(self) -> Any:
         return []
@@ -117,10 +99,6 @@ class ManagedEntity(ManagedObject):
         prop(path)(_empty)
     del path
 
-    @prop("recentTask")
-    def _recent_tasks(self) -> Any:
-        return [task.ref for task in self.world.tasks.recent(self)]
-
     def _all_fields(self) -> list[Any]:
         manager = self.world.find("CustomFieldsManager")
         return list(manager.read("field")) if manager else []
@@ -128,8 +106,6 @@ class ManagedEntity(ManagedObject):
     @method
     def setCustomValue(self, call: Call, key: str, value: str) -> None:
         """Declared faults: InvalidArgument for a field that is not defined."""
-        from pyVmomi import vmodl
-
         field = next((field for field in self._all_fields() if field.name == key), None)
         if field is None:
             raise vmodl.fault.InvalidArgument(msg=f"No custom field is named {key}.", invalidProperty="key")
@@ -161,15 +137,11 @@ def _applies(field: Any, reference: Any) -> bool:
 
 def custom_values(attributes: dict[int, str]) -> list[Any]:
     """Custom field values, as every entity and summary lists them."""
-    from pyVmomi import vim
-
     return [vim.CustomFieldsManager.StringValue(key=key, value=value) for key, value in sorted(attributes.items())]
 
 
 def write_attribute(call: Call, entity: Any, key: int, name: str, value: str) -> None:
     """Set a custom field of an entity on the wire: with its event, and its line in the ledger."""
-    from pyVmomi import vim
-
     before = entity.attributes.get(key, "")
     entity.set_attribute(key, value)
     entity.world.ledger.record(call, entity, before={name: before}, after={name: value})

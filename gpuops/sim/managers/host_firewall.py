@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
-from gpuops.sim.core.managed_object import method, prop
+from gpuops.sim.core.managed_object import Methods, Properties
 from gpuops.sim.inventory import faults
 from gpuops.sim.objects.host_managers import HostManager
 from gpuops.sim.render.host_network import installed_rulesets
@@ -18,21 +18,13 @@ class HostFirewallSystem(HostManager):
 
     wsdl_name = "HostFirewallSystem"
 
-    @prop("firewallInfo")
-    def _info(self) -> Any:
-        return self.host.read("config.firewall")
+    property_table: ClassVar[Properties] = {"firewallInfo": lambda self: self.host.read("config.firewall")}
 
-    @method
-    def EnableRuleset(self, call: Call, id: str) -> None:
-        self._set(call, id, enabled=True)
-
-    @method
-    def DisableRuleset(self, call: Call, id: str) -> None:
-        self._set(call, id, enabled=False)
-
-    @method
-    def RefreshFirewall(self, call: Call) -> None:
-        self.touch("firewallInfo")
+    method_table: ClassVar[Methods] = {
+        "EnableRuleset": lambda self, call, id: self._set(call, id, enabled=True),
+        "DisableRuleset": lambda self, call, id: self._set(call, id, enabled=False),
+        "RefreshFirewall": lambda self, call: self.touch("firewallInfo"),
+    }
 
     def _set(self, call: Call, key: str, *, enabled: bool) -> None:
         """Raises NotFound."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuops.sim.core.managed_object import method, prop
+from gpuops.sim.core.managed_object import Methods, Properties, method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.objects.datastore import Network
 from gpuops.sim.objects.host_managers import HostManager
@@ -24,69 +24,35 @@ class HostNetworkSystem(HostManager):
     def _info(self) -> Any:
         return self.host.read("config.network")
 
-    @prop("networkConfig")
-    def _config(self) -> Any:
-        return host_network.config(self.host.state)
+    property_table: ClassVar[Properties] = {
+        "networkConfig": lambda self: host_network.config(self.host.state),
+        "dnsConfig": lambda self: self.host.read("config.network").dnsConfig,
+        "ipRouteConfig": lambda self: self.host.read("config.network").ipRouteConfig,
+        "capabilities": lambda self: self.host.read("config.capabilities"),
+        "offloadCapabilities": lambda self: self.host.read("config.offloadCapabilities"),
+    }
 
-    @prop("dnsConfig")
-    def _dns(self) -> Any:
-        return self.host.read("config.network").dnsConfig
-
-    @prop("ipRouteConfig")
-    def _route(self) -> Any:
-        return self.host.read("config.network").ipRouteConfig
-
-    @prop("capabilities")
-    def _capabilities(self) -> Any:
-        return self.host.read("config.capabilities")
-
-    @prop("offloadCapabilities")
-    def _offload(self) -> Any:
-        return self.host.read("config.offloadCapabilities")
-
-    @method
-    def AddVirtualSwitch(self, call: Call, vswitchName: str, spec: Any = None) -> None:
-        network_change.add_switch(self.host, call, vswitchName, spec)
-
-    @method
-    def UpdateVirtualSwitch(self, call: Call, vswitchName: str, spec: Any) -> None:
-        network_change.update_switch(self.host, call, vswitchName, spec)
-
-    @method
-    def RemoveVirtualSwitch(self, call: Call, vswitchName: str) -> None:
-        network_change.remove_switch(self.host, call, vswitchName)
-
-    @method
-    def AddPortGroup(self, call: Call, portgrp: Any) -> None:
-        network_change.add_group(self.host, call, portgrp, Network)
-
-    @method
-    def UpdatePortGroup(self, call: Call, pgName: str, portgrp: Any) -> None:
-        network_change.update_group(self.host, call, pgName, portgrp, Network)
-
-    @method
-    def RemovePortGroup(self, call: Call, pgName: str) -> None:
-        network_change.remove_group(self.host, call, pgName)
-
-    @method
-    def AddVirtualNic(self, call: Call, portgroup: str, nic: Any) -> str:
-        return network_change.add_adapter(self.host, call, portgroup, nic)
-
-    @method
-    def UpdateVirtualNic(self, call: Call, device: str, nic: Any) -> None:
-        network_change.update_adapter(self.host, call, device, nic)
-
-    @method
-    def RemoveVirtualNic(self, call: Call, device: str) -> None:
-        network_change.remove_adapter(self.host, call, device)
-
-    @method
-    def QueryNetworkHint(self, call: Call, device: list[str]) -> Any:
-        return network_change.hints(self.host, device)
-
-    @method
-    def RefreshNetworkSystem(self, call: Call) -> None:
-        self.host.network_changed()
+    method_table: ClassVar[Methods] = {
+        "AddVirtualSwitch": lambda self, call, vswitchName, spec=None: network_change.add_switch(
+            self.host, call, vswitchName, spec
+        ),
+        "UpdateVirtualSwitch": lambda self, call, vswitchName, spec: network_change.update_switch(
+            self.host, call, vswitchName, spec
+        ),
+        "RemoveVirtualSwitch": lambda self, call, vswitchName: network_change.remove_switch(
+            self.host, call, vswitchName
+        ),
+        "AddPortGroup": lambda self, call, portgrp: network_change.add_group(self.host, call, portgrp, Network),
+        "UpdatePortGroup": lambda self, call, pgName, portgrp: network_change.update_group(
+            self.host, call, pgName, portgrp, Network
+        ),
+        "RemovePortGroup": lambda self, call, pgName: network_change.remove_group(self.host, call, pgName),
+        "AddVirtualNic": lambda self, call, portgroup, nic: network_change.add_adapter(self.host, call, portgroup, nic),
+        "UpdateVirtualNic": lambda self, call, device, nic: network_change.update_adapter(self.host, call, device, nic),
+        "RemoveVirtualNic": lambda self, call, device: network_change.remove_adapter(self.host, call, device),
+        "QueryNetworkHint": lambda self, call, device: network_change.hints(self.host, device),
+        "RefreshNetworkSystem": lambda self, call: self.host.network_changed(),
+    }
 
 
 class HostVirtualNicManager(HostManager):
@@ -105,10 +71,11 @@ class HostVirtualNicManager(HostManager):
             raise faults.wrong_argument("nicType")
         return found
 
-    @method
-    def SelectVnicForNicType(self, call: Call, nicType: str, device: str) -> None:
-        network_change.select_adapter(self.host, call, nicType, device, on=True)
-
-    @method
-    def DeselectVnicForNicType(self, call: Call, nicType: str, device: str) -> None:
-        network_change.select_adapter(self.host, call, nicType, device, on=False)
+    method_table: ClassVar[Methods] = {
+        "SelectVnicForNicType": lambda self, call, nicType, device: network_change.select_adapter(
+            self.host, call, nicType, device, on=True
+        ),
+        "DeselectVnicForNicType": lambda self, call, nicType, device: network_change.select_adapter(
+            self.host, call, nicType, device, on=False
+        ),
+    }

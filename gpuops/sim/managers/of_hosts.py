@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.managers import licences
+from pyVmomi import vim
+
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
 from gpuops.sim.managers.host_firewall import HostFirewallSystem
 from gpuops.sim.managers.host_network import HostNetworkSystem, HostVirtualNicManager
-from gpuops.sim.managers.plain import Answer, plain_kind
+from gpuops.sim.managers.of_vcenter import LICENCES
+from gpuops.sim.managers.plain import plain_kind
 from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
 from gpuops.sim.objects.host_managers import (
     HostAssignableHardwareManager,
@@ -62,21 +64,16 @@ SHOWN: Final[Mapping[str, Mapping[str, str]]] = {
     "HostVsanSystem": {"config": "config.vsanHostConfig"},
 }
 """Type -> property -> the property of its host that says the same (vSphere API, HostConfigInfo)."""
-PROPERTIES: Final[Mapping[str, Mapping[str, Answer]]] = {
-    "LicenseManager": licences.SHOWN,
-}
-METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
-    "HostDatastoreSystem": {"QueryAvailableDisksForVmfs": lambda _: []},
-    "HostDateTimeSystem": {"QueryDateTime": lambda manager: manager.world.clock.now() + manager.world.skew},
-    "HostVsanSystem": {"QueryHostStatus": lambda manager: _vsan_status(manager.host)},
-    "HostVStorageObjectManager": {"HostListVStorageObject": lambda _: []},
+METHODS: Final[Mapping[str, Methods]] = {
+    "HostDatastoreSystem": {"QueryAvailableDisksForVmfs": lambda *_, **__: []},
+    "HostDateTimeSystem": {"QueryDateTime": lambda manager, call: manager.world.clock.now() + manager.world.skew},
+    "HostVsanSystem": {"QueryHostStatus": lambda manager, call: _vsan_status(manager.host)},
+    "HostVStorageObjectManager": {"HostListVStorageObject": lambda *_, **__: []},
 }
 
 
 def _vsan_status(host: HostSystem) -> Any:
     """VsanHostClusterStatus of a host that is in no vSAN cluster."""
-    from pyVmomi import vim
-
     return vim.vsan.host.ClusterStatus(
         nodeUuid=host.state.uuid, health="unknown", nodeState=vim.vsan.host.ClusterStatus.State(state="disabled")
     )
@@ -107,8 +104,9 @@ def _kind(prefix: str) -> type[HostManager]:
     if known is not None:
         return known
     (wsdl_name,) = {kind._wsdlName for kind, own in managers().values() if own == prefix}
-    shown: dict[str, Answer] = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
-    shown |= PROPERTIES.get(wsdl_name, {})
+    shown: Properties = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
+    if wsdl_name == "LicenseManager":
+        shown = LICENCES
     return plain_kind(wsdl_name, HostManager, shown, METHODS.get(wsdl_name, {}))
 
 

@@ -2,79 +2,256 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.managers import descriptions
-from gpuops.sim.managers.alarms import ALARMS, alarm_info, all_alarms
-from gpuops.sim.managers.diagnostics import DiagnosticManager
-from gpuops.sim.managers.distributed_switches import DistributedVirtualSwitchManager
-from gpuops.sim.managers.licences import LICENCES, LicenseAssignmentManager, LicenseManager
-from gpuops.sim.managers.plain import Answer, plain_kind
-from gpuops.sim.managers.user_directory import UserDirectory
+from pyVmomi import VmomiSupport, vim, vmodl
+
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
+from gpuops.sim.inventory import faults
+from gpuops.sim.managers.plain import plain_kind
+from gpuops.sim.render import distributed
+from gpuops.sim.render.defaults import default
 from gpuops.sim.services.guest_managers import PARTS as GUEST_PARTS
-from gpuops.sim.services.service_instance import managers_of
+from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID, managers_of
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
 
+ALARM: Final = "alarm-1"
+"""A vCenter comes with many alarms; this is the first. Clients read the list, and then each that is on it."""
+ASSIGNMENTS: Final = "LicenseAssignmentManager"
+BELOW: Final = {**GUEST_PARTS, ASSIGNMENTS: "LicenseAssignmentManager", ALARM: "Alarm"}
+"""Moid and type of what managers lead to."""
+EVALUATION_H: Final = 60 * 24
+"""The evaluation period: 60 days (VMware, vCenter Server and Host Management, Licensing)."""
+VCENTER_LOGS: Final = {"vpxd:vpxd.log": "/var/log/vmware/vpxd/vpxd.log"}
+HOST_LOGS: Final = {key: f"/var/log/{key}.log" for key in ("hostd", "vpxa", "vmkernel", "vobd")}
+ACTIONS: Final = ("MethodAction", "SendEmailAction", "RunScriptAction", "SendSNMPAction", "CreateTaskAction")
+EXPRESSIONS: Final = ("EventAlarmExpression", "MetricAlarmExpression", "StateAlarmExpression")
+SCHEDULERS: Final = (
+    "AfterStartupTaskScheduler", "OnceTaskScheduler", "HourlyTaskScheduler", "DailyTaskScheduler",
+    "WeeklyTaskScheduler", "MonthlyByDayTaskScheduler", "MonthlyByWeekdayTaskScheduler",
+)  # fmt: skip
 
-def _nothing(_: Any) -> Any:
+
+# --- alarms and scheduled tasks: what they can be made of -----------------------------------------------------------
+
+
+def _alarm_description(_: Any) -> Any:
+    states = {
+        "stateOperator": "StateAlarmOperator",
+        "metricOperator": "MetricAlarmOperator",
+        "hostSystemConnectionState": "HostSystemConnectionState",
+        "virtualMachinePowerState": "VirtualMachinePowerState",
+        "hostSystemPowerState": "HostSystemPowerState",
+        "virtualMachineGuestHeartbeatStatus": "ManagedEntityStatus",
+        "entityStatus": "ManagedEntityStatus",
+    }
+    return vim.alarm.AlarmDescription(
+        expr=_types(EXPRESSIONS),
+        action=_types(ACTIONS),
+        datastoreConnectionState=_elements(("true", "false")),
+        **{field: _values(enum) for field, enum in states.items()},
+    )
+
+
+def _scheduler_description(_: Any) -> Any:
+    detail = vim.scheduler.ScheduledTaskDescription.SchedulerDetail
+    return vim.scheduler.ScheduledTaskDescription(
+        action=_types(ACTIONS),
+        schedulerInfo=[detail(label=name, summary=name, key=_type(name), frequency="") for name in SCHEDULERS],
+        state=_values("TaskInfoState"),
+        dayOfWeek=_values("DayOfWeek"),
+        weekOfMonth=_values("WeekOfMonth"),
+    )
+
+
+def _type(name: str) -> Any:
+    return VmomiSupport.GetWsdlType("urn:vim25", name)
+
+
+def _values(enum: str) -> list[Any]:
+    return _elements(_type(enum).values)
+
+
+def _elements(keys: Iterable[str]) -> list[Any]:
+    return [vim.ElementDescription(label=key, summary=key, key=key) for key in keys]
+
+
+def _types(names: Iterable[str]) -> list[Any]:
+    return [vim.TypeDescription(label=name, summary=name, key=_type(name)) for name in names]
+
+
+def _alarm_info(alarm: ManagedObject) -> Any:
+    """The AlarmInfo of "Host connection and power state" (vSphere Monitoring and Performance, Preconfigured Alarms).
+
+    It is never triggered.
+    """
+    lost = vim.alarm.StateAlarmExpression(
+        operator="isEqual", type=vim.HostSystem, statePath="runtime.connectionState", red="notResponding"
+    )
+    expression = vim.alarm.OrAlarmExpression(expression=[lost])
+    entity = vim.Folder(ROOT_FOLDER_MOID)
+    return default("AlarmInfo", key=alarm.moid, alarm=alarm.ref, entity=entity, expression=expression)
+
+
+# --- licences: the evaluation period, which covers all that vCenter has ---------------------------------------------
+
+
+def _evaluation() -> Any:
+    """The key that vCenter lists for its evaluation mode."""
+    return default("LicenseManagerLicenseInfo", licenseKey="-".join(("00000",) * 5))
+
+
+def _undiagnosed(key: str) -> Any:
+    """A key that is not valid: vCenter answers with it and says in its diagnostics why it is not in force."""
+    reason = "The license key is not valid: this simulated vCenter is in evaluation mode."
+    diagnostic = vmodl.KeyAnyValue(key="diagnostic", value=reason)
+    return vim.LicenseManager.LicenseInfo(
+        licenseKey=key, editionKey="", name="", total=0, costUnit="", properties=[diagnostic]
+    )
+
+
+def _assigned(manager: Any, entity_id: str | None) -> list[Any]:
+    named = {manager.world.get("ServiceInstance").instance_uuid: "vcenter.test"}
+    named |= {host.moid: host.name for host in manager.world.by_type("HostSystem")}
+    return [
+        vim.LicenseAssignmentManager.LicenseAssignment(
+            entityId=entity, entityDisplayName=name, assignedLicense=_evaluation()
+        )
+        for entity, name in named.items()
+        if not entity_id or entity == entity_id
+    ]
+
+
+LICENCES: Final[Properties] = {
+    "source": lambda _: vim.LicenseManager.EvaluationLicense(remainingHours=EVALUATION_H),
+    "sourceAvailable": lambda _: True,
+    "licensedEdition": lambda _: "eval",
+    "licenses": lambda _: [_evaluation()],
+    "evaluation": lambda _: vim.LicenseManager.EvaluationInfo(
+        properties=[vmodl.KeyAnyValue(key="expirationHours", value=EVALUATION_H)]
+    ),
+}
+"""The properties of LicenseManager, of a vCenter and of a host."""
+
+
+# --- logs, users, distributed switches ------------------------------------------------------------------------------
+
+
+def _logs(manager: Any, host: Any) -> list[Any]:
+    """The logs of a host, or of the vCenter; their content is not simulated."""
+    if host is not None:
+        manager.world.get(host)
+    return [
+        vim.DiagnosticManager.LogDescriptor(
+            key=key,
+            fileName=file,
+            creator=key.partition(":")[0],
+            format="plain",
+            mimeType="text/plain",
+            info=vim.Description(label=f"{key} log", summary=f"{key} log"),
+        )
+        for key, file in (VCENTER_LOGS if host is None else HOST_LOGS).items()
+    ]
+
+
+def _users(manager: Any, text: str, *, exact: bool) -> list[Any]:
+    """The users whose name is `text`, or has it in it in any case (vSphere API, RetrieveUserGroups)."""
+    return [
+        vim.UserSearchResult(principal=name, group=False)
+        for name in manager.world.sessions.passwords
+        if (text in (name, name.partition("@")[0]) if exact else text.lower() in name.lower())
+    ]
+
+
+def _switch(manager: Any, uuid: str) -> Any:
+    for switch in manager.world.by_type("DistributedVirtualSwitch"):
+        if switch.uuid == uuid:
+            return switch
+    raise faults.not_found(f"No distributed switch has the uuid {uuid}.")
+
+
+def _portgroup(manager: Any, uuid: str, key: str) -> Any:
+    switch = _switch(manager, uuid)
+    found = next((portgroup for portgroup in switch.portgroups() if portgroup.moid == key), None)
+    if found is None:
+        raise faults.not_found(f"The switch {switch.name} has no port group {key}.")
+    return found
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def _nothing(*_: Any, **__: Any) -> Any:
     return []
 
 
-PROPERTIES: Final[Mapping[str, Mapping[str, Answer]]] = {
-    "Alarm": {"info": alarm_info},
-    "AlarmManager": {"description": lambda _: descriptions.alarms()},
-    "ScheduledTaskManager": {"description": lambda _: descriptions.scheduled_tasks()},
+PROPERTIES: Final[Mapping[str, Properties]] = {
+    "Alarm": {"info": _alarm_info},
+    "AlarmManager": {"description": _alarm_description},
+    "LicenseManager": {**LICENCES, "licenseAssignmentManager": lambda manager: manager.world.get(ASSIGNMENTS)},
+    "ScheduledTaskManager": {"description": _scheduler_description},
+    "UserDirectory": {"domainList": lambda _: ["VSPHERE.LOCAL"]},
 }
-METHODS: Final[Mapping[str, Mapping[str, Answer]]] = {
-    "AlarmManager": {"GetAlarm": all_alarms, "GetAlarmState": _nothing, "AreAlarmActionsEnabled": lambda _: True},
+METHODS: Final[Mapping[str, Methods]] = {
+    "AlarmManager": {
+        "GetAlarm": lambda *_, **__: [vim.alarm.Alarm(ALARM)],
+        "GetAlarmState": _nothing,
+        "AreAlarmActionsEnabled": lambda *_, **__: True,
+    },
     "ClusterProfileManager": {"FindAssociatedProfile": _nothing},
     "CryptoManagerKmip": {"ListKeys": _nothing, "ListKmipServers": _nothing, "ListKmsClusters": _nothing},
-    "CustomizationSpecManager": {"DoesCustomizationSpecExist": lambda _: False},
-    "ExtensionManager": {"FindExtension": lambda _: None},
+    "CustomizationSpecManager": {"DoesCustomizationSpecExist": lambda *_, **__: False},
+    "DiagnosticManager": {"QueryDescriptions": lambda manager, call, host=None: _logs(manager, host)},
+    "DistributedVirtualSwitchManager": {
+        "QueryAvailableDvsSpec": lambda manager, call, **_: distributed.products(manager.world.api_version),
+        "QueryDvsByUuid": lambda manager, call, uuid: _switch(manager, uuid),
+        "DVSManagerLookupDvPortGroup": lambda manager, call, switchUuid, portgroupKey: _portgroup(
+            manager, switchUuid, portgroupKey
+        ),
+    },
+    "ExtensionManager": {"FindExtension": lambda *_, **__: None},
     "HealthUpdateManager": {"QueryProviderList": _nothing},
     "IoFilterManager": {"QueryIoFilterInfo": _nothing},
     "IpPoolManager": {"QueryIpPools": _nothing},
+    "LicenseAssignmentManager": {
+        "QueryAssignedLicenses": lambda manager, call, entityId=None: _assigned(manager, entityId)
+    },
+    "LicenseManager": {
+        "DecodeLicense": lambda manager, call, licenseKey: (
+            _evaluation() if licenseKey == _evaluation().licenseKey else _undiagnosed(licenseKey)
+        ),
+        "AddLicense": lambda manager, call, licenseKey, **_: _undiagnosed(licenseKey),
+    },
     "ProfileComplianceManager": {"QueryComplianceStatus": _nothing},
     "ScheduledTaskManager": {"RetrieveEntityScheduledTask": _nothing, "RetrieveObjectScheduledTask": _nothing},
     "ServiceManager": {"QueryServiceList": _nothing},
     "TenantTenantManager": {"RetrieveServiceProviderEntities": _nothing},
+    "UserDirectory": {
+        "RetrieveUserGroups": lambda manager, call, searchStr, exactMatch, findUsers, belongsToGroup=None, **_: (
+            _users(manager, searchStr, exact=exactMatch) if findUsers and not belongsToGroup else []
+        )
+    },
     "VcenterVStorageObjectManager": {"ListVStorageObject": _nothing},
 }
-KINDS: Final[Mapping[str, type[ManagedObject]]] = {
-    "DiagnosticManager": DiagnosticManager,
-    "DistributedVirtualSwitchManager": DistributedVirtualSwitchManager,
-    "LicenseManager": LicenseManager,
-    "LicenseAssignmentManager": LicenseAssignmentManager,
-    "UserDirectory": UserDirectory,
-}
-"""Managers whose answers depend on what they are asked."""
 
 
 def offer(world: World) -> None:
     """Let every manager of ServiceContent that the world lacks, and those below them, be made when it is asked for."""
-    types = (
-        {moid: wsdl_name for wsdl_name, moid in managers_of(world.api_version).values()}
-        | GUEST_PARTS
-        | LICENCES
-        | ALARMS
-    )
+    types = {moid: wsdl_name for wsdl_name, moid in managers_of(world.api_version).values()} | BELOW
     for moid, wsdl_name in types.items():
         if world.find(moid) is None:
             world.registry.make_on_demand(moid, partial(_make, world, wsdl_name))
 
 
 def _make(world: World, wsdl_name: str, moid: str) -> ManagedObject:
-    return _kind(wsdl_name)(world, moid)
+    made: ManagedObject = _kind(wsdl_name)(world, moid)
+    return made
 
 
 @cache
-def _kind(wsdl_name: str) -> type[ManagedObject]:
-    known = KINDS.get(wsdl_name)
-    if known is not None:
-        return known
+def _kind(wsdl_name: str) -> type[Any]:
     return plain_kind(wsdl_name, ManagedObject, PROPERTIES.get(wsdl_name, {}), METHODS.get(wsdl_name, {}))

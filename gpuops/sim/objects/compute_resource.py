@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuops.sim.core.managed_object import method, prop
+from pyVmomi import vim
+
+from gpuops.sim.core.managed_object import Methods, Properties, method, prop
 from gpuops.sim.inventory.entities import ComputeEntity
 from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
@@ -24,31 +26,17 @@ class ComputeResource(ComputeEntity):
 
     wsdl_name = "ComputeResource"
 
-    @prop("host")
-    def _hosts(self) -> Any:
-        return self.hosts()
-
-    @prop("resourcePool")
-    def _resource_pool(self) -> Any:
-        return self.pool
-
-    @prop("environmentBrowser")
-    def _environment_browser(self) -> Any:
-        return self.browser
-
-    @prop("datastore")
-    def _datastores(self) -> Any:
-        return [self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())]
-
-    @prop("network")
-    def _networks(self) -> Any:
-        return [self.world.get(moid) for moid in _union(host.state.networks for host in self.hosts())]
-
-    @prop("configurationEx")
-    def _configuration_ex(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.ComputeResource.ConfigInfo(vmSwapPlacement="vmDirectory")
+    property_table: ClassVar[Properties] = {
+        "host": lambda self: self.hosts(),
+        "resourcePool": lambda self: self.pool,
+        "environmentBrowser": lambda self: self.browser,
+        "datastore": lambda self: [
+            self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())
+        ],
+        "network": lambda self: [self.world.get(moid) for moid in _union(host.state.networks for host in self.hosts())],
+        "configurationEx": lambda self: vim.ComputeResource.ConfigInfo(vmSwapPlacement="vmDirectory"),
+        "summary": lambda self: vim.ComputeResource.Summary(**self.totals()),
+    }
 
     @prop("lifecycleManaged")
     @prop("configManagerEnabled")
@@ -56,15 +44,7 @@ class ComputeResource(ComputeEntity):
         # configuration profiles are had only by clusters that are managed by one image
         return self.config_managed
 
-    @prop("summary")
-    def _summary(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.ComputeResource.Summary(**self.totals())
-
-    @method
-    def Destroy_Task(self, call: Call) -> Any:
-        return removal.destroy(self, call)
+    method_table: ClassVar[Methods] = {"Destroy_Task": removal.destroy}
 
 
 def _union(lists: Any) -> list[str]:
@@ -76,49 +56,32 @@ class ClusterComputeResource(ComputeResource):
 
     wsdl_name = "ClusterComputeResource"
 
-    @prop("configurationEx")
-    def _configuration_ex(self) -> Any:
-        return cluster.configuration_ex(self.drs)
+    property_table: ClassVar[Properties] = {
+        "configurationEx": lambda self: cluster.configuration_ex(self.drs),
+        "configuration": lambda self: cluster.configuration(self.drs),
+        "summary summaryEx": lambda self: cluster.summary(self.totals()),
+    }
 
-    @prop("configuration")
-    def _configuration(self) -> Any:
-        return cluster.configuration(self.drs)
-
-    @prop("summary")
-    @prop("summaryEx")
-    def _summary(self) -> Any:
-        return cluster.summary(self.totals())
-
-    @method
-    def RecommendHostsForVm(self, call: Call, vm: Any, pool: Any = None) -> Any:
-        return initial_placement.recommended_hosts(self.world.get(vm))
-
-    @method
-    def ReconfigureComputeResource_Task(self, call: Call, spec: Any, modify: bool) -> Any:
-        return cluster_change.reconfigure(self, call, spec, modify=modify)
+    method_table: ClassVar[Methods] = {
+        "RecommendHostsForVm": lambda self, call, vm, **_: initial_placement.recommended_hosts(self.world.get(vm)),
+        "ReconfigureComputeResource_Task": lambda self, call, spec, modify: cluster_change.reconfigure(
+            self, call, spec, modify=modify
+        ),
+        "GetResourceUsage": lambda self, call: cluster.resource_usage(
+            self.totals(),
+            [host.usage() for host in self.hosts()],
+            [self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())],
+        ),
+        "AddHost_Task": lambda self, call, spec, asConnected, **_: inventory_change.add_host(
+            self, call, spec, connected=asConnected
+        ),
+        "MoveInto_Task": lambda self, call, host: inventory_change.move_hosts_into(self, call, host),
+    }
 
     @method
     def ReconfigureCluster_Task(self, call: Call, spec: Any, modify: bool) -> Any:
         # the older form, which ReconfigureComputeResource_Task took the place of in API 2.5
         return cluster_change.reconfigure(self, call, spec, modify=modify)
-
-    @method
-    def GetResourceUsage(self, call: Call) -> Any:
-        return cluster.resource_usage(
-            self.totals(),
-            [host.usage() for host in self.hosts()],
-            [self.world.get(moid) for moid in _union(host.state.datastores for host in self.hosts())],
-        )
-
-    @method
-    def AddHost_Task(
-        self, call: Call, spec: Any, asConnected: bool, resourcePool: Any = None, license: str | None = None
-    ) -> Any:
-        return inventory_change.add_host(self, call, spec, connected=asConnected)
-
-    @method
-    def MoveInto_Task(self, call: Call, host: Any) -> Any:
-        return inventory_change.move_hosts_into(self, call, host)
 
 
 def new_cluster(

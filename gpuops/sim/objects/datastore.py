@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from gpuops.sim.core.managed_object import prop
+from pyVmomi import vim
+
+from gpuops.sim.core.managed_object import Properties, prop
 from gpuops.sim.inventory.entities import DatastoreEntity, VmEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.render import host_storage
@@ -21,8 +23,6 @@ class VmfsDatastore(DatastoreEntity):
 
     @prop("summary")
     def _summary(self) -> Any:
-        from pyVmomi import vim
-
         return vim.Datastore.Summary(
             datastore=self.ref,
             name=self.name,
@@ -38,8 +38,6 @@ class VmfsDatastore(DatastoreEntity):
 
     @prop("info")
     def _info(self) -> Any:
-        from pyVmomi import vim
-
         return vim.host.VmfsDatastoreInfo(
             name=self.name,
             url=self.url,
@@ -52,30 +50,19 @@ class VmfsDatastore(DatastoreEntity):
             vmfs=host_storage.vmfs(self),
         )
 
-    @prop("capability")
-    def _capability(self) -> Any:
-        return default("DatastoreCapability")
+    property_table: ClassVar[Properties] = {
+        "capability": lambda self: default("DatastoreCapability"),
+        "vm": lambda self: list(self.vms.values()),
+        "browser": lambda self: self.world.get(f"datastoreBrowser-{self.moid}"),
+        "iormConfiguration": lambda self: filled(
+            vim.StorageResourceManager.IORMConfigInfo, enabled=False, congestionThreshold=30
+        ),
+    }
 
     @prop("host")
     def _hosts(self) -> Any:
-        from pyVmomi import vim
-
         mount = host_storage.mount(self)
         return [vim.Datastore.HostMount(key=vim.HostSystem(moid), mountInfo=mount) for moid in self.host_moids]
-
-    @prop("vm")
-    def _vms(self) -> Any:
-        return list(self.vms.values())
-
-    @prop("browser")
-    def _browser(self) -> Any:
-        return self.world.get(f"datastoreBrowser-{self.moid}")
-
-    @prop("iormConfiguration")
-    def _iorm(self) -> Any:
-        from pyVmomi import vim
-
-        return filled(vim.StorageResourceManager.IORMConfigInfo, enabled=False, congestionThreshold=30)
 
 
 class Network(ManagedEntity):
@@ -83,19 +70,16 @@ class Network(ManagedEntity):
 
     wsdl_name = "Network"
 
-    @prop("summary")
-    def _summary(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.Network.Summary(network=self.ref, name=self.name, accessible=True, ipPoolName="", ipPoolId=-1)
+    property_table: ClassVar[Properties] = {
+        "summary": lambda self: vim.Network.Summary(
+            network=self.ref, name=self.name, accessible=True, ipPoolName="", ipPoolId=-1
+        ),
+        "vm": lambda self: [vm for host in self._hosts() for vm in host.vms() if self._serves(vm)],
+    }
 
     @prop("host")
     def _hosts(self) -> Any:
         return [host for host in self.world.by_type("HostSystem") if self.moid in host.state.networks]
-
-    @prop("vm")
-    def _vms(self) -> Any:
-        return [vm for host in self._hosts() for vm in host.vms() if self._serves(vm)]
 
     def _serves(self, vm: VmEntity) -> bool:
         return any(card.network == self.moid for card in vm.state.network_cards)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuops.sim.core.managed_object import method, prop
+from gpuops.sim.core.managed_object import Methods, Properties, method
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.datastore import Network
 from gpuops.sim.operations import removal
@@ -21,25 +21,16 @@ class DistributedVirtualPortgroup(PortgroupEntity, Network):
 
     wsdl_name = "DistributedVirtualPortgroup"
 
-    @prop("key")
-    def _key(self) -> Any:
-        return self.moid
+    property_table: ClassVar[Properties] = {
+        "key": lambda self: self.moid,
+        "config": distributed.portgroup_config,
+        "portKeys": lambda self: self.port_keys(),
+    }
 
-    @prop("config")
-    def _config(self) -> Any:
-        return distributed.portgroup_config(self)
-
-    @prop("portKeys")
-    def _port_keys(self) -> Any:
-        return self.port_keys()
-
-    @method
-    def ReconfigureDVPortgroup_Task(self, call: Call, spec: Any) -> Any:
-        return distributed_change.reconfigure_portgroup(self, call, spec)
-
-    @method
-    def Destroy_Task(self, call: Call) -> Any:
-        return removal.destroy(self, call)
+    method_table: ClassVar[Methods] = {
+        "ReconfigureDVPortgroup_Task": distributed_change.reconfigure_portgroup,
+        "Destroy_Task": removal.destroy,
+    }
 
 
 class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
@@ -47,54 +38,33 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
 
     wsdl_name = "VmwareDistributedVirtualSwitch"
 
-    @prop("uuid")
-    def _uuid(self) -> Any:
-        return self.uuid
+    property_table: ClassVar[Properties] = {
+        "uuid": lambda self: self.uuid,
+        "capability": lambda self: default("DVSCapability"),
+        "summary": distributed.summary,
+        "config": distributed.config,
+        "portgroup": lambda self: self.portgroups(),
+        "runtime": distributed.runtime,
+    }
 
-    @prop("capability")
-    def _capability(self) -> Any:
-        return default("DVSCapability")
-
-    @prop("summary")
-    def _summary(self) -> Any:
-        return distributed.summary(self)
-
-    @prop("config")
-    def _config(self) -> Any:
-        return distributed.config(self)
-
-    @prop("portgroup")
-    def _portgroups(self) -> Any:
-        return self.portgroups()
-
-    @prop("runtime")
-    def _runtime(self) -> Any:
-        return distributed.runtime(self)
-
-    @method
-    def ReconfigureDvs_Task(self, call: Call, spec: Any) -> Any:
-        return distributed_change.reconfigure_switch(self, call, spec)
-
-    @method
-    def AddDVPortgroup_Task(self, call: Call, spec: Any) -> Any:
-        return distributed_change.add_portgroups(self, call, spec, DistributedVirtualPortgroup)
-
-    @method
-    def CreateDVPortgroup_Task(self, call: Call, spec: Any) -> Any:
-        return distributed_change.add_portgroups(self, call, [spec], DistributedVirtualPortgroup)
-
-    @method
-    def FetchDVPorts(self, call: Call, criteria: Any = None) -> Any:
-        return [each for each in distributed.ports(self) if criteria is None or _meets(self, each, criteria)]
+    method_table: ClassVar[Methods] = {
+        "ReconfigureDvs_Task": distributed_change.reconfigure_switch,
+        "AddDVPortgroup_Task": lambda self, call, spec: distributed_change.add_portgroups(
+            self, call, spec, DistributedVirtualPortgroup
+        ),
+        "CreateDVPortgroup_Task": lambda self, call, spec: distributed_change.add_portgroups(
+            self, call, [spec], DistributedVirtualPortgroup
+        ),
+        "FetchDVPorts": lambda self, call, criteria=None: [
+            each for each in distributed.ports(self) if criteria is None or _meets(self, each, criteria)
+        ],
+        "Destroy_Task": removal.destroy,
+    }
 
     @method
     def QueryUsedVlanIdInDvs(self, call: Call) -> Any:
         specs = [distributed.setting(each).vlan for each in self.portgroups()]
         return sorted({each.vlanId for each in specs if isinstance(each, distributed.Dvs.VlanIdSpec) and each.vlanId})
-
-    @method
-    def Destroy_Task(self, call: Call) -> Any:
-        return removal.destroy(self, call)
 
 
 def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:

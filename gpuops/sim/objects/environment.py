@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.operations.admission import initial_placement
@@ -26,9 +26,11 @@ class HostDatastoreBrowser(ManagedObject):
         self.entity = entity
         entity.world.register(self)
 
-    @prop("datastore")
-    def _datastores(self) -> Any:
-        return [self.entity] if self.entity.wsdl_name == "Datastore" else self.entity.read("datastore")
+    property_table: ClassVar[Properties] = {
+        "datastore": lambda self: (
+            [self.entity] if self.entity.wsdl_name == "Datastore" else self.entity.read("datastore")
+        )
+    }
 
 
 class EnvironmentBrowser(ManagedObject):
@@ -49,13 +51,16 @@ class EnvironmentBrowser(ManagedObject):
             raise faults.wrong_argument("host")
         return [found]
 
-    @prop("datastoreBrowser")
-    def _datastore_browser(self) -> Any:
-        return self.world.get(f"datastoreBrowser-{self.owner.moid}")
+    property_table: ClassVar[Properties] = {
+        "datastoreBrowser": lambda self: self.world.get(f"datastoreBrowser-{self.owner.moid}")
+    }
 
-    @method
-    def QueryConfigTarget(self, call: Call, host: Any = None) -> Any:
-        return config_target.config_target(self._hosts(host))
+    method_table: ClassVar[Methods] = {
+        "QueryConfigTarget": lambda self, call, host=None: config_target.config_target(self._hosts(host)),
+        "QueryConfigOptionDescriptor": lambda self, call: config_option.descriptors(
+            [host.ref for host in self.owner.hosts()]
+        ),
+    }
 
     @method
     def QueryTargetCapabilities(self, call: Call, host: Any = None) -> Any:
@@ -73,10 +78,6 @@ class EnvironmentBrowser(ManagedObject):
         key = (spec.key if spec else None) or config_option.NEWEST
         return config_option.config_option(key, frozenset(spec.guestId) if spec else frozenset())
 
-    @method
-    def QueryConfigOptionDescriptor(self, call: Call) -> Any:
-        return config_option.descriptors([host.ref for host in self.owner.hosts()])
-
 
 MOID: Final = "CompatChecker"
 
@@ -87,6 +88,8 @@ class VirtualMachineCompatibilityChecker(ManagedObject):
     wsdl_name = "VirtualMachineCompatibilityChecker"
     world: World
 
-    @method
-    def CheckPowerOn_Task(self, call: Call, vm: Any, host: Any = None, pool: Any = None, testType: Any = None) -> Any:
-        return initial_placement.check_power_on(self.world.get(vm), call, self.world.get(host) if host else None)
+    method_table: ClassVar[Methods] = {
+        "CheckPowerOn_Task": lambda self, call, vm, host=None, **_: initial_placement.check_power_on(
+            self.world.get(vm), call, self.world.get(host) if host else None
+        )
+    }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from gpuops.sim.core.managed_object import method, prop
+from pyVmomi import VmomiSupport, vim
+
+from gpuops.sim.core.managed_object import Methods, Properties
 from gpuops.sim.inventory.folder_entity import FolderEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.inventory.registration import new_moid
@@ -17,7 +19,6 @@ from gpuops.sim.operations.networks import distributed_change
 from gpuops.sim.operations.vms import creation, power, registering
 
 if TYPE_CHECKING:
-    from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.folder_entity import FolderEntity
     from gpuops.sim.world import World
 
@@ -37,29 +38,17 @@ class Folder(FolderEntity):
 
     wsdl_name = "Folder"
 
-    @prop("childType")
-    def _child_types(self) -> Any:
-        from pyVmomi import VmomiSupport
+    property_table: ClassVar[Properties] = {
+        "childType": lambda self: [VmomiSupport.GetWsdlType("urn:vim25", name) for name in CHILD_TYPES[self.kind]],
+        "childEntity": lambda self: list(self.children.values()),
+    }
 
-        return [VmomiSupport.GetWsdlType("urn:vim25", name) for name in CHILD_TYPES[self.kind]]
-
-    @prop("childEntity")
-    def _children(self) -> Any:
-        return list(self.children.values())
-
-    @method
-    def CreateFolder(self, call: Call, name: str) -> Any:
-        return creation.create_folder(self, call, name)
-
-    @method
-    def CreateVM_Task(self, call: Call, config: Any, pool: Any, host: Any = None) -> Any:
-        return creation.create_vm(self, call, config, pool, host, make=VirtualMachine)
-
-    @method
-    def RegisterVM_Task(
-        self, call: Call, path: str, asTemplate: bool, name: str | None = None, pool: Any = None, host: Any = None
-    ) -> Any:
-        return registering.register(
+    method_table: ClassVar[Methods] = {
+        "CreateFolder": creation.create_folder,
+        "CreateVM_Task": lambda self, call, config, pool, host=None: creation.create_vm(
+            self, call, config, pool, host, make=VirtualMachine
+        ),
+        "RegisterVM_Task": lambda self, call, path, asTemplate, name=None, pool=None, host=None: registering.register(
             self,
             call,
             path,
@@ -69,43 +58,26 @@ class Folder(FolderEntity):
             template=asTemplate,
             make=VirtualMachine,
             make_snapshot=VirtualMachineSnapshot,
-        )
-
-    @method
-    def CreateDVS_Task(self, call: Call, spec: Any) -> Any:
-        return distributed_change.create_switch(
+        ),
+        "CreateDVS_Task": lambda self, call, spec: distributed_change.create_switch(
             self, call, spec, VmwareDistributedVirtualSwitch, DistributedVirtualPortgroup
-        )
-
-    @method
-    def MoveIntoFolder_Task(self, call: Call, list: Any) -> Any:
-        return inventory_change.move_into(self, call, list)
-
-    @method
-    def CreateDatacenter(self, call: Call, name: str) -> Any:
-        return inventory_change.create_datacenter(self, call, name, new_datacenter)
-
-    @method
-    def CreateClusterEx(self, call: Call, name: str, spec: Any) -> Any:
-        return inventory_change.create_cluster(self, call, name, spec, new_cluster)
-
-    @method
-    def CreateCluster(self, call: Call, name: str, spec: Any) -> Any:
-        return inventory_change.create_cluster(self, call, name, spec, new_cluster)
-
-    @method
-    def AddStandaloneHost_Task(
-        self, call: Call, spec: Any, addConnected: bool, compResSpec: Any = None, license: str | None = None
-    ) -> Any:
-        return inventory_change.add_standalone_host(self, call, spec, connected=addConnected, make=new_compute_resource)
-
-    @method
-    def Destroy_Task(self, call: Call) -> Any:
-        return removal.destroy(self, call)
-
-    @method
-    def UnregisterAndDestroy_Task(self, call: Call) -> Any:
-        return removal.unregister_and_destroy(self, call)
+        ),
+        "MoveIntoFolder_Task": lambda self, call, list: inventory_change.move_into(self, call, list),
+        "CreateDatacenter": lambda self, call, name: inventory_change.create_datacenter(
+            self, call, name, new_datacenter
+        ),
+        "CreateClusterEx": lambda self, call, name, spec: inventory_change.create_cluster(
+            self, call, name, spec, new_cluster
+        ),
+        "CreateCluster": lambda self, call, name, spec: inventory_change.create_cluster(
+            self, call, name, spec, new_cluster
+        ),
+        "AddStandaloneHost_Task": lambda self, call, spec, addConnected, **_: inventory_change.add_standalone_host(
+            self, call, spec, connected=addConnected, make=new_compute_resource
+        ),
+        "Destroy_Task": removal.destroy,
+        "UnregisterAndDestroy_Task": removal.unregister_and_destroy,
+    }
 
 
 class Datacenter(ManagedEntity):
@@ -117,43 +89,20 @@ class Datacenter(ManagedEntity):
         super().__init__(world, moid, name, parent)
         self.folders: dict[str, FolderEntity] = {}
 
-    @prop("vmFolder")
-    def _vm_folder(self) -> Any:
-        return self.folders["vm"]
+    property_table: ClassVar[Properties] = {
+        "vmFolder": lambda self: self.folders["vm"],
+        "hostFolder": lambda self: self.folders["host"],
+        "datastoreFolder": lambda self: self.folders["datastore"],
+        "networkFolder": lambda self: self.folders["network"],
+        "datastore": lambda self: list(self.folders["datastore"].children.values()),
+        "network": lambda self: list(self.folders["network"].children.values()),
+        "configuration": lambda self: vim.Datacenter.ConfigInfo(),
+    }
 
-    @prop("hostFolder")
-    def _host_folder(self) -> Any:
-        return self.folders["host"]
-
-    @prop("datastoreFolder")
-    def _datastore_folder(self) -> Any:
-        return self.folders["datastore"]
-
-    @prop("networkFolder")
-    def _network_folder(self) -> Any:
-        return self.folders["network"]
-
-    @prop("datastore")
-    def _datastores(self) -> Any:
-        return list(self.folders["datastore"].children.values())
-
-    @prop("network")
-    def _networks(self) -> Any:
-        return list(self.folders["network"].children.values())
-
-    @prop("configuration")
-    def _configuration(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.Datacenter.ConfigInfo()
-
-    @method
-    def PowerOnMultiVM_Task(self, call: Call, vm: Any, option: Any = None) -> Any:
-        return power.power_on_all(self, call, vm)
-
-    @method
-    def Destroy_Task(self, call: Call) -> Any:
-        return removal.destroy(self, call)
+    method_table: ClassVar[Methods] = {
+        "PowerOnMultiVM_Task": lambda self, call, vm, **_: power.power_on_all(self, call, vm),
+        "Destroy_Task": removal.destroy,
+    }
 
 
 FOLDERS: Final = ("vm", "host", "datastore", "network")

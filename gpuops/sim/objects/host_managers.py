@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from pyVmomi import vim
+
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.operations.hosts import graphics_change, passthrough_change
 from gpuops.sim.render import config_target, host_graphics
 from gpuops.sim.render.device_groups import group_info, offered_groups
@@ -40,41 +42,22 @@ class HostGraphicsManager(HostManager):
 
     wsdl_name = "HostGraphicsManager"
 
-    @prop("graphicsInfo")
-    def _graphics_info(self) -> Any:
-        return self.host.read("config.graphicsInfo")
+    property_table: ClassVar[Properties] = {
+        "graphicsInfo": lambda self: self.host.read("config.graphicsInfo"),
+        "graphicsConfig": lambda self: self.host.read("config.graphicsConfig"),
+        "sharedPassthruGpuTypes": lambda self: self.host.read("config.sharedPassthruGpuTypes"),
+        "sharedGpuCapabilities": lambda self: self.host.read("config.sharedGpuCapabilities"),
+    }
 
-    @prop("graphicsConfig")
-    def _graphics_config(self) -> Any:
-        return self.host.read("config.graphicsConfig")
-
-    @prop("sharedPassthruGpuTypes")
-    def _offered_types(self) -> Any:
-        return self.host.read("config.sharedPassthruGpuTypes")
-
-    @prop("sharedGpuCapabilities")
-    def _capabilities(self) -> Any:
-        return self.host.read("config.sharedGpuCapabilities")
-
-    @method
-    def UpdateGraphicsConfig(self, call: Call, config: Any) -> None:
-        graphics_change.update(self.host, call, config)
-
-    @method
-    def RefreshGraphicsManager(self, call: Call) -> None:
-        self.host.graphics_changed()
-
-    @method
-    def IsSharedGraphicsActive(self, call: Call) -> bool:
-        return any(gpu.listed and gpu.graphics_type != "direct" for gpu in self.host.state.gpus)
-
-    @method
-    def RetrieveVgpuDeviceInfo(self, call: Call) -> Any:
-        return host_graphics.vgpu_devices(self.host.state)
-
-    @method
-    def RetrieveVgpuProfileInfo(self, call: Call) -> Any:
-        return host_graphics.vgpu_profiles(self.host.state)
+    method_table: ClassVar[Methods] = {
+        "UpdateGraphicsConfig": lambda self, call, config: graphics_change.update(self.host, call, config),
+        "RefreshGraphicsManager": lambda self, call: self.host.graphics_changed(),
+        "IsSharedGraphicsActive": lambda self, call: any(
+            gpu.listed and gpu.graphics_type != "direct" for gpu in self.host.state.gpus
+        ),
+        "RetrieveVgpuDeviceInfo": lambda self, call: host_graphics.vgpu_devices(self.host.state),
+        "RetrieveVgpuProfileInfo": lambda self, call: host_graphics.vgpu_profiles(self.host.state),
+    }
 
 
 class HostPciPassthruSystem(HostManager):
@@ -82,17 +65,12 @@ class HostPciPassthruSystem(HostManager):
 
     wsdl_name = "HostPciPassthruSystem"
 
-    @prop("pciPassthruInfo")
-    def _info(self) -> Any:
-        return self.host.read("config.pciPassthruInfo")
+    property_table: ClassVar[Properties] = {"pciPassthruInfo": lambda self: self.host.read("config.pciPassthruInfo")}
 
-    @method
-    def UpdatePassthruConfig(self, call: Call, config: Any) -> None:
-        passthrough_change.update(self.host, call, config)
-
-    @method
-    def Refresh(self, call: Call) -> None:
-        self.host.graphics_changed()
+    method_table: ClassVar[Methods] = {
+        "UpdatePassthruConfig": lambda self, call, config: passthrough_change.update(self.host, call, config),
+        "Refresh": lambda self, call: self.host.graphics_changed(),
+    }
 
 
 class HostAssignableHardwareManager(HostManager):
@@ -100,23 +78,17 @@ class HostAssignableHardwareManager(HostManager):
 
     wsdl_name = "HostAssignableHardwareManager"
 
-    @prop("binding")
-    def _binding(self) -> Any:
-        return self.host.read("config.assignableHardwareBinding")
+    property_table: ClassVar[Properties] = {
+        "binding": lambda self: self.host.read("config.assignableHardwareBinding"),
+        "config": lambda self: vim.host.AssignableHardwareConfig(),
+    }
 
-    @prop("config")
-    def _config(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.host.AssignableHardwareConfig()
-
-    @method
-    def RetrieveDynamicPassthroughInfo(self, call: Call) -> Any:
-        return config_target.dynamic_devices([self.host.state])
-
-    @method
-    def RetrieveVendorDeviceGroupInfo(self, call: Call) -> Any:
-        return [group_info(group) for group in offered_groups(self.host.state)]
+    method_table: ClassVar[Methods] = {
+        "RetrieveDynamicPassthroughInfo": lambda self, call: config_target.dynamic_devices([self.host.state]),
+        "RetrieveVendorDeviceGroupInfo": lambda self, call: [
+            group_info(group) for group in offered_groups(self.host.state)
+        ],
+    }
 
 
 NVIDIA: Final = "nvidia"
@@ -129,8 +101,6 @@ class HostKernelModuleSystem(HostManager):
 
     @method
     def QueryModules(self, call: Call) -> Any:
-        from pyVmomi import vim
-
         names = [NVIDIA, "vmkernel"] if self._has_driver() else ["vmkernel"]
         return [
             filled(
@@ -164,8 +134,6 @@ class HostKernelModuleSystem(HostManager):
         return bool(self.host.state.driver_version)
 
     def _refuse_unknown(self, name: str) -> None:
-        from pyVmomi import vim
-
         if name != NVIDIA or not self._has_driver():
             raise vim.fault.NotFound(msg=f"Kernel module {name} is not installed.")
 
@@ -183,13 +151,9 @@ class HostImageConfigManager(HostManager):
             packages.append(("NVD-AIE-800-Driver" if "aie" in driver else "NVD-VGPU-800-Driver", driver, "NVIDIA"))
         return [self._package(*package) for package in packages]
 
-    @method
-    def HostImageConfigGetAcceptance(self, call: Call) -> str:
-        return "partner"
+    method_table: ClassVar[Methods] = {"HostImageConfigGetAcceptance": lambda self, call: "partner"}
 
     def _package(self, name: str, version: str, vendor: str) -> Any:
-        from pyVmomi import vim
-
         return filled(
             vim.host.SoftwarePackage,
             name=name,

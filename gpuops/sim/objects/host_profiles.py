@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -31,22 +30,12 @@ class HostProfile(ManagedObject):
         """Whether it is attached to the host or to its cluster."""
         return host.moid in self.entities or host.state.parent in self.entities
 
-    @prop("name")
-    def _name(self) -> str:
-        return self.name
-
-    @prop("entity")
-    def _entity(self) -> Any:
-        return [self.world.get(moid) for moid in self.entities]
-
-    @prop("createdTime")
-    @prop("modifiedTime")
-    def _time(self) -> datetime:
-        return self.made_at
-
-    @prop("complianceStatus")
-    def _compliance(self) -> str:
-        return "unknown"
+    property_table: ClassVar[Properties] = {
+        "name": lambda self: self.name,
+        "entity": lambda self: [self.world.get(moid) for moid in self.entities],
+        "createdTime modifiedTime": lambda self: self.made_at,
+        "complianceStatus": lambda self: "unknown",
+    }
 
 
 class HostProfileManager(ManagedObject):
@@ -56,9 +45,7 @@ class HostProfileManager(ManagedObject):
     volatile = True
     world: World
 
-    @prop("profile")
-    def _profiles(self) -> Any:
-        return list(self.world.by_type("HostProfile"))
+    property_table: ClassVar[Properties] = {"profile": lambda self: list(self.world.by_type("HostProfile"))}
 
     @method
     def FindAssociatedProfile(self, call: Call, entity: Any) -> Any:

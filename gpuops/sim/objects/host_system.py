@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import SharedValue, method, prop
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.core.managed_object import Methods, Properties, SharedValue, method, prop
 from gpuops.sim.inventory.entities import HostEntity
 from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import inventory_change, removal
@@ -45,91 +47,47 @@ class HostSystem(HostEntity):
         state = self.state
         set_of_all = (state.policy, state.default_graphics_type, state.no_suspend, state.rebinds_without_reboot)
         key = (state.model, state.gpu_settings, set_of_all)
-        return SharedValue(key, lambda: getattr(self, self.readers[path])())
+        return SharedValue(key, lambda: self.readers[path](self))
 
-    @prop("summary")
-    def _summary(self) -> Any:
-        return host_config.summary(
+    property_table: ClassVar[Properties] = {
+        "summary": lambda self: host_config.summary(
             self.ref,
             self.state,
             usage=self.usage(),
             now=self.world.clock.now(),
             custom=custom_values(self.attributes),
             release=self.world.api_version,
-        )
-
-    @prop("summary.quickStats")
-    def _quick_stats(self) -> Any:
-        return host_config.quick_stats(self.state, self.usage(), self.world.clock.now())
-
-    @prop("runtime")
-    @prop("summary.runtime")
-    def _runtime(self) -> Any:
-        return host_config.runtime(self.state)
-
-    @prop("runtime.connectionState")
-    def _connection(self) -> Any:
-        return host_config.runtime(self.state).connectionState
-
-    @prop("runtime.inMaintenanceMode")
-    def _in_maintenance(self) -> Any:
-        return self.state.in_maintenance
-
-    @prop("hardware")
-    def _hardware(self) -> Any:
-        return host_hardware.hardware(self.state)
-
-    @prop("hardware.cpuInfo")
-    def _cpu_info(self) -> Any:
-        return host_hardware.cpu_info(self.state)
-
-    @prop("hardware.systemInfo")
-    def _system_info(self) -> Any:
-        return host_hardware.system(self.state)
-
-    @prop("hardware.numaInfo")
-    def _numa(self) -> Any:
-        return host_hardware.numa(self.state)
-
-    @prop("hardware.pciDevice")
-    def _pci_devices(self) -> Any:
-        return pci_devices(self.state)
-
-    @prop("hardware.memorySize")
-    def _memory_bytes(self) -> Any:
-        return self.state.model.memory_mib << 20
-
-    @prop("capability")
-    def _capability(self) -> Any:
-        return host_hardware.capability(self.state)
-
-    @prop("config")
-    def _config(self) -> Any:
-        return host_config.config(self)
-
-    @prop("config.graphicsInfo")
-    def _graphics_info(self) -> Any:
-        return host_graphics.graphics_info(self.state, self.seats())
-
-    @prop("config.graphicsConfig")
-    def _graphics_config(self) -> Any:
-        return host_graphics.graphics_config(self.state)
-
-    @prop("config.sharedPassthruGpuTypes")
-    def _offered_types(self) -> Any:
-        return host_graphics.offered(self.state.for_admission(self.seats()))
-
-    @prop("config.sharedGpuCapabilities")
-    def _shared_capabilities(self) -> Any:
-        return host_graphics.capabilities(self.state, self.state.for_admission(()))
-
-    @prop("config.pciPassthruInfo")
-    def _passthrough_info(self) -> Any:
-        return host_graphics.passthrough_info(self.state)
-
-    @prop("config.assignableHardwareBinding")
-    def _bindings(self) -> Any:
-        return host_graphics.bindings(self)
+        ),
+        "summary.quickStats": lambda self: host_config.quick_stats(self.state, self.usage(), self.world.clock.now()),
+        "runtime summary.runtime": lambda self: host_config.runtime(self.state),
+        "runtime.connectionState": lambda self: host_config.runtime(self.state).connectionState,
+        "runtime.inMaintenanceMode": lambda self: self.state.in_maintenance,
+        "hardware": lambda self: host_hardware.hardware(self.state),
+        "hardware.cpuInfo": lambda self: host_hardware.cpu_info(self.state),
+        "hardware.systemInfo": lambda self: host_hardware.system(self.state),
+        "hardware.numaInfo": lambda self: host_hardware.numa(self.state),
+        "hardware.pciDevice": lambda self: pci_devices(self.state),
+        "hardware.memorySize": lambda self: self.state.model.memory_mib << 20,
+        "capability": lambda self: host_hardware.capability(self.state),
+        "config": host_config.config,
+        "config.graphicsInfo": lambda self: host_graphics.graphics_info(self.state, self.seats()),
+        "config.graphicsConfig": lambda self: host_graphics.graphics_config(self.state),
+        "config.sharedPassthruGpuTypes": lambda self: host_graphics.offered(self.state.for_admission(self.seats())),
+        "config.sharedGpuCapabilities": lambda self: host_graphics.capabilities(
+            self.state, self.state.for_admission(())
+        ),
+        "config.pciPassthruInfo": lambda self: host_graphics.passthrough_info(self.state),
+        "config.assignableHardwareBinding": host_graphics.bindings,
+        "config.option": lambda self: self.manager(host_config.OWN_MOIDS["advancedOption"]).read("setting"),
+        "config.firewall": lambda self: firewall(self.state),
+        "config.product summary.config.product": lambda self: host_config.product(self.world.api_version),
+        "configManager": lambda self: host_config.config_manager(self.number),
+        "vm": lambda self: self.vms(),
+        "datastore": lambda self: self.datastores(),
+        "network": lambda self: [self.world.get(moid) for moid in self.state.networks],
+        "datastoreBrowser": lambda self: self.world.get(f"datastoreBrowser-{self.moid}"),
+        "systemResources": lambda self: vim.host.SystemResourceInfo(key="host"),
+    }
 
     @prop("config.network")
     def _network_info(self) -> Any:
@@ -137,92 +95,27 @@ class HostSystem(HostEntity):
         shown.proxySwitch = distributed.proxy_switches(self)
         return shown
 
-    @prop("config.option")
-    def _options(self) -> Any:
-        return self.manager(host_config.OWN_MOIDS["advancedOption"]).read("setting")
-
-    @prop("config.firewall")
-    def _firewall(self) -> Any:
-        return firewall(self.state)
-
-    @prop("config.product")
-    @prop("summary.config.product")
-    def _product(self) -> Any:
-        return host_config.product(self.world.api_version)
-
-    @prop("configManager")
-    def _config_manager(self) -> Any:
-        return host_config.config_manager(self.number)
-
-    @prop("vm")
-    def _vms(self) -> Any:
-        return self.vms()
-
-    @prop("datastore")
-    def _datastores(self) -> Any:
-        return self.datastores()
-
-    @prop("network")
-    def _networks(self) -> Any:
-        return [self.world.get(moid) for moid in self.state.networks]
-
-    @prop("datastoreBrowser")
-    def _datastore_browser(self) -> Any:
-        return self.world.get(f"datastoreBrowser-{self.moid}")
-
-    @prop("systemResources")
-    def _system_resources(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.host.SystemResourceInfo(key="host")
-
     @prop("licensableResource")
     def _licensable(self) -> Any:
-        from pyVmomi import vim, vmodl
-
         packages = vmodl.KeyAnyValue(key="numCpuPackages", value=self.state.model.sockets)
         return vim.LicenseManager.LicensableResourceInfo(resource=[packages])
 
     # --- methods ------------------------------------------------------------------------------------------------
 
-    @method
-    def EnterMaintenanceMode_Task(
-        self, call: Call, timeout: int, evacuatePoweredOffVms: bool | None = None, maintenanceSpec: Any = None
-    ) -> Any:
-        return maintenance.enter(self, call, timeout, maintenanceSpec)
-
-    @method
-    def ExitMaintenanceMode_Task(self, call: Call, timeout: int) -> Any:
-        return maintenance.leave(self, call)
-
-    @method
-    def DisconnectHost_Task(self, call: Call) -> Any:
-        return inventory_change.disconnect(self, call)
-
-    @method
-    def ReconnectHost_Task(self, call: Call, cnxSpec: Any = None, reconnectSpec: Any = None) -> Any:
-        return inventory_change.reconnect(self, call)
-
-    @method
-    def Destroy_Task(self, call: Call) -> Any:
-        return removal.destroy(self, call)
-
-    @method
-    def RebootHost_Task(self, call: Call, force: bool) -> Any:
-        return maintenance.reboot(self, call, force=force)
-
-    @method
-    def RetrieveManagedMethodExecuter(self, call: Call) -> Any:
-        return self.manager("methodExecuter")
-
-    @method
-    def RetrieveDynamicTypeManager(self, call: Call) -> Any:
-        return self.manager("typeManager")
+    method_table: ClassVar[Methods] = {
+        "EnterMaintenanceMode_Task": lambda self, call, timeout, maintenanceSpec=None, **_: maintenance.enter(
+            self, call, timeout, maintenanceSpec
+        ),
+        "ExitMaintenanceMode_Task": lambda self, call, **_: maintenance.leave(self, call),
+        "DisconnectHost_Task": inventory_change.disconnect,
+        "ReconnectHost_Task": lambda self, call, **_: inventory_change.reconnect(self, call),
+        "Destroy_Task": removal.destroy,
+        "RebootHost_Task": lambda self, call, force: maintenance.reboot(self, call, force=force),
+        "RetrieveManagedMethodExecuter": lambda self, call: self.manager("methodExecuter"),
+        "RetrieveDynamicTypeManager": lambda self, call: self.manager("typeManager"),
+        "QueryHostConnectionInfo": lambda self, call: host_config.connection_info(self),
+    }
 
     @method
     def QueryTpmAttestationReport(self, call: Call) -> Any:
         return None  # these hosts have no TPM, and the report is optional
-
-    @method
-    def QueryHostConnectionInfo(self, call: Call) -> Any:
-        return host_config.connection_info(self)

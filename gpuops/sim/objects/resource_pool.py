@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuops.sim.core.managed_object import method, prop
+from pyVmomi import vim
+
+from gpuops.sim.core.managed_object import Methods, Properties, method, prop
 from gpuops.sim.inventory.entities import ComputeEntity, PoolEntity
 from gpuops.sim.operations import inventory_change, removal
 
@@ -22,22 +24,14 @@ class ResourcePool(PoolEntity):
 
     wsdl_name = "ResourcePool"
 
-    @prop("owner")
-    def _owner(self) -> Any:
-        return self.owner()
-
-    @prop("vm")
-    def _vms(self) -> Any:
-        return list(self.members.values())
-
-    @prop("resourcePool")
-    def _pools(self) -> Any:
-        return self.pools
+    property_table: ClassVar[Properties] = {
+        "owner": lambda self: self.owner(),
+        "vm": lambda self: list(self.members.values()),
+        "resourcePool": lambda self: self.pools,
+    }
 
     @prop("config")
     def _config(self) -> Any:
-        from pyVmomi import vim
-
         # the system reserves all that there is for the root pool (vSphere API, ResourcePool)
         totals = self.owner().totals() if isinstance(self.above(), ComputeEntity) else {"totalCpu": 0, "totalMemory": 0}
         return vim.ResourceConfigSpec(
@@ -49,8 +43,6 @@ class ResourcePool(PoolEntity):
 
     @prop("runtime")
     def _runtime(self) -> Any:
-        from pyVmomi import vim
-
         totals = self.owner().totals()
         running = [vm.state for vm in self.all_members() if vm.state.power == "poweredOn"]
         reserving = running
@@ -67,16 +59,18 @@ class ResourcePool(PoolEntity):
 
     @prop("summary")
     def _summary(self) -> Any:
-        from pyVmomi import vim
-
         configured = sum(vm.state.memory_mib for vm in self.all_members())
         return vim.ResourcePool.Summary(
             name=self.name, config=self._config(), runtime=self._runtime(), configuredMemoryMB=configured
         )
 
-    @method
-    def CreateResourcePool(self, call: Call, name: str, spec: Any) -> Any:
-        return inventory_change.create_pool(self, call, name, spec, new_pool)
+    method_table: ClassVar[Methods] = {
+        "CreateResourcePool": lambda self, call, name, spec: inventory_change.create_pool(
+            self, call, name, spec, new_pool
+        ),
+        "DestroyChildren": removal.destroy_children,
+        "Destroy_Task": removal.destroy,
+    }
 
     @method
     def UpdateConfig(self, call: Call, name: str | None = None, config: Any = None) -> None:
@@ -86,14 +80,6 @@ class ResourcePool(PoolEntity):
             self.world.ledger.record(call, self, before={"name": before}, after={"name": kept})
         if config is not None:
             inventory_change.refuse_limits(config)
-
-    @method
-    def DestroyChildren(self, call: Call) -> None:
-        removal.destroy_children(self, call)
-
-    @method
-    def Destroy_Task(self, call: Call) -> Any:
-        return removal.destroy(self, call)
 
 
 def new_pool(world: World, moid: str, name: str, parent: PoolEntity) -> ResourcePool:
@@ -106,8 +92,6 @@ def new_pool(world: World, moid: str, name: str, parent: PoolEntity) -> Resource
 
 
 def _allocation(reservation: int, shares: int) -> Any:
-    from pyVmomi import vim
-
     return vim.ResourceAllocationInfo(
         reservation=reservation,
         expandableReservation=True,
@@ -117,8 +101,6 @@ def _allocation(reservation: int, shares: int) -> Any:
 
 
 def _usage(total: int, reserved: int, used: int) -> Any:
-    from pyVmomi import vim
-
     return vim.ResourcePool.ResourceUsage(
         reservationUsed=reserved,
         reservationUsedForVm=reserved,
@@ -146,6 +128,4 @@ class VirtualApp(ResourcePool):
         self.add(vm)
         vm.touch("resourcePool", "parentVApp")
 
-    @prop("parentFolder")
-    def _parent_folder(self) -> Any:
-        return self.world.get(self.folder)
+    property_table: ClassVar[Properties] = {"parentFolder": lambda self: self.world.get(self.folder)}

@@ -6,9 +6,11 @@ Longer than other files because the API's type is: one short reader or method ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import UNSET, SharedValue, method, prop
+from pyVmomi import vim
+
+from gpuops.sim.core.managed_object import UNSET, Methods, Properties, SharedValue, method, prop
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.inventory.managed_entity import EMPTY, custom_values
 from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
@@ -46,101 +48,65 @@ class VirtualMachine(VmEntity):
     def company(self) -> vm_shape.Company:
         return vm_shape.Company(self.world.clock.now(), self._connection(), self.host().state.model.cpu_mhz)
 
-    @prop("config")
-    def _config(self) -> Any:
-        return vm_config.config(self.state, self.host().state)
-
-    @prop("config.changeVersion")
-    def _change_version(self) -> Any:
-        return self.state.change_version
-
-    @prop("config.name")
-    @prop("summary.config.name")
-    def _config_name(self) -> Any:
-        return self.state.name
-
-    @prop("config.uuid")
-    @prop("summary.config.uuid")
-    def _uuid(self) -> Any:
-        return self.state.uuid
-
-    @prop("config.instanceUuid")
-    @prop("summary.config.instanceUuid")
-    def _instance_uuid(self) -> Any:
-        return self.state.instance_uuid
-
-    @prop("config.template")
-    @prop("summary.config.template")
-    def _is_template(self) -> Any:
-        return self.state.is_template
-
-    @prop("config.managedBy")
-    @prop("summary.config.managedBy")
-    def _managed_by(self) -> Any:
-        return vm_config.managed_by(self.state)
-
-    @prop("config.firmware")
-    def _firmware(self) -> Any:
-        return self.state.firmware
-
-    @prop("config.version")
-    def _version(self) -> Any:
-        return vm_config.version(self.state)
-
-    @prop("config.guestId")
-    def _guest_id(self) -> Any:
-        return self.state.guest_id or self.state.template.guest_id
-
-    @prop("config.hardware.numCPU")
-    @prop("summary.config.numCpu")
-    def _cpus(self) -> Any:
-        return self.state.cpus
-
-    @prop("config.hardware.numCoresPerSocket")
-    def _cores_per_socket(self) -> Any:
-        return self.state.cores_per_socket
-
-    @prop("config.hardware.memoryMB")
-    @prop("summary.config.memorySizeMB")
-    def _memory_mib(self) -> Any:
-        return self.state.memory_mib
-
-    @prop("config.hardware.device")
-    def _devices(self) -> Any:
-        return devices(self.state, self.host().state)
-
-    @prop("config.extraConfig")
-    def _extra_config(self) -> Any:
-        return vm_config.extra_config(self.state)
-
-    @prop("config.memoryReservationLockedToMax")
-    def _memory_locked(self) -> Any:
-        return self.state.memory_locked
-
-    @prop("config.memoryAllocation.reservation")
-    @prop("summary.config.memoryReservation")
-    def _memory_reservation(self) -> Any:
-        return self.state.reserved_mib
-
-    @prop("config.cpuAllocation.reservation")
-    def _cpu_reservation(self) -> Any:
-        return self.state.cpu_reservation_mhz
-
-    @prop("config.cpuHotAddEnabled")
-    def _cpu_hot_add(self) -> Any:
-        return self.state.cpu_hot_add
-
-    @prop("config.numaInfo.coresPerNumaNode")
-    def _cores_per_numa_node(self) -> Any:
-        return vm_config.cores_per_numa_node(self.state)
-
-    @prop("config.numaInfo.autoCoresPerNumaNode")
-    def _auto_cores_per_numa_node(self) -> Any:
-        return not self.state.cores_per_numa_node
-
-    @prop("config.numaInfo")
-    def _numa_info(self) -> Any:
-        return vm_config.numa(self.state)
+    property_table: ClassVar[Properties] = {
+        "config": lambda self: vm_config.config(self.state, self.host().state),
+        "config.changeVersion": lambda self: self.state.change_version,
+        "config.name summary.config.name": lambda self: self.state.name,
+        "config.uuid summary.config.uuid": lambda self: self.state.uuid,
+        "config.instanceUuid summary.config.instanceUuid": lambda self: self.state.instance_uuid,
+        "config.template summary.config.template": lambda self: self.state.is_template,
+        "config.managedBy summary.config.managedBy": lambda self: vm_config.managed_by(self.state),
+        "config.firmware": lambda self: self.state.firmware,
+        "config.version": lambda self: vm_config.version(self.state),
+        "config.guestId": lambda self: self.state.guest_id or self.state.template.guest_id,
+        "config.hardware.numCPU summary.config.numCpu": lambda self: self.state.cpus,
+        "config.hardware.numCoresPerSocket": lambda self: self.state.cores_per_socket,
+        "config.hardware.memoryMB summary.config.memorySizeMB": lambda self: self.state.memory_mib,
+        "config.hardware.device": lambda self: devices(self.state, self.host().state),
+        "config.extraConfig": lambda self: vm_config.extra_config(self.state),
+        "config.memoryReservationLockedToMax": lambda self: self.state.memory_locked,
+        "config.memoryAllocation.reservation summary.config.memoryReservation": lambda self: self.state.reserved_mib,
+        "config.cpuAllocation.reservation": lambda self: self.state.cpu_reservation_mhz,
+        "config.cpuHotAddEnabled": lambda self: self.state.cpu_hot_add,
+        "config.numaInfo.coresPerNumaNode": lambda self: vm_config.cores_per_numa_node(self.state),
+        "config.numaInfo.autoCoresPerNumaNode": lambda self: not self.state.cores_per_numa_node,
+        "config.numaInfo": lambda self: vm_config.numa(self.state),
+        "runtime.host summary.runtime.host": lambda self: self.host(),
+        "runtime.powerState summary.runtime.powerState": lambda self: vim.VirtualMachine.PowerState(
+            self.state.power.value
+        ),
+        "runtime.connectionState summary.runtime.connectionState": lambda self: vim.VirtualMachine.ConnectionState(
+            self._connection()
+        ),
+        "runtime.question": lambda self: vm_runtime.question(self.state),
+        "runtime.numMksConnections": lambda self: (
+            self.state.console_connections if self.state.power == "poweredOn" else 0
+        ),
+        "summary.quickStats": lambda self: vm_runtime.quick_stats(self.state, self.world.clock.now()),
+        "summary.quickStats.overallCpuUsage": lambda self: (
+            self.state.cpu_usage_mhz if self.state.power == "poweredOn" else 0
+        ),
+        "guest": lambda self: vm_runtime.guest(self.state),
+        "guest.toolsRunningStatus": lambda self: vm_runtime.tools_running(self.state),
+        "guestHeartbeatStatus": lambda self: (
+            "green" if vm_runtime.tools_running(self.state) == "guestToolsRunning" else "gray"
+        ),
+        "capability": lambda self: default("VirtualMachineCapability"),
+        "layout": lambda self: vm_runtime.layout(self.state),
+        "layoutEx": lambda self: vm_runtime.layout_ex(self.state),
+        "storage": lambda self: vm_runtime.storage(self.state),
+        "environmentBrowser": lambda self: self.host().compute_resource().browser,
+        "resourcePool": lambda self: self.world.get(self.state.pool) if self.state.pool else UNSET,
+        "resourceConfig": lambda self: vm_config.resource_config(self.state, self.ref),
+        "datastore": lambda self: [self.datastore()],
+        "network": lambda self: [
+            self.world.get(moid) for moid in dict.fromkeys(card.network for card in self.state.network_cards)
+        ],
+        "snapshot": lambda self: vm_runtime.snapshot_tree(self.state, self.moid) or UNSET,
+        "rootSnapshot": lambda self: [
+            self.world.get(taken.moid) for taken in self.state.snapshots if taken.parent is None
+        ],
+    }
 
     @prop("runtime")
     def _runtime(self) -> Any:
@@ -149,106 +115,15 @@ class VirtualMachine(VmEntity):
             self.state, now=self.world.clock.now(), connection=self._connection(), host_mhz=host.model.cpu_mhz
         )
 
-    @prop("runtime.host")
-    @prop("summary.runtime.host")
-    def _runtime_host(self) -> Any:
-        return self.host()
-
-    @prop("runtime.powerState")
-    @prop("summary.runtime.powerState")
-    def _power_state(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.VirtualMachine.PowerState(self.state.power.value)
-
-    @prop("runtime.connectionState")
-    @prop("summary.runtime.connectionState")
-    def _connection_state(self) -> Any:
-        from pyVmomi import vim
-
-        return vim.VirtualMachine.ConnectionState(self._connection())
-
-    @prop("runtime.question")
-    def _question(self) -> Any:
-        return vm_runtime.question(self.state)
-
-    @prop("runtime.numMksConnections")
-    def _console_connections(self) -> Any:
-        return self.state.console_connections if self.state.power == "poweredOn" else 0
-
     @prop("summary")
     def _summary(self) -> Any:
         custom = custom_values(self.attributes)
         return vm_runtime.summary(self.state, self._runtime(), self.ref, custom, self.world.clock.now())
 
-    @prop("summary.quickStats")
-    def _quick_stats(self) -> Any:
-        return vm_runtime.quick_stats(self.state, self.world.clock.now())
-
-    @prop("summary.quickStats.overallCpuUsage")
-    def _cpu_usage(self) -> Any:
-        return self.state.cpu_usage_mhz if self.state.power == "poweredOn" else 0
-
-    @prop("guest")
-    def _guest(self) -> Any:
-        return vm_runtime.guest(self.state)
-
-    @prop("guest.toolsRunningStatus")
-    def _tools_running(self) -> Any:
-        return vm_runtime.tools_running(self.state)
-
-    @prop("guestHeartbeatStatus")
-    def _heartbeat(self) -> Any:
-        return "green" if vm_runtime.tools_running(self.state) == "guestToolsRunning" else "gray"
-
-    @prop("capability")
-    def _capability(self) -> Any:
-        return default("VirtualMachineCapability")
-
-    @prop("layout")
-    def _layout(self) -> Any:
-        return vm_runtime.layout(self.state)
-
-    @prop("layoutEx")
-    def _layout_ex(self) -> Any:
-        return vm_runtime.layout_ex(self.state)
-
-    @prop("storage")
-    def _storage(self) -> Any:
-        return vm_runtime.storage(self.state)
-
-    @prop("environmentBrowser")
-    def _environment_browser(self) -> Any:
-        return self.host().compute_resource().browser
-
-    @prop("resourcePool")
-    def _resource_pool(self) -> Any:
-        return self.world.get(self.state.pool) if self.state.pool else UNSET
-
     @prop("parentVApp")
     def _parent_vapp(self) -> Any:
         pool = self.world.find(self.state.pool) if self.state.pool else None
         return pool if pool is not None and pool.wsdl_name == "VirtualApp" else UNSET
-
-    @prop("resourceConfig")
-    def _resource_config(self) -> Any:
-        return vm_config.resource_config(self.state, self.ref)
-
-    @prop("datastore")
-    def _datastores(self) -> Any:
-        return [self.datastore()]
-
-    @prop("network")
-    def _networks(self) -> Any:
-        return [self.world.get(moid) for moid in dict.fromkeys(card.network for card in self.state.network_cards)]
-
-    @prop("snapshot")
-    def _snapshot(self) -> Any:
-        return vm_runtime.snapshot_tree(self.state, self.moid) or UNSET
-
-    @prop("rootSnapshot")
-    def _root_snapshots(self) -> Any:
-        return [self.world.get(taken.moid) for taken in self.state.snapshots if taken.parent is None]
 
     def _connection(self) -> str:
         if self.connection is not None:
@@ -257,100 +132,41 @@ class VirtualMachine(VmEntity):
 
     # --- methods ------------------------------------------------------------------------------------------------
 
-    @method
-    def ReconfigVM_Task(self, call: Call, spec: Any) -> Any:
-        return reconfigure.reconfigure(self, call, spec)
-
-    @method
-    def UpgradeVM_Task(self, call: Call, version: str | None = None) -> Any:
-        return hardware_upgrade.upgrade(self, call, version)
-
-    @method
-    def PowerOnVM_Task(self, call: Call, host: Any = None) -> Any:
-        return power.power_on(self, call, host)
-
-    @method
-    def PowerOffVM_Task(self, call: Call) -> Any:
-        return power.power_off(self, call)
-
-    @method
-    def SuspendVM_Task(self, call: Call) -> Any:
-        return power.suspend(self, call)
-
-    @method
-    def ResetVM_Task(self, call: Call) -> Any:
-        return power.reset(self, call)
-
-    @method
-    def ShutdownGuest(self, call: Call) -> None:
-        power.shut_down_guest(self, call)
-
-    @method
-    def RebootGuest(self, call: Call) -> None:
-        power.reboot_guest(self, call)
-
-    @method
-    def StandbyGuest(self, call: Call) -> None:
-        power.stand_by_guest(self, call)
-
-    @method
-    def TerminateVM(self, call: Call) -> None:
-        power.terminate(self, call)
-
-    @method
-    def AnswerVM(self, call: Call, questionId: str, answerChoice: str) -> None:
-        question.answer(self, call, questionId, answerChoice)
-
-    @method
-    def RelocateVM_Task(self, call: Call, spec: Any, priority: Any = None) -> Any:
-        return movement.relocate(self, call, spec)
-
-    @method
-    def MigrateVM_Task(self, call: Call, priority: Any, pool: Any = None, host: Any = None, state: Any = None) -> Any:
-        return movement.migrate(self, call, pool, host, state)
-
-    @method
-    def CloneVM_Task(self, call: Call, folder: Any, name: str, spec: Any) -> Any:
-        return movement.clone(self, call, folder, name, spec)
-
-    @method
-    def InstantClone_Task(self, call: Call, spec: Any) -> Any:
-        return instant_clone.instant_clone(self, call, spec)
-
-    @method
-    def Destroy_Task(self, call: Call) -> Any:
-        return movement.destroy(self, call)
-
-    @method
-    def UnregisterVM(self, call: Call) -> None:
-        registering.unregister(self, call)
-
-    @method
-    def MarkAsTemplate(self, call: Call) -> None:
-        movement.mark_as_template(self, call)
-
-    @method
-    def MarkAsVirtualMachine(self, call: Call, pool: Any, host: Any = None) -> None:
-        movement.mark_as_virtual_machine(self, call, pool, host)
-
-    @method
-    def CreateSnapshot_Task(
-        self, call: Call, name: str, memory: bool, quiesce: bool, description: str | None = None
-    ) -> Any:
-        return snapshots.create(self, call, name, description or "", memory=memory, make=VirtualMachineSnapshot)
+    method_table: ClassVar[Methods] = {
+        "ReconfigVM_Task": reconfigure.reconfigure,
+        "UpgradeVM_Task": lambda self, call, version=None: hardware_upgrade.upgrade(self, call, version),
+        "PowerOnVM_Task": lambda self, call, host=None: power.power_on(self, call, host),
+        "PowerOffVM_Task": power.power_off,
+        "SuspendVM_Task": power.suspend,
+        "ResetVM_Task": power.reset,
+        "ShutdownGuest": power.shut_down_guest,
+        "RebootGuest": power.reboot_guest,
+        "StandbyGuest": power.stand_by_guest,
+        "TerminateVM": power.terminate,
+        "AnswerVM": lambda self, call, questionId, answerChoice: question.answer(self, call, questionId, answerChoice),
+        "RelocateVM_Task": lambda self, call, spec, **_: movement.relocate(self, call, spec),
+        "MigrateVM_Task": lambda self, call, pool=None, host=None, state=None, **_: movement.migrate(
+            self, call, pool, host, state
+        ),
+        "CloneVM_Task": movement.clone,
+        "InstantClone_Task": instant_clone.instant_clone,
+        "Destroy_Task": movement.destroy,
+        "UnregisterVM": registering.unregister,
+        "MarkAsTemplate": movement.mark_as_template,
+        "MarkAsVirtualMachine": lambda self, call, pool, host=None: movement.mark_as_virtual_machine(
+            self, call, pool, host
+        ),
+        "CreateSnapshot_Task": lambda self, call, name, memory, description=None, **_: snapshots.create(
+            self, call, name, description or "", memory=memory, make=VirtualMachineSnapshot
+        ),
+        "RemoveAllSnapshots_Task": lambda self, call, **_: snapshots.remove_all(self, call),
+        "QueryConnections": lambda self, call: question.console_connections(self),
+    }
 
     @method
     def RevertToCurrentSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
         current, quiet = self.state.current_snapshot, bool(suppressPowerOn)
         return snapshot_revert.revert_to(self, call, call.method, current, suppress_power_on=quiet)
-
-    @method
-    def RemoveAllSnapshots_Task(self, call: Call, consolidate: bool | None = None, spec: Any = None) -> Any:
-        return snapshots.remove_all(self, call)
-
-    @method
-    def QueryConnections(self, call: Call) -> Any:
-        return question.console_connections(self)
 
 
 SHAPES: Final[dict[str, Callable[[VirtualMachine], SharedValue]]] = {

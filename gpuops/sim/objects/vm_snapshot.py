@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.operations.vms import snapshot_revert, snapshots
 from gpuops.sim.render import vm_config
@@ -27,29 +27,24 @@ class VirtualMachineSnapshot(ManagedObject):
         self.vm = vm
         self.taken = taken
 
-    @prop("vm")
-    def _vm(self) -> Any:
-        return self.vm
+    property_table: ClassVar[Properties] = {
+        "vm": lambda self: self.vm,
+        "config": lambda self: vm_config.config(self.taken, self.vm.host().state),
+        "childSnapshot": lambda self: [
+            self.world.get(taken.moid) for taken in self.vm.state.snapshots if taken.parent == self.moid
+        ],
+    }
 
-    @prop("config")
-    def _config(self) -> Any:
-        return vm_config.config(self.taken, self.vm.host().state)
-
-    @prop("childSnapshot")
-    def _children(self) -> Any:
-        return [self.world.get(taken.moid) for taken in self.vm.state.snapshots if taken.parent == self.moid]
-
-    @method
-    def RemoveSnapshot_Task(
-        self, call: Call, removeChildren: bool, consolidate: bool | None = None, spec: Any = None
-    ) -> Any:
-        return snapshots.remove_one(self.vm, call, self.moid, children=removeChildren)
+    method_table: ClassVar[Methods] = {
+        "RemoveSnapshot_Task": lambda self, call, removeChildren, **_: snapshots.remove_one(
+            self.vm, call, self.moid, children=removeChildren
+        ),
+        "RenameSnapshot": lambda self, call, name=None, description=None: snapshots.rename(
+            self.vm, call, self.moid, name, description
+        ),
+    }
 
     @method
     def RevertToSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:
         quiet = bool(suppressPowerOn)
         return snapshot_revert.revert_to(self.vm, call, call.method, self.moid, suppress_power_on=quiet)
-
-    @method
-    def RenameSnapshot(self, call: Call, name: str | None = None, description: str | None = None) -> None:
-        snapshots.rename(self.vm, call, self.moid, name, description)

@@ -95,9 +95,7 @@ def _admission(admission: HaAdmission) -> Any:
 def _overrides(drs: DrsState) -> list[Any]:
     return [
         vim.cluster.DrsVmConfigInfo(
-            key=vim.VirtualMachine(vm),
-            enabled=override.enabled,
-            behavior=(override.behavior or drs.behavior).value,
+            key=vim.VirtualMachine(vm), enabled=override.enabled, behavior=(override.behavior or drs.behavior).value
         )
         for vm, override in drs.overrides.items()
     ]

@@ -78,24 +78,8 @@ def descriptors(hosts: list[Any]) -> list[Any]:
 
 
 def _hardware(version: str) -> Any:
-    return filled(
-        vim.vm.VirtualHardwareOption,
-        hwVersion=int(version.removeprefix("vmx-")),
-        virtualDeviceOption=[_device(kind) for kind in DEVICES],
-        numCPU=[1, 2, 4, 8, 16, 32, 64, 128],
-        numCoresPerSocket=_numbers(1, 128, 1),
-        memoryMB=vim.option.LongOption(min=4, max=25165824, defaultValue=4096),
-        numPCIControllers=_numbers(1, 1, 1),
-        numIDEControllers=_numbers(0, 2, 2),
-        numUSBControllers=_numbers(0, 1, 0),
-        numUSBXHCIControllers=_numbers(0, 1, 0),
-        numSIOControllers=_numbers(1, 1, 1),
-        numPS2Controllers=_numbers(1, 1, 1),
-    )
-
-
-def _numbers(low: int, high: int, default: int) -> Any:
-    return vim.option.IntOption(min=low, max=high, defaultValue=default)
+    number, options = int(version.removeprefix("vmx-")), [_device(kind) for kind in DEVICES]
+    return default("VirtualHardwareOption", hwVersion=number, virtualDeviceOption=options)
 
 
 def _device(kind: Any) -> Any:
@@ -104,31 +88,15 @@ def _device(kind: Any) -> Any:
 
 
 def _guest(guest_id: str, family: str, name: str) -> Any:
-    return filled(
-        vim.vm.GuestOsDescriptor,
+    return default(
+        "GuestOsDescriptor",
         id=guest_id,
         family=family,
         fullName=name,
-        supportedMaxCPUs=768,
-        numSupportedPhysicalSockets=64,
-        numSupportedCoresPerSocket=64,
-        supportedMinMemMB=256,
-        supportedMaxMemMB=25165824,
-        recommendedMemMB=4096,
         supportedDiskControllerList=[D.ParaVirtualSCSIController],
         recommendedSCSIController=D.ParaVirtualSCSIController,
         recommendedDiskController=D.ParaVirtualSCSIController,
-        recommendedDiskSizeMB=65536,
-        supportedNumDisks=64,
         recommendedCdromController=D.VirtualIDEController,
         supportedEthernetCard=[D.VirtualVmxnet3],
         recommendedEthernetCard=D.VirtualVmxnet3,
-        supportsMemoryHotAdd=True,
-        supportsCpuHotAdd=True,
-        supportedFirmware=["bios", "efi"],
-        recommendedFirmware="efi",
-        supportLevel="supported",
-        supportedForCreate=True,
-        supportsPvscsiControllerForBoot=True,
-        supportsSecureBoot=True,
     )

@@ -39,12 +39,7 @@ def identity(vm: VmState) -> Identity:
     low = int(tail[2:], 16)
     # a guest whose processes are real is at an address of this machine, where each can listen on any port
     net = f"127.{64 + (low >> 15 & 1)}" if vm.template.real_processes else f"198.{18 + (low >> 15 & 1)}"
-    return Identity(
-        vm.home,
-        vm.uuid[7:],
-        f"{tail[:2]}:{tail[2:4]}:{tail[4:]}",
-        f"{net}.{low >> 8 & 0x7F}.{low & 0xFF}",
-    )
+    return Identity(vm.home, vm.uuid[7:], f"{tail[:2]}:{tail[2:4]}:{tail[4:]}", f"{net}.{low >> 8 & 0x7F}.{low & 0xFF}")
 
 
 def devices(vm: VmState, host: HostState | None, own: Identity | None = None) -> list[Any]:
@@ -181,10 +176,7 @@ def _drive(vm: VmState, drive: CdromDrive, number: int) -> Any:
 
 def _connectable(vm: VmState, *, starts: bool) -> Any:
     return D.VirtualDevice.ConnectInfo(
-        startConnected=starts,
-        allowGuestControl=True,
-        connected=starts and vm.power == "poweredOn",
-        status="untried",
+        startConnected=starts, allowGuestControl=True, connected=starts and vm.power == "poweredOn", status="untried"
     )
 
 

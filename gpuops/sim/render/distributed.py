@@ -98,10 +98,7 @@ def _member(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitc
     return filled(
         kind,
         config=filled(
-            kind.ConfigInfo,
-            host=host.ref,
-            maxProxySwitchPorts=PORTS_OF_PROXY,
-            backing=_backing(switch, proxy),
+            kind.ConfigInfo, host=host.ref, maxProxySwitchPorts=PORTS_OF_PROXY, backing=_backing(switch, proxy)
         ),
         productInfo=switch.kept.productInfo,
         uplinkPortKey=list(proxy.ports),

@@ -62,12 +62,11 @@ def config(host: HostEntity) -> Any:
 def product(api_version: str) -> Any:
     numbers = api_version.split(".")
     release = ".".join((*numbers, "0")[:3])
-    return vim.AboutInfo(
+    return default(
+        "AboutInfo",
         name="VMware ESXi",
         fullName=f"VMware ESXi {release} build-0 (simulated by gpuops)",
-        vendor="VMware, Inc.",
         version=release,
-        build="0",
         osType="vmnix-x86",
         productLineId="embeddedEsx",
         apiType="HostAgent",

@@ -43,10 +43,7 @@ def hardware(host: HostState) -> Any:
 def cpu_info(host: HostState) -> Any:
     model = host.model
     return vim.host.CpuInfo(
-        numCpuPackages=model.sockets,
-        numCpuCores=model.cores,
-        numCpuThreads=model.threads,
-        hz=model.cpu_mhz * 1_000_000,
+        numCpuPackages=model.sockets, numCpuCores=model.cores, numCpuThreads=model.threads, hz=model.cpu_mhz * 1_000_000
     )
 
 

@@ -26,7 +26,8 @@ NIC_TYPES: Final = (
 
 def info(host: HostState) -> Any:
     """HostNetworkInfo."""
-    return vim.host.NetworkInfo(
+    return default(
+        "HostNetworkInfo",
         vswitch=[_switch(host, each) for each in host.network.switches],
         portgroup=[_group(host, each) for each in host.network.groups],
         pnic=[_pnic(host, number, port) for number, port in enumerate(network_ports(host))],
@@ -35,8 +36,6 @@ def info(host: HostState) -> Any:
         dnsConfig=_dns(host),
         ipRouteConfig=_route(),
         netStackInstance=[default("HostNetStackInstance", dnsConfig=_dns(host), ipRouteConfig=_route())],
-        ipV6Enabled=False,
-        atBootIpV6Enabled=False,
     )
 
 
@@ -150,9 +149,7 @@ def _policy(policy: NetworkPolicy) -> Any:
         teaming = default("HostNicTeamingPolicy", policy=policy.teaming, nicOrder=order)
     return vim.host.NetworkPolicy(
         security=vim.host.NetworkPolicy.SecurityPolicy(
-            allowPromiscuous=policy.promiscuous,
-            macChanges=policy.mac_changes,
-            forgedTransmits=policy.forged_transmits,
+            allowPromiscuous=policy.promiscuous, macChanges=policy.mac_changes, forgedTransmits=policy.forged_transmits
         ),
         nicTeaming=teaming,
         offloadPolicy=default("HostNetOffloadCapabilities") if policy.teaming else None,
@@ -161,16 +158,13 @@ def _policy(policy: NetworkPolicy) -> Any:
 
 
 def _pnic(host: HostState, number: int, port: NetworkPort) -> Any:
-    return filled(
-        vim.host.PhysicalNic,
+    return default(
+        "PhysicalNic",
         key=f"key-vim.host.PhysicalNic-vmnic{number}",
         device=f"vmnic{number}",
         pci=port.pci_id,
-        driver="nmlx5_core",
         linkSpeed=vim.host.PhysicalNic.LinkSpeedDuplex(speedMb=port.speed_mbit, duplex=True) if port.link else None,
-        wakeOnLanSupported=False,
         mac=_mac(host, number),
-        autoNegotiateSupported=True,
     )
 
 
@@ -210,7 +204,8 @@ def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
         device=adapter.device,
         key=f"key-vim.host.VirtualNic-{adapter.device}",
         portgroup="" if adapter.switch else adapter.group,
-        spec=vim.host.VirtualNic.Specification(
+        spec=default(
+            "HostVirtualNicSpec",
             distributedVirtualPort=vim.dvs.PortConnection(
                 switchUuid=adapter.switch, portgroupKey=adapter.group, portKey=adapter.port
             )
@@ -219,8 +214,6 @@ def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
             ip=vim.host.IpConfig(dhcp=adapter.dhcp, ipAddress=address, subnetMask=adapter.mask),
             mac=_mac(host, 0x60 + number),
             mtu=adapter.mtu,
-            tsoEnabled=True,
-            netStackInstanceKey="defaultTcpipStack",
         ),
     )
 

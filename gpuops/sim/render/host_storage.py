@@ -22,11 +22,7 @@ def device(stores: list[DatastoreEntity]) -> Any:
     """HostStorageDeviceInfo: disks in the order of the datastores on them."""
     numbered = list(enumerate(stores))
     return vim.host.StorageDeviceInfo(
-        hostBusAdapter=[
-            vim.host.BlockHba(
-                key=ADAPTER_KEY, device=ADAPTER, bus=0, status="online", model="Simulated SCSI controller", driver="sim"
-            )
-        ],
+        hostBusAdapter=[default("HostBlockHba", key=ADAPTER_KEY, device=ADAPTER)],
         scsiLun=[_disk(store) for store in stores],
         scsiTopology=vim.host.ScsiTopology(
             adapter=[

@@ -84,11 +84,7 @@ def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
             )
         case StaticBacking(pci_id, device_id, system_id, vendor_id, device_name):
             return D.VirtualPCIPassthrough.DeviceBackingInfo(
-                deviceName=device_name,
-                id=pci_id,
-                deviceId=device_id,
-                systemId=system_id,
-                vendorId=vendor_id,
+                deviceName=device_name, id=pci_id, deviceId=device_id, systemId=system_id, vendorId=vendor_id
             )
         case DynamicBacking(allowed, label):
             return D.VirtualPCIPassthrough.DynamicBackingInfo(

@@ -115,12 +115,12 @@ def _root_port(gpu: HostGpu | OtherHostDevice) -> Any:
     )
 
 
-def _nic(pci_id: str) -> Any:
+def _nic(pci_id: str, device: tuple[int, str] = (NIC_DEVICE, NIC_NAME)) -> Any:
     return _device(
         pci_id,
         class_id=ETHERNET,
         vendor=(MELLANOX, "Mellanox Technologies"),
-        device=(NIC_DEVICE, NIC_NAME),
+        device=device,
         subsystem=(MELLANOX, 0x0043),
         class_name="Ethernet controller",
     )
@@ -128,14 +128,7 @@ def _nic(pci_id: str) -> Any:
 
 def _function(pci_id: str) -> Any:
     """A virtual function of a network port."""
-    return _device(
-        pci_id,
-        class_id=ETHERNET,
-        vendor=(MELLANOX, "Mellanox Technologies"),
-        device=(FUNCTION_DEVICE, FUNCTION_NAME),
-        subsystem=(MELLANOX, 0x0043),
-        class_name="Ethernet controller",
-    )
+    return _nic(pci_id, (FUNCTION_DEVICE, FUNCTION_NAME))
 
 
 def _device(

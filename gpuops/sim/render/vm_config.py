@@ -196,9 +196,5 @@ def boot_options(boot: BootOptions) -> Any:
 
 
 def _allocation(reservation: int, shares: int) -> Any:
-    return vim.ResourceAllocationInfo(
-        reservation=reservation,
-        expandableReservation=False,
-        limit=-1,
-        shares=vim.SharesInfo(shares=shares, level="normal"),
-    )
+    level = vim.SharesInfo(shares=shares, level="normal")
+    return default("ResourceAllocationInfo", reservation=reservation, shares=level)

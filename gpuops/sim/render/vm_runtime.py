@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pyVmomi import vim
 
 from gpuops.sim.render.config_option import guest_name
+from gpuops.sim.render.defaults import default
 from gpuops.sim.render.devices import Identity, disk_file, identity
 from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import managed_by, version
@@ -19,12 +20,11 @@ OVERHEAD_BYTES = 110 << 20
 
 def runtime(vm: VmState, *, now: datetime, connection: str, host_mhz: int) -> Any:
     on = vm.power is Power.ON
-    return filled(
-        vim.vm.RuntimeInfo,
+    return default(
+        "VirtualMachineRuntimeInfo",
         host=vim.HostSystem(vm.host),
         connectionState=connection,
         powerState=vm.power.value,
-        toolsInstallerMounted=False,
         suspendTime=vm.suspend_time,
         suspendInterval=suspend_interval_s(vm, now),
         bootTime=vm.boot_time if on else None,
@@ -34,11 +34,7 @@ def runtime(vm: VmState, *, now: datetime, connection: str, host_mhz: int) -> An
         maxMemoryUsage=vm.memory_mib if on else None,
         numMksConnections=vm.console_connections if on else 0,
         cleanPowerOff=None if on else vm.clean_power_off,
-        onlineStandby=False,
-        consolidationNeeded=False,
         minRequiredEVCModeKey="intel-cascadelake" if on else None,
-        paused=False,
-        snapshotInBackground=False,
         suspendedToMemory=False if vm.power is Power.SUSPENDED else None,
         iommuActive=False if on else None,
     )
@@ -68,33 +64,25 @@ def quick_stats(vm: VmState, now: datetime) -> Any:
     on = vm.power is Power.ON
     usage_mhz = vm.cpu_usage_mhz if on else 0
     memory_mib = vm.guest_memory_mib if on else 0
-    return filled(
-        vim.vm.Summary.QuickStats,
+    return default(
+        "VirtualMachineQuickStats",
         overallCpuUsage=usage_mhz,
         overallCpuDemand=usage_mhz,
-        overallCpuReadiness=0,
         guestMemoryUsage=memory_mib,
         hostMemoryUsage=(vm.reserved_mib or memory_mib) if on else 0,
         guestHeartbeatStatus="green" if vm.tools_run else "gray",
         distributedCpuEntitlement=usage_mhz,
         distributedMemoryEntitlement=memory_mib,
-        staticCpuEntitlement=0,
-        staticMemoryEntitlement=0,
         privateMemory=memory_mib,
-        sharedMemory=0,
-        swappedMemory=0,
-        balloonedMemory=0,
         consumedOverheadMemory=OVERHEAD_BYTES >> 20 if on else 0,
-        compressedMemory=0,
         uptimeSeconds=uptime_s(vm, now),
-        ssdSwappedMemory=0,
         activeMemory=memory_mib,
     )
 
 
 def config_summary(vm: VmState) -> Any:
-    return filled(
-        vim.vm.Summary.ConfigSummary,
+    return default(
+        "VirtualMachineConfigSummary",
         name=vm.name,
         template=vm.is_template,
         vmPathName=f"{vm.home}.vmx",
@@ -110,8 +98,6 @@ def config_summary(vm: VmState) -> Any:
         guestFullName=guest_name(vm),
         annotation=vm.annotation,
         managedBy=managed_by(vm),
-        installBootRequired=False,
-        tpmPresent=False,
         numVmiopBackings=sum(isinstance(device.backing, VgpuBacking) for device in vm.devices),
         hwVersion=version(vm),
     )
@@ -196,20 +182,17 @@ def _net(vm: VmState, own: Identity) -> list[Any]:
     ]
 
 
+ALSO_IN_SUMMARY: Final = (
+    "guestId", "guestFullName", "toolsStatus", "toolsVersionStatus", "toolsVersionStatus2", "toolsRunningStatus",
+    "hostName", "ipAddress",
+)  # fmt: skip
+"""What `summary.guest` shows of `guest`."""
+
+
 def guest_summary(vm: VmState, own: Identity | None = None) -> Any:
     shown = guest(vm, own)
-    return filled(
-        vim.vm.Summary.GuestSummary,
-        guestId=shown.guestId,
-        guestFullName=shown.guestFullName,
-        toolsStatus=shown.toolsStatus,
-        toolsVersionStatus=shown.toolsVersionStatus,
-        toolsVersionStatus2=shown.toolsVersionStatus2,
-        toolsRunningStatus=shown.toolsRunningStatus,
-        hostName=shown.hostName,
-        ipAddress=shown.ipAddress,
-        hwVersion=version(vm),
-    )
+    fields = {name: getattr(shown, name) for name in ALSO_IN_SUMMARY}
+    return filled(vim.vm.Summary.GuestSummary, **fields, hwVersion=version(vm))
 
 
 def storage_summary(vm: VmState) -> Any:
@@ -241,7 +224,7 @@ def layout(vm: VmState) -> Any:
         configFile=[f"{home.rpartition('/')[2]}.nvram"],
         logFile=["vmware.log"],
         disk=[
-            vim.vm.FileLayout.DiskLayout(key=disk.key, diskFile=[disk_file(disk, home)]) for disk in vm.hardware.disks
+            vim.vm.FileLayout.DiskLayout(key=each.key, diskFile=[disk_file(each, home)]) for each in vm.hardware.disks
         ],
     )
 
@@ -249,10 +232,7 @@ def layout(vm: VmState) -> Any:
 def layout_ex(vm: VmState) -> Any:
     """layoutEx: a suspended VM shows its checkpoint as types `suspend` and `suspendMemory`."""
     home = vm.home
-    listed = [
-        ("config", f"{home}.vmx", 4096),
-        ("nvram", f"{home}.nvram", 270840),
-    ]
+    listed = [("config", f"{home}.vmx", 4096), ("nvram", f"{home}.nvram", 270840)]
     for disk in vm.hardware.disks:
         file = disk_file(disk, home)
         listed += [
@@ -260,10 +240,7 @@ def layout_ex(vm: VmState) -> Any:
             ("diskExtent", f"{file.removesuffix('.vmdk')}-flat.vmdk", disk.kib << 9),
         ]
     if vm.suspend_file_mib:
-        listed += [
-            ("suspend", f"{home}.vmss", 4 << 20),
-            ("suspendMemory", f"{home}.vmem", vm.suspend_file_mib << 20),
-        ]
+        listed += [("suspend", f"{home}.vmss", 4 << 20), ("suspendMemory", f"{home}.vmem", vm.suspend_file_mib << 20)]
     files = [
         vim.vm.FileLayoutEx.FileInfo(key=key, name=name, type=type_, size=size, uniqueSize=size, accessible=True)
         for key, (type_, name, size) in enumerate(listed)
@@ -286,7 +263,8 @@ def _branches(vm: VmState, moid: str, parent: str | None) -> list[Any]:
 
 
 def _branch(vm: VmState, moid: str, taken: SnapshotState) -> Any:
-    return vim.vm.SnapshotTree(
+    return default(
+        "VirtualMachineSnapshotTree",
         snapshot=vim.vm.Snapshot(taken.moid),
         vm=vim.VirtualMachine(moid),
         name=taken.name,
@@ -294,7 +272,5 @@ def _branch(vm: VmState, moid: str, taken: SnapshotState) -> Any:
         id=taken.id,
         createTime=taken.created_at,
         state=taken.power.value,
-        quiesced=False,
-        replaySupported=False,
         childSnapshotList=_branches(vm, moid, taken.moid),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID
 from gpuops.sim.vcenter.authority import ADMIN, Permission, PrivilegeRole, all_privileges
@@ -22,18 +22,15 @@ class AuthorizationManager(ManagedObject):
     wsdl_name = "AuthorizationManager"
     world: World
 
-    @prop("privilegeList")
-    def _privilege_list(self) -> list[Any]:
-        return [
+    property_table: ClassVar[Properties] = {
+        "privilegeList": lambda self: [
             vim.AuthorizationManager.Privilege(
                 privId=each, onParent=False, name=each.rpartition(".")[2], privGroupName=each.rpartition(".")[0]
             )
             for each in all_privileges()
-        ]
-
-    @prop("roleList")
-    def _role_list(self) -> list[Any]:
-        return [_role(role) for role in self.world.authority.roles.values()]
+        ],
+        "roleList": lambda self: [_role(role) for role in self.world.authority.roles.values()],
+    }
 
     @prop("description")
     def _description(self) -> Any:
@@ -49,25 +46,22 @@ class AuthorizationManager(ManagedObject):
         obj, user = self.world.get(entity), self._user(sessionId)
         return [self.world.authority.may(user, obj, each) for each in privId]
 
-    @method
-    def HasPrivilegeOnEntities(self, call: Call, entity: list[Any], sessionId: str, privId: list[str]) -> list[Any]:
-        return self._availability(entity, self._user(sessionId), privId)
-
-    @method
-    def HasUserPrivilegeOnEntities(
-        self, call: Call, entities: list[Any], userName: str, privId: list[str]
-    ) -> list[Any]:
-        return self._availability(entities, userName, privId)
-
-    @method
-    def FetchUserPrivilegeOnEntities(self, call: Call, entities: list[Any], userName: str) -> list[Any]:
-        return [
+    method_table: ClassVar[Methods] = {
+        "HasPrivilegeOnEntities": lambda self, call, entity, sessionId, privId: self._availability(
+            entity, self._user(sessionId), privId
+        ),
+        "HasUserPrivilegeOnEntities": lambda self, call, entities, userName, privId: self._availability(
+            entities, userName, privId
+        ),
+        "FetchUserPrivilegeOnEntities": lambda self, call, entities, userName: [
             vim.AuthorizationManager.UserPrivilegeResult(
                 entity=reference, privileges=_privileges(self.world.authority.role_of(userName, obj))
             )
             for reference in entities
             for obj in (self.world.get(reference),)
-        ]
+        ],
+        "RetrieveAllPermissions": lambda self, call: [self._to_vmomi(grant) for grant in self._all()],
+    }
 
     def _availability(self, entities: list[Any], user: str, privileges: list[str]) -> list[Any]:
         found = []
@@ -141,10 +135,6 @@ class AuthorizationManager(ManagedObject):
     def RetrieveEntityPermissions(self, call: Call, entity: Any, inherited: bool) -> list[Any]:
         moid = self.world.get(entity).moid
         return [self._to_vmomi(grant) for grant in self._all() if grant.moid == moid]
-
-    @method
-    def RetrieveAllPermissions(self, call: Call) -> list[Any]:
-        return [self._to_vmomi(grant) for grant in self._all()]
 
     @method
     def RetrieveRolePermissions(self, call: Call, roleId: int) -> list[Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import write_attribute
 
@@ -22,9 +22,9 @@ class CustomFieldsManager(ManagedObject):
     wsdl_name = "CustomFieldsManager"
     world: World
 
-    @prop("field")
-    def _field(self) -> list[Any]:
-        return [_definition(field) for field in self.world.custom_fields.fields.values()]
+    property_table: ClassVar[Properties] = {
+        "field": lambda self: [_definition(field) for field in self.world.custom_fields.fields.values()]
+    }
 
     @method
     def AddCustomFieldDef(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
-from gpuops.sim.services.history_collector import HistoryCollector
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, Methods, Properties, method, prop
+from gpuops.sim.services.history_collector import HistoryCollector, is_within
 from gpuops.sim.vcenter.events import MESSAGES
 
 if TYPE_CHECKING:
@@ -24,21 +24,15 @@ class EventHistoryCollector(HistoryCollector):
     def matching(self) -> list[Any]:
         return matching_events(self.world, self.spec)
 
-    @prop("latestPage")
-    def _latest_page(self) -> list[Any]:
-        return self.latest_page()
+    property_table: ClassVar[Properties] = {
+        "latestPage": lambda self: self.latest_page(),
+        "initialized": lambda self: True,
+    }
 
-    @prop("initialized")
-    def _initialized(self) -> bool:
-        return True
-
-    @method
-    def ReadNextEvents(self, call: Call, maxCount: int) -> list[Any]:
-        return self.read_next(maxCount)
-
-    @method
-    def ReadPreviousEvents(self, call: Call, maxCount: int) -> list[Any]:
-        return self.read_previous(maxCount)
+    method_table: ClassVar[Methods] = {
+        "ReadNextEvents": lambda self, call, maxCount: self.read_next(maxCount),
+        "ReadPreviousEvents": lambda self, call, maxCount: self.read_previous(maxCount),
+    }
 
 
 def matching_events(world: World, spec: Any) -> list[Any]:
@@ -51,7 +45,7 @@ def _matches(posted: LoggedEvent, spec: Any) -> bool:
     return (
         _matches_type(posted, spec)
         and _matches_entity(posted, spec.entity)
-        and _matches_time(posted, spec.time)
+        and (spec.time is None or is_within(posted.at, spec.time))
         and (spec.userName is None or posted.user in spec.userName.userList)
         and (spec.eventChainId is None or posted.chain == spec.eventChainId)
     )
@@ -77,13 +71,6 @@ def _matches_entity(posted: LoggedEvent, by_entity: Any) -> bool:
     return moid in posted.places
 
 
-def _matches_time(posted: LoggedEvent, by_time: Any) -> bool:
-    if by_time is None:
-        return True
-    begins = by_time.beginTime is None or posted.at >= by_time.beginTime
-    return begins and (by_time.endTime is None or posted.at <= by_time.endTime)
-
-
 class EventManager(ManagedObject):
     """Queries and collectors of events."""
 
@@ -95,18 +82,16 @@ class EventManager(ManagedObject):
         latest = self.world.events.latest
         return UNSET if latest is None else latest.render()
 
-    @prop("maxCollector")
-    def _max_collector(self) -> int:
-        return 1000
+    property_table: ClassVar[Properties] = {"maxCollector": lambda self: 1000}
 
     @prop("description")
     def _description(self) -> Any:
         category = vim.ElementDescription(key="info", label="Information", summary="Information")
         return vim.event.EventDescription(category=[category], eventInfo=[_detail(kind) for kind in MESSAGES])
 
-    @method
-    def QueryEvents(self, call: Call, filter: Any, eventViewSpec: Any = None) -> list[Any]:
-        return matching_events(self.world, filter)
+    method_table: ClassVar[Methods] = {
+        "QueryEvents": lambda self, call, filter, **_: matching_events(self.world, filter)
+    }
 
     @method
     def CreateCollectorForEvents(self, call: Call, filter: Any) -> EventHistoryCollector:
@@ -133,14 +118,10 @@ class EventManager(ManagedObject):
 
 
 def _detail(kind: str) -> Any:
-    text = MESSAGES[kind]
+    places = ("formatOnDatacenter", "formatOnComputeResource", "formatOnHost", "formatOnVm", "fullFormat")
     return vim.event.EventDescription.EventDetail(
         key=VmomiSupport.GetWsdlType("urn:vim25", kind),
         description=kind,
         category="info",
-        formatOnDatacenter=text,
-        formatOnComputeResource=text,
-        formatOnHost=text,
-        formatOnVm=text,
-        fullFormat=text,
+        **dict.fromkeys(places, MESSAGES[kind]),
     )

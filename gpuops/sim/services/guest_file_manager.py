@@ -5,13 +5,14 @@ Source: vSphere API reference, InitiateFileTransferFromGuest: a URL for one file
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import vim
 
-from gpuops.sim.core.managed_object import ManagedObject, method
+from gpuops.sim.core.managed_object import ManagedObject, Methods, method
 from gpuops.sim.guests.file_transfers import FileTransfer
 from gpuops.sim.operations.guests import guest_files, guest_programs
+from gpuops.sim.services.guest_managers import entered
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -43,74 +44,39 @@ class GuestFileManager(ManagedObject):
         """The files that declared programs have left in the guest."""
         return [path for moid, path, boot in self._printed if (moid, boot) == (vm.moid, vm.state.boot_time)]
 
-    @method
-    def MakeDirectoryInGuest(
-        self, call: Call, vm: Any, auth: Any, directoryPath: str, createParentDirectories: bool
-    ) -> None:
-        found = self._entered(call, vm, auth, guest_programs.MODIFY)
-        guest_files.make_directory(found, directoryPath, parents=createParentDirectories)
-
-    @method
-    def DeleteFileInGuest(self, call: Call, vm: Any, auth: Any, filePath: str) -> None:
-        guest_files.delete_file(self._entered(call, vm, auth, guest_programs.MODIFY), filePath)
-
-    @method
-    def DeleteDirectoryInGuest(self, call: Call, vm: Any, auth: Any, directoryPath: str, recursive: bool) -> None:
-        found = self._entered(call, vm, auth, guest_programs.MODIFY)
-        guest_files.delete_directory(found, directoryPath, recursive=recursive)
-
-    @method
-    def MoveFileInGuest(
-        self, call: Call, vm: Any, auth: Any, srcFilePath: str, dstFilePath: str, overwrite: bool
-    ) -> None:
-        found = self._entered(call, vm, auth, guest_programs.MODIFY)
-        guest_files.move(found, srcFilePath, dstFilePath, overwrite=overwrite)
-
-    @method
-    def MoveDirectoryInGuest(
-        self, call: Call, vm: Any, auth: Any, srcDirectoryPath: str, dstDirectoryPath: str
-    ) -> None:
-        found = self._entered(call, vm, auth, guest_programs.MODIFY)
-        guest_files.move(found, srcDirectoryPath, dstDirectoryPath, overwrite=False)
-
-    @method
-    def CreateTemporaryFileInGuest(
-        self, call: Call, vm: Any, auth: Any, prefix: str, suffix: str, directoryPath: str | None
-    ) -> str:
-        found = self._entered(call, vm, auth, guest_programs.MODIFY)
-        return guest_files.temporary(found, prefix, suffix, directoryPath, lambda place: place.touch(0o600, False))
-
-    @method
-    def CreateTemporaryDirectoryInGuest(
-        self, call: Call, vm: Any, auth: Any, prefix: str, suffix: str, directoryPath: str | None
-    ) -> str:
-        found = self._entered(call, vm, auth, guest_programs.MODIFY)
-        return guest_files.temporary(found, prefix, suffix, directoryPath, lambda place: place.mkdir(0o700))
-
-    @method
-    def ChangeFileAttributesInGuest(
-        self, call: Call, vm: Any, auth: Any, guestFilePath: str, fileAttributes: Any
-    ) -> None:
-        found = self._entered(call, vm, auth, guest_programs.MODIFY)
-        guest_files.change_attributes(found, guestFilePath, fileAttributes)
-
-    @method
-    def ListFilesInGuest(
-        self,
-        call: Call,
-        vm: Any,
-        auth: Any,
-        filePath: str,
-        index: int | None,
-        maxResults: int | None,
-        matchPattern: str | None,
-    ) -> Any:
-        found = self._entered(call, vm, auth, guest_programs.QUERY)
-        return guest_files.listed(found, filePath, index or 0, maxResults, matchPattern)
+    method_table: ClassVar[Methods] = {
+        "MakeDirectoryInGuest": lambda self, call, vm, auth, directoryPath, createParentDirectories: (
+            guest_files.make_directory(self._changed(call, vm, auth), directoryPath, parents=createParentDirectories)
+        ),
+        "DeleteFileInGuest": lambda self, call, vm, auth, filePath: guest_files.delete_file(
+            self._changed(call, vm, auth), filePath
+        ),
+        "DeleteDirectoryInGuest": lambda self, call, vm, auth, directoryPath, recursive: guest_files.delete_directory(
+            self._changed(call, vm, auth), directoryPath, recursive=recursive
+        ),
+        "MoveFileInGuest": lambda self, call, vm, auth, srcFilePath, dstFilePath, overwrite: guest_files.move(
+            self._changed(call, vm, auth), srcFilePath, dstFilePath, overwrite=overwrite
+        ),
+        "MoveDirectoryInGuest": lambda self, call, vm, auth, srcDirectoryPath, dstDirectoryPath: guest_files.move(
+            self._changed(call, vm, auth), srcDirectoryPath, dstDirectoryPath, overwrite=False
+        ),
+        "CreateTemporaryFileInGuest": lambda self, call, vm, auth, **names: self._temporary(
+            call, vm, auth, **names, make=lambda place: place.touch(0o600, False)
+        ),
+        "CreateTemporaryDirectoryInGuest": lambda self, call, vm, auth, **names: self._temporary(
+            call, vm, auth, **names, make=lambda place: place.mkdir(0o700)
+        ),
+        "ChangeFileAttributesInGuest": lambda self, call, vm, auth, guestFilePath, fileAttributes: (
+            guest_files.change_attributes(self._changed(call, vm, auth), guestFilePath, fileAttributes)
+        ),
+        "ListFilesInGuest": lambda self, call, vm, auth, filePath, index, maxResults, matchPattern: guest_files.listed(
+            entered(self.world, call, vm, auth, guest_programs.QUERY), filePath, index or 0, maxResults, matchPattern
+        ),
+    }
 
     @method
     def InitiateFileTransferFromGuest(self, call: Call, vm: Any, auth: Any, guestFilePath: str) -> Any:
-        found = self._entered(call, vm, auth, guest_programs.QUERY)
+        found = entered(self.world, call, vm, auth, guest_programs.QUERY)
         if found.state.template.real_processes:
             return guest_files.download(found, guestFilePath)
         content = self._printed.get(_key(found, guestFilePath))
@@ -124,24 +90,18 @@ class GuestFileManager(ManagedObject):
 
     @method
     def InitiateFileTransferToGuest(
-        self,
-        call: Call,
-        vm: Any,
-        auth: Any,
-        guestFilePath: str,
-        fileAttributes: Any,
-        fileSize: int,
-        overwrite: bool,
+        self, call: Call, vm: Any, auth: Any, guestFilePath: str, fileAttributes: Any, fileSize: int, overwrite: bool
     ) -> str:
-        found = self._entered(call, vm, auth, guest_programs.MODIFY)
+        found = self._changed(call, vm, auth)
         return guest_files.upload(found, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
 
-    def _entered(self, call: Call, vm: Any, auth: Any, privilege: str) -> Any:
-        """The VM, where this login may do that and its guest lets the user in."""
-        found = self.world.get(vm)
-        self.world.authority.require(call, found, privilege)
-        guest_programs.admit(found, auth)
-        return found
+    def _temporary(self, call: Call, vm: Any, auth: Any, *, make: Any, **names: Any) -> str:
+        """The path of a new file or directory with a free name, which `make` makes."""
+        found = self._changed(call, vm, auth)
+        return guest_files.temporary(found, names["prefix"], names["suffix"], names["directoryPath"], make)
+
+    def _changed(self, call: Call, vm: Any, auth: Any) -> Any:
+        return entered(self.world, call, vm, auth, guest_programs.MODIFY)
 
 
 def _key(vm: VmEntity, path: str) -> tuple[str, str, object]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 from gpuops.sim.operations.guests import guest_files, guest_programs
 
 if TYPE_CHECKING:
@@ -20,31 +20,27 @@ PARTS: Final = {
 """Moid and type of its managers that do nothing here."""
 
 
+def entered(world: World, call: Call, vm: Any, auth: Any, privilege: str) -> Any:
+    """The VM, where this login may do that and its guest lets the user in."""
+    found = world.get(vm)
+    world.authority.require(call, found, privilege)
+    guest_programs.admit(found, auth)
+    return found
+
+
 class GuestOperationsManager(ManagedObject):
     """Programs, logins and files; no registry, no aliases."""
 
     wsdl_name = "GuestOperationsManager"
     world: World
 
-    @prop("processManager")
-    def _process_manager(self) -> Any:
-        return self.world.get("guestOperationsProcessManager")
-
-    @prop("authManager")
-    def _auth_manager(self) -> Any:
-        return self.world.get("guestOperationsAuthManager")
-
-    @prop("fileManager")
-    def _file_manager(self) -> Any:
-        return self.world.get("guestOperationsFileManager")
-
-    @prop("aliasManager")
-    def _alias_manager(self) -> Any:
-        return self.world.get("guestOperationsAliasManager")
-
-    @prop("guestWindowsRegistryManager")
-    def _registry_manager(self) -> Any:
-        return self.world.get("guestOperationsWindowsRegistryManager")
+    property_table: ClassVar[Properties] = {
+        "processManager": lambda self: self.world.get("guestOperationsProcessManager"),
+        "authManager": lambda self: self.world.get("guestOperationsAuthManager"),
+        "fileManager": lambda self: self.world.get("guestOperationsFileManager"),
+        "aliasManager": lambda self: self.world.get("guestOperationsAliasManager"),
+        "guestWindowsRegistryManager": lambda self: self.world.get("guestOperationsWindowsRegistryManager"),
+    }
 
 
 class GuestAuthManager(ManagedObject):
@@ -55,9 +51,7 @@ class GuestAuthManager(ManagedObject):
 
     @method
     def ValidateCredentialsInGuest(self, call: Call, vm: Any, auth: Any) -> None:
-        found = self.world.get(vm)
-        self.world.authority.require(call, found, guest_programs.QUERY)
-        guest_programs.admit(found, auth)
+        entered(self.world, call, vm, auth, guest_programs.QUERY)
 
 
 FIRST_PID: Final = 2001
@@ -76,8 +70,7 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def StartProgramInGuest(self, call: Call, vm: Any, auth: Any, spec: Any) -> int:
-        found = self.world.get(vm)
-        self.world.authority.require(call, found, guest_programs.EXECUTE)
+        found = entered(self.world, call, vm, auth, guest_programs.EXECUTE)
         owner = guest_programs.admit(found, auth)
         if found.state.template.real_processes:
             real = guest_programs.started_really(found, owner, spec)
@@ -94,9 +87,7 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def ListProcessesInGuest(self, call: Call, vm: Any, auth: Any, pids: list[int]) -> list[Any]:
-        found = self.world.get(vm)
-        self.world.authority.require(call, found, guest_programs.QUERY)
-        guest_programs.admit(found, auth)
+        found = entered(self.world, call, vm, auth, guest_programs.QUERY)
         mine = [each for each in self.processes if each.vm == found.moid and (not pids or each.pid in pids)]
         started = [info for each in mine if (info := guest_programs.shown(each, found)) is not None]
         now, real = self.world.clock.now(), self.world.guests.processes(found.moid)
@@ -106,15 +97,11 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def TerminateProcessInGuest(self, call: Call, vm: Any, auth: Any, pid: int) -> None:
-        found = self.world.get(vm)
-        self.world.authority.require(call, found, guest_programs.EXECUTE)
-        guest_programs.admit(found, auth)
+        found = entered(self.world, call, vm, auth, guest_programs.EXECUTE)
         guest_programs.terminated(found, pid)
 
     @method
     def ReadEnvironmentVariableInGuest(self, call: Call, vm: Any, auth: Any, names: list[str]) -> list[str]:
-        found = self.world.get(vm)
-        self.world.authority.require(call, found, guest_programs.QUERY)
-        guest_programs.admit(found, auth)
+        found = entered(self.world, call, vm, auth, guest_programs.QUERY)
         guest_files.root_of(found)
         return guest_programs.variables(found, names)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gpuops.sim.core.call import Call
     from gpuops.sim.core.sessions import ClientSession
     from gpuops.sim.world import World
@@ -55,9 +57,7 @@ class HistoryCollector(ManagedObject):
         self._position = start
         return page[::-1]
 
-    @prop("filter")
-    def _filter(self) -> Any:
-        return self.spec
+    property_table: ClassVar[Properties] = {"filter": lambda self: self.spec}
 
     @method
     def SetCollectorPageSize(self, call: Call, maxCount: int) -> None:
@@ -74,6 +74,12 @@ class HistoryCollector(ManagedObject):
     @method
     def DestroyCollector(self, call: Call) -> None:
         self.session.remove(self)
+
+
+def is_within(moment: datetime, by_time: Any) -> bool:
+    """Whether a moment is in the range of a filter by time, whose ends may be unset."""
+    begins = by_time.beginTime is None or moment >= by_time.beginTime
+    return begins and (by_time.endTime is None or moment <= by_time.endTime)
 
 
 def _check(count: int) -> None:

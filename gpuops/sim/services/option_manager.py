@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method, prop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,9 +45,9 @@ class OptionManager(ManagedObject):
     def _setting(self) -> list[Any]:
         return [vim.option.OptionValue(key=key, value=value) for key, value in sorted(self.options.items())]
 
-    @prop("supportedOption")
-    def _supported_option(self) -> list[Any]:
-        return [_definition(key, value) for key, value in sorted(self.options.items())]
+    property_table: ClassVar[Properties] = {
+        "supportedOption": lambda self: [_definition(key, value) for key, value in sorted(self.options.items())]
+    }
 
     @method
     def QueryOptions(self, call: Call, name: str | None) -> list[Any]:

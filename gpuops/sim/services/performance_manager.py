@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method, prop
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.vcenter.counters import BY_KEY, BY_NAME, COUNTERS, LABELS, Counter, Values
 
@@ -45,12 +45,12 @@ class PerformanceManager(ManagedObject):
         lacks = _AVERAGES if "gpu-counter-names" in self.world.deviations else ()  # assumption: gpu-counter-names
         return [_counter_info(counter) for counter in COUNTERS if counter.full_name not in lacks]
 
-    @prop("historicalInterval")
-    def _historical_interval(self) -> list[Any]:
-        return [
+    property_table: ClassVar[Properties] = {
+        "historicalInterval": lambda self: [
             vim.HistoricalInterval(key=key, samplingPeriod=period, name=name, length=length, level=LEVEL, enabled=True)
             for key, period, name, length in _INTERVALS
         ]
+    }
 
     @prop("description")
     def _description(self) -> Any:
@@ -93,9 +93,11 @@ class PerformanceManager(ManagedObject):
             raise vmodl.fault.InvalidArgument(msg=f"There is no level {level}", invalidProperty="level")
         return [_counter_info(counter) for counter in COUNTERS if counter.level <= level]
 
-    @method
-    def QueryPerf(self, call: Call, querySpec: list[Any]) -> list[Any]:
-        return [metric for spec in querySpec if (metric := self._entity_metric(spec)) is not None]
+    method_table: ClassVar[Methods] = {
+        "QueryPerf": lambda self, call, querySpec: [
+            metric for spec in querySpec if (metric := self._entity_metric(spec)) is not None
+        ]
+    }
 
     # --- samples --------------------------------------------------------------------------------------------------
 

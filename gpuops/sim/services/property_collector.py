@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import vmodl
 
 from gpuops.sim.core.encoder import Encoded, Encoding, Parts
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.services.bulk_reply import object_contents
 from gpuops.sim.services.property_filter import PropertyFilter
 from gpuops.sim.services.selection import Selection
@@ -48,9 +48,7 @@ class PropertyCollector(ManagedObject):
         """The object of a moid, as this session sees it."""
         return self.session.objects.find(moid) or self.world.find(moid)
 
-    @prop("filter")
-    def _filter(self) -> list[PropertyFilter]:
-        return list(self._filters.values())
+    property_table: ClassVar[Properties] = {"filter": lambda self: list(self._filters.values())}
 
     # --- bulk reads -----------------------------------------------------------------------------------------------
 
@@ -140,13 +138,10 @@ class PropertyCollector(ManagedObject):
         limit = (options and options.maxObjectUpdates) or UPDATES_PER_PAGE
         return self._updates(call, version or "", None if options is None else options.maxWaitSeconds, limit)
 
-    @method
-    def WaitForUpdates(self, call: Call, version: str | None) -> Encoded | None:
-        return self._updates(call, version or "", None, UNLIMITED)
-
-    @method
-    def CheckForUpdates(self, call: Call, version: str | None) -> Encoded | None:
-        return self._updates(call, version or "", 0, UNLIMITED)
+    method_table: ClassVar[Methods] = {
+        "WaitForUpdates": lambda self, call, version: self._updates(call, version or "", None, UNLIMITED),
+        "CheckForUpdates": lambda self, call, version: self._updates(call, version or "", 0, UNLIMITED),
+    }
 
     @method
     def CancelWaitForUpdates(self, call: Call) -> None:

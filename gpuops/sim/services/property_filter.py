@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from pyVmomi import vmodl
 
 from gpuops.sim.core.encoder import Encoding, Parts
 from gpuops.sim.core.fragments import ABSENT, overlaps
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method
 from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.services.bulk_reply import hidden_property, missing_object, readable
 from gpuops.sim.services.selection import SelectedObjects, Selection
@@ -196,13 +196,10 @@ class PropertyFilter(ManagedObject):
 
     # --- the object on the wire -----------------------------------------------------------------------------------
 
-    @prop("spec")
-    def _spec(self) -> Any:
-        return self.selection.spec
-
-    @prop("partialUpdates")
-    def _partial_updates(self) -> bool:
-        return self.partial_updates
+    property_table: ClassVar[Properties] = {
+        "spec": lambda self: self.selection.spec,
+        "partialUpdates": lambda self: self.partial_updates,
+    }
 
     @method
     def DestroyPropertyFilter(self, call: Call) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import vmodl
 
 from gpuops.sim.core.inventory_tree import ancestors, at_path, child_named
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, method
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, Methods
 
 if TYPE_CHECKING:
-    from gpuops.sim.core.call import Call
     from gpuops.sim.world import World
 
 
@@ -21,45 +20,27 @@ class SearchIndex(ManagedObject):
     wsdl_name = "SearchIndex"
     world: World
 
-    @method
-    def FindByInventoryPath(self, call: Call, inventoryPath: str) -> ManagedObject | None:
-        return at_path(self.world.get("group-d1"), inventoryPath)
-
-    @method
-    def FindChild(self, call: Call, entity: Any, name: str) -> ManagedObject | None:
-        return child_named(self.world.get(entity), name)
-
-    @method
-    def FindByUuid(
-        self, call: Call, datacenter: Any, uuid: str, vmSearch: bool, instanceUuid: bool | None = None
-    ) -> ManagedObject | None:
-        return next(self._by_uuid(datacenter, uuid, vmSearch, instanceUuid), None)
-
-    @method
-    def FindAllByUuid(
-        self, call: Call, datacenter: Any, uuid: str, vmSearch: bool, instanceUuid: bool | None = None
-    ) -> list[ManagedObject]:
-        return list(self._by_uuid(datacenter, uuid, vmSearch, instanceUuid))
-
-    @method
-    def FindByDnsName(self, call: Call, datacenter: Any, dnsName: str, vmSearch: bool) -> ManagedObject | None:
-        return next(self._by_dns_name(datacenter, dnsName, vmSearch), None)
-
-    @method
-    def FindAllByDnsName(self, call: Call, datacenter: Any, dnsName: str, vmSearch: bool) -> list[ManagedObject]:
-        return list(self._by_dns_name(datacenter, dnsName, vmSearch))
-
-    @method
-    def FindByIp(self, call: Call, datacenter: Any, ip: str, vmSearch: bool) -> ManagedObject | None:
-        return next(self._by_ip(datacenter, ip, vmSearch), None)
-
-    @method
-    def FindAllByIp(self, call: Call, datacenter: Any, ip: str, vmSearch: bool) -> list[ManagedObject]:
-        return list(self._by_ip(datacenter, ip, vmSearch))
-
-    @method
-    def FindByDatastorePath(self, call: Call, datacenter: Any, path: str) -> ManagedObject | None:
-        return next(self._find(datacenter, True, lambda vm: _text(vm, "config.files.vmPathName") == path), None)
+    method_table: ClassVar[Methods] = {
+        "FindByInventoryPath": lambda self, call, inventoryPath: at_path(self.world.get("group-d1"), inventoryPath),
+        "FindChild": lambda self, call, entity, name: child_named(self.world.get(entity), name),
+        "FindByUuid": lambda self, call, datacenter, uuid, vmSearch, instanceUuid=None: next(
+            self._by_uuid(datacenter, uuid, vmSearch, instanceUuid), None
+        ),
+        "FindAllByUuid": lambda self, call, datacenter, uuid, vmSearch, instanceUuid=None: list(
+            self._by_uuid(datacenter, uuid, vmSearch, instanceUuid)
+        ),
+        "FindByDnsName": lambda self, call, datacenter, dnsName, vmSearch: next(
+            self._by_dns_name(datacenter, dnsName, vmSearch), None
+        ),
+        "FindAllByDnsName": lambda self, call, datacenter, dnsName, vmSearch: list(
+            self._by_dns_name(datacenter, dnsName, vmSearch)
+        ),
+        "FindByIp": lambda self, call, datacenter, ip, vmSearch: next(self._by_ip(datacenter, ip, vmSearch), None),
+        "FindAllByIp": lambda self, call, datacenter, ip, vmSearch: list(self._by_ip(datacenter, ip, vmSearch)),
+        "FindByDatastorePath": lambda self, call, datacenter, path: next(
+            self._find(datacenter, True, lambda vm: _text(vm, "config.files.vmPathName") == path), None
+        ),
+    }
 
     def _by_uuid(self, datacenter: Any, uuid: str, vms: bool, instance: bool | None) -> Iterator[ManagedObject]:
         path = "hardware.systemInfo.uuid" if not vms else "config.instanceUuid" if instance else "config.uuid"

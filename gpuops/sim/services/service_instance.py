@@ -3,83 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, prop
 from gpuops.sim.core.registry import vmomi_type
+from gpuops.sim.render.defaults import default
 
 if TYPE_CHECKING:
-    from gpuops.sim.core.call import Call
     from gpuops.sim.world import World
 
 MOID: Final = "ServiceInstance"
 ROOT_FOLDER_MOID: Final = "group-d1"
 """The moid of the root folder, as in every vCenter."""
 
-MANAGERS: Final[Mapping[str, tuple[str, str]]] = {
-    "viewManager": ("ViewManager", "ViewManager"),
-    "setting": ("OptionManager", "VpxSettings"),
-    "userDirectory": ("UserDirectory", "UserDirectory"),
-    "sessionManager": ("SessionManager", "SessionManager"),
-    "authorizationManager": ("AuthorizationManager", "AuthorizationManager"),
-    "serviceManager": ("ServiceManager", "ServiceMgr"),
-    "perfManager": ("PerformanceManager", "PerfMgr"),
-    "scheduledTaskManager": ("ScheduledTaskManager", "ScheduledTaskManager"),
-    "alarmManager": ("AlarmManager", "AlarmManager"),
-    "eventManager": ("EventManager", "EventManager"),
-    "taskManager": ("TaskManager", "TaskManager"),
-    "extensionManager": ("ExtensionManager", "ExtensionManager"),
-    "customizationSpecManager": ("CustomizationSpecManager", "CustomizationSpecManager"),
-    "guestCustomizationManager": ("VirtualMachineGuestCustomizationManager", "GuestCustomizationManager"),
-    "customFieldsManager": ("CustomFieldsManager", "CustomFieldsManager"),
-    "diagnosticManager": ("DiagnosticManager", "DiagMgr"),
-    "licenseManager": ("LicenseManager", "LicenseManager"),
-    "searchIndex": ("SearchIndex", "SearchIndex"),
-    "fileManager": ("FileManager", "FileManager"),
-    "datastoreNamespaceManager": ("DatastoreNamespaceManager", "DatastoreNamespaceManager"),
-    "virtualDiskManager": ("VirtualDiskManager", "virtualDiskManager"),
-    "snmpSystem": ("HostSnmpSystem", "SnmpSystem"),
-    "vmProvisioningChecker": ("VirtualMachineProvisioningChecker", "ProvChecker"),
-    "vmCompatibilityChecker": ("VirtualMachineCompatibilityChecker", "CompatChecker"),
-    "ovfManager": ("OvfManager", "OvfManager"),
-    "ipPoolManager": ("IpPoolManager", "IpPoolManager"),
-    "dvSwitchManager": ("DistributedVirtualSwitchManager", "DVSManager"),
-    "hostProfileManager": ("HostProfileManager", "HostProfileManager"),
-    "clusterProfileManager": ("ClusterProfileManager", "ClusterProfileManager"),
-    "complianceManager": ("ProfileComplianceManager", "MoComplianceManager"),
-    "localizationManager": ("LocalizationManager", "LocalizationManager"),
-    "storageResourceManager": ("StorageResourceManager", "StorageResourceManager"),
-    "guestOperationsManager": ("GuestOperationsManager", "guestOperationsManager"),
-    "overheadMemoryManager": ("OverheadMemoryManager", "OverheadMemoryManager"),
-    "certificateManager": ("CertificateManager", "certificateManager"),
-    "ioFilterManager": ("IoFilterManager", "IoFilterManager"),
-    "vStorageObjectManager": ("VcenterVStorageObjectManager", "VStorageObjectManager"),
-    "hostSpecManager": ("HostSpecificationManager", "HostSpecificationManager"),
-    "cryptoManager": ("CryptoManagerKmip", "CryptoManager"),
-    "healthUpdateManager": ("HealthUpdateManager", "HealthUpdateManager"),
-    "failoverClusterConfigurator": ("FailoverClusterConfigurator", "FailoverClusterConfigurator"),
-    "failoverClusterManager": ("FailoverClusterManager", "FailoverClusterManager"),
-    "tenantManager": ("TenantTenantManager", "TenantManager-0"),
-    "siteInfoManager": ("SiteInfoManager", "SiteInfoManager"),
-    "storageQueryManager": ("StorageQueryManager", "StorageQueryManager"),
-    "directPathProfileManager": ("DirectPathProfileManager", "DirectPathProfileMgr"),
+OTHER_MOIDS: Final[Mapping[str, str]] = {
+    "setting": "VpxSettings",
+    "serviceManager": "ServiceMgr",
+    "perfManager": "PerfMgr",
+    "guestCustomizationManager": "GuestCustomizationManager",
+    "diagnosticManager": "DiagMgr",
+    "virtualDiskManager": "virtualDiskManager",
+    "snmpSystem": "SnmpSystem",
+    "vmProvisioningChecker": "ProvChecker",
+    "vmCompatibilityChecker": "CompatChecker",
+    "dvSwitchManager": "DVSManager",
+    "complianceManager": "MoComplianceManager",
+    "guestOperationsManager": "guestOperationsManager",
+    "certificateManager": "certificateManager",
+    "vStorageObjectManager": "VStorageObjectManager",
+    "cryptoManager": "CryptoManager",
+    "tenantManager": "TenantManager-0",
+    "directPathProfileManager": "DirectPathProfileMgr",
 }
-"""ServiceContent field -> type and moid, as a vCenter 9.0.1 answered.
+"""ServiceContent field -> moid, where that is not the name of the type, as a vCenter 9.0.1 answered.
 
 The number in the tenant manager's moid is that of the vCenter's build.
 """
+OWN_TYPES: Final = {"vStorageObjectManager": "VcenterVStorageObjectManager", "cryptoManager": "CryptoManagerKmip"}
+"""The types of those whose field has a more general one."""
+ABSENT: Final = ("rootFolder", "propertyCollector", "accountManager", "virtualizationManager")
+"""No managers, or none of a vCenter."""
 
 
+@cache
 def managers_of(api_version: str) -> Mapping[str, tuple[str, str]]:
-    """Those that a vCenter of this API version has, by the "since" of their types."""
+    """ServiceContent field -> type and moid of the managers of this API version, by the "since" of their types."""
     own = VmomiSupport.versionMap[f"vim25/{api_version}"]
+    types = {
+        field.name: OWN_TYPES.get(field.name, field.type._wsdlName)
+        for field in vim.ServiceInstanceContent._GetPropertyList()
+        if issubclass(field.type, VmomiSupport.ManagedObject) and field.name not in ABSENT
+    }
     return {
-        name: manager
-        for name, manager in MANAGERS.items()
-        if VmomiSupport.IsChildVersion(own, vmomi_type(manager[0])._version)
+        name: (wsdl_name, OTHER_MOIDS.get(name, wsdl_name))
+        for name, wsdl_name in types.items()
+        if VmomiSupport.IsChildVersion(own, vmomi_type(wsdl_name)._version)
     }
 
 
@@ -107,12 +88,11 @@ class ServiceInstance(ManagedObject):
 
     def _about(self) -> Any:
         major = ".".join(self.world.api_version.split(".")[:3])
-        return vim.AboutInfo(
+        return default(
+            "AboutInfo",
             name="VMware vCenter Server",
             fullName=f"VMware vCenter Server {major} build-0 (simulated by gpuops)",
-            vendor="VMware, Inc.",
             version=major,
-            build="0",
             localeVersion="INTL",
             localeBuild="000",
             osType="linux-x64",
@@ -124,18 +104,14 @@ class ServiceInstance(ManagedObject):
             licenseProductVersion=f"{major.split('.')[0]}.0",
         )
 
-    @prop("capability")
-    def _capability(self) -> Any:
-        return vim.Capability(provisioningSupported=True, multiHostSupported=True, userShellAccessSupported=False)
+    property_table: ClassVar[Properties] = {
+        "capability": lambda self: vim.Capability(
+            provisioningSupported=True, multiHostSupported=True, userShellAccessSupported=False
+        ),
+        "serverClock": lambda self: self.world.clock.now() + self.world.skew,
+    }
 
-    @prop("serverClock")
-    def _server_clock(self) -> datetime:
-        return self.world.clock.now() + self.world.skew
-
-    @method
-    def RetrieveServiceContent(self, call: Call) -> Any:
-        return self._content()
-
-    @method
-    def CurrentTime(self, call: Call) -> datetime:
-        return self.world.clock.now() + self.world.skew
+    method_table: ClassVar[Methods] = {
+        "RetrieveServiceContent": lambda self, call: self._content(),
+        "CurrentTime": lambda self, call: self.world.clock.now() + self.world.skew,
+    }

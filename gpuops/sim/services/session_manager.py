@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, Properties, method, prop
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -21,23 +21,18 @@ class SessionManager(ManagedObject):
     volatile = True
     world: World
 
-    @prop("sessionList")
-    def _session_list(self) -> Any:
-        return [user_session(session) for session in self.world.sessions] if self._caller() else UNSET
+    property_table: ClassVar[Properties] = {
+        "sessionList": lambda self: (
+            [user_session(session) for session in self.world.sessions] if self._caller() else UNSET
+        ),
+        "defaultLocale": lambda self: "en",
+        "messageLocaleList supportedLocaleList": lambda self: ["en"],
+    }
 
     @prop("currentSession")
     def _current_session(self) -> Any:
         session = self._caller()
         return UNSET if session is None else user_session(session)
-
-    @prop("defaultLocale")
-    def _default_locale(self) -> str:
-        return "en"
-
-    @prop("messageLocaleList")
-    @prop("supportedLocaleList")
-    def _locales(self) -> list[str]:
-        return ["en"]
 
     def _caller(self) -> ClientSession | None:
         return self.world.current_call.session if self.world.current_call else None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.inventory_tree import ancestors
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method, prop
 from gpuops.sim.core.task import Task, TaskState
-from gpuops.sim.services.history_collector import HistoryCollector
+from gpuops.sim.services.history_collector import HistoryCollector, is_within
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -25,17 +25,12 @@ class TaskHistoryCollector(HistoryCollector):
     def matching(self) -> list[Any]:
         return [task.read("info") for task in self.world.tasks.history() if _matches(task, self.spec)]
 
-    @prop("latestPage")
-    def _latest_page(self) -> list[Any]:
-        return self.latest_page()
+    property_table: ClassVar[Properties] = {"latestPage": lambda self: self.latest_page()}
 
-    @method
-    def ReadNextTasks(self, call: Call, maxCount: int) -> list[Any]:
-        return self.read_next(maxCount)
-
-    @method
-    def ReadPreviousTasks(self, call: Call, maxCount: int) -> list[Any]:
-        return self.read_previous(maxCount)
+    method_table: ClassVar[Methods] = {
+        "ReadNextTasks": lambda self, call, maxCount: self.read_next(maxCount),
+        "ReadPreviousTasks": lambda self, call, maxCount: self.read_previous(maxCount),
+    }
 
 
 def _matches(task: Task, spec: Any) -> bool:
@@ -64,11 +59,7 @@ def _matches_time(task: Task, by_time: Any) -> bool:
         return True
     moments = {"queuedTime": task.queued_at, "startedTime": task.started_at, "completedTime": task.ended_at}
     moment = moments[by_time.timeType]
-    if moment is None:
-        return False
-    moment += task.skew
-    begins = by_time.beginTime is None or moment >= by_time.beginTime
-    return begins and (by_time.endTime is None or moment <= by_time.endTime)
+    return moment is not None and is_within(moment + task.skew, by_time)
 
 
 class TaskManager(ManagedObject):
@@ -77,13 +68,10 @@ class TaskManager(ManagedObject):
     wsdl_name = "TaskManager"
     world: World
 
-    @prop("recentTask")
-    def _recent_task(self) -> list[Task]:
-        return self.world.tasks.readable()
-
-    @prop("maxCollector")
-    def _max_collector(self) -> int:
-        return 1000
+    property_table: ClassVar[Properties] = {
+        "recentTask": lambda self: self.world.tasks.readable(),
+        "maxCollector": lambda self: 1000,
+    }
 
     @prop("description")
     def _description(self) -> Any:
@@ -103,11 +91,11 @@ class TaskManager(ManagedObject):
             raise vmodl.fault.InvalidRequest(msg="A collector belongs to a session.")
         return TaskHistoryCollector(self.world, call.session, filter)
 
-    @method
-    def CreateCollectorWithInfoFilterForTasks(
-        self, call: Call, filter: Any, infoFilter: Any = None
-    ) -> TaskHistoryCollector:
-        return self.CreateCollectorForTasks(call, filter)
+    method_table: ClassVar[Methods] = {
+        "CreateCollectorWithInfoFilterForTasks": lambda self, call, filter, **_: self.CreateCollectorForTasks(
+            call, filter
+        )
+    }
 
 
 # Labels of TaskInfo.descriptionId, as the vSphere Client shows them.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.sim.core.inventory_tree import members
-from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.managed_object import ManagedObject, Properties, method, prop
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.inventory import faults
 
@@ -78,17 +78,11 @@ class ContainerView(ManagedObjectView):
         self.refresh()
         return list(self._members.values())
 
-    @prop("container")
-    def _container(self) -> ManagedObject:
-        return self.container
-
-    @prop("type")
-    def _type(self) -> Any:
-        return VmomiSupport.GetVmodlType("string[]")(self.types)
-
-    @prop("recursive")
-    def _recursive(self) -> bool:
-        return self.recursive
+    property_table: ClassVar[Properties] = {
+        "container": lambda self: self.container,
+        "type": lambda self: VmomiSupport.GetVmodlType("string[]")(self.types),
+        "recursive": lambda self: self.recursive,
+    }
 
 
 class ListView(ManagedObjectView):

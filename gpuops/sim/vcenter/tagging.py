@@ -31,31 +31,30 @@ _OBJECT: Final = StructureType("com.vmware.vapi.std.dynamic_ID", {"type": TEXT, 
 _TAG_FIELDS: Final[Fields] = {"name": TEXT, "description": TEXT}
 _CARDINALITY: Final = Enumeration(f"{TAGGING}.category_model.cardinality", ("SINGLE", "MULTIPLE"))
 _CATEGORY_FIELDS: Final[Fields] = {**_TAG_FIELDS, "cardinality": _CARDINALITY, "associable_types": ListOf(TEXT)}
+
+
+def _spec(name: str, fields: Fields, *optional: str) -> StructureType:
+    return StructureType(f"{TAGGING}.{name}", fields, frozenset(optional))
+
+
 _TAG: Final = operation_input(tag_id=TEXT)
 _CATEGORY: Final = operation_input(category_id=TEXT)
 INPUTS: Final = {
     "category_list": operation_input(),
     "category_get": _CATEGORY,
     "category_create": operation_input(
-        create_spec=StructureType(
-            f"{TAGGING}.category.create_spec", {**_CATEGORY_FIELDS, "category_id": TEXT}, frozenset({"category_id"})
-        )
+        create_spec=_spec("category.create_spec", {**_CATEGORY_FIELDS, "category_id": TEXT}, "category_id")
     ),
     "category_update": operation_input(
-        category_id=TEXT,
-        update_spec=StructureType(f"{TAGGING}.category.update_spec", _CATEGORY_FIELDS, frozenset(_CATEGORY_FIELDS)),
+        category_id=TEXT, update_spec=_spec("category.update_spec", _CATEGORY_FIELDS, *_CATEGORY_FIELDS)
     ),
     "category_delete": _CATEGORY,
     "tag_list": operation_input(),
     "tag_get": _TAG,
     "tag_create": operation_input(
-        create_spec=StructureType(
-            f"{TAGGING}.tag.create_spec", {**_TAG_FIELDS, "category_id": TEXT, "tag_id": TEXT}, frozenset({"tag_id"})
-        )
+        create_spec=_spec("tag.create_spec", {**_TAG_FIELDS, "category_id": TEXT, "tag_id": TEXT}, "tag_id")
     ),
-    "tag_update": operation_input(
-        tag_id=TEXT, update_spec=StructureType(f"{TAGGING}.tag.update_spec", _TAG_FIELDS, frozenset(_TAG_FIELDS))
-    ),
+    "tag_update": operation_input(tag_id=TEXT, update_spec=_spec("tag.update_spec", _TAG_FIELDS, *_TAG_FIELDS)),
     "tag_delete": _TAG,
     "tag_list_tags_for_category": _CATEGORY,
     "tag_association_attach": operation_input(tag_id=TEXT, object_id=_OBJECT),
@@ -149,43 +148,25 @@ class TagStore:
 
     def _category_get(self, parameters: Parameters) -> Struct:
         category = self._category(parameters["category_id"])
-        return Struct(
-            f"{TAGGING}.category_model",
-            {
-                "id": category.id,
-                "name": category.name,
-                "description": category.description,
-                "cardinality": category.cardinality,
-                "associable_types": category.types,
-                "used_by": category.used_by,
-            },
-        )
+        return Struct(f"{TAGGING}.category_model", {**asdict(category), "associable_types": category.types})
 
     def _category_create(self, parameters: Parameters) -> str:
         spec = parameters["create_spec"]
         self._refuse_category_name(spec["name"])
         identity = spec.get("category_id") or f"urn:vmomi:InventoryServiceCategory:{self._new_uuid()}:GLOBAL"
-        self._categories[identity] = _Category(
-            identity,
-            spec["name"],
-            spec["description"],
-            spec["cardinality"],
-            list(spec["associable_types"]),
-        )
+        self._categories[identity] = _Category(identity, **{name: spec[name] for name in _CATEGORY_FIELDS})
         return identity
 
     def _category_update(self, parameters: Parameters) -> None:
         category, spec = self._category(parameters["category_id"]), parameters["update_spec"]
         if spec.get("name") not in (None, category.name):
             self._refuse_category_name(spec["name"])
-        for name in ("name", "description", "cardinality", "associable_types"):
-            if spec.get(name) is not None:
-                setattr(category, name, spec[name])
+        _update(category, spec)
 
     def _category_delete(self, parameters: Parameters) -> None:
         category = self._category(parameters["category_id"])
-        for tag in [tag for tag in self._tags.values() if tag.category_id == category.id]:
-            self._tag_delete({"tag_id": tag.id})
+        for tag_id in self._tag_list_tags_for_category(parameters):
+            self._tag_delete({"tag_id": tag_id})
         del self._categories[category.id]
 
     # -- tags
@@ -194,17 +175,7 @@ class TagStore:
         return list(self._tags)
 
     def _tag_get(self, parameters: Parameters) -> Struct:
-        tag = self._tag(parameters["tag_id"])
-        return Struct(
-            f"{TAGGING}.tag_model",
-            {
-                "id": tag.id,
-                "category_id": tag.category_id,
-                "name": tag.name,
-                "description": tag.description,
-                "used_by": tag.used_by,
-            },
-        )
+        return Struct(f"{TAGGING}.tag_model", asdict(self._tag(parameters["tag_id"])))
 
     def _tag_create(self, parameters: Parameters) -> str:
         spec = parameters["create_spec"]
@@ -219,9 +190,7 @@ class TagStore:
         tag, spec = self._tag(parameters["tag_id"]), parameters["update_spec"]
         if spec.get("name") not in (None, tag.name):
             self._refuse_tag_name(self._category(tag.category_id), spec["name"])
-        for name in ("name", "description"):
-            if spec.get(name) is not None:
-                setattr(tag, name, spec[name])
+        _update(tag, spec)
 
     def _tag_delete(self, parameters: Parameters) -> None:
         tag = self._tag(parameters["tag_id"])
@@ -341,6 +310,13 @@ class TagStore:
         if identity not in self._tags:
             raise VapiFault("not_found", f"tag {identity} not found")
         return self._tags[identity]
+
+
+def _update(model: _Category | _Tag, spec: Mapping[str, Any]) -> None:
+    """Set the fields that the specification has."""
+    for name, value in spec.items():
+        if value is not None:
+            setattr(model, name, value)
 
 
 def _batch(act: Callable[[Any], None], items: list[Any]) -> Struct:

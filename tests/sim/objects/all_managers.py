@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuops.sim.managers.alarms import ALARMS
+from gpuops.sim.managers.of_vcenter import ALARM
 from gpuops.sim.render.host_config import managers
 from gpuops.sim.services.service_instance import managers_of
 from gpuops.sim.world import World
@@ -22,8 +22,7 @@ def ask_for_all(world: World) -> World:
         manager = world.get(moid)
         for path in BELOW:
             manager.linked(path)
-    for moid in ALARMS:
-        world.get(moid)
+    world.get(ALARM)
     for host in world.by_type("HostSystem"):
         for _, prefix in managers().values():
             host.manager(prefix)

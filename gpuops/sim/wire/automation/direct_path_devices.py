@@ -83,9 +83,7 @@ _GET_TASK: Final = operation_input(
     "spec",
     task=TEXT,
     spec=StructureType(
-        f"{TASKS}.get_spec",
-        {"return_all": TRUTH, "exclude_result": TRUTH},
-        frozenset({"return_all", "exclude_result"}),
+        f"{TASKS}.get_spec", {"return_all": TRUTH, "exclude_result": TRUTH}, frozenset({"return_all", "exclude_result"})
     ),
 )
 _ERRORS: Final = (

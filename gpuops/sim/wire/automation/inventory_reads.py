@@ -6,7 +6,7 @@ reference (the bindings of vmware-vcenter carry them); values are read from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,23 +67,30 @@ class _Filter:
 class InventoryService:
     """One service: what it lists, by which filters, how many at most, and what `list` and `get` show of an object."""
 
-    name: str
-    path: str
-    """Of its URL, below `vcenter`."""
+    key: str
+    """The name of the parameter, and of the field, with an object's identifier."""
     type: str
     noun: str
-    nouns: str
-    limit: int
-    filters: Mapping[str, _Filter]
+    own_filters: Mapping[str, _Filter]
+    """Those besides the filters by identifier, name and datacenter."""
     summary: Callable[[ManagedObject], Mapping[str, Any]]
     details: Callable[[ManagedObject], Struct] | None = None
     other_operations: tuple[str, ...] = ()
     """Those of the API that are not simulated."""
+    limit: int = 1000
 
     @property
-    def key(self) -> str:
-        """The name of the parameter, and of the field, with an object's identifier."""
-        return self.path.replace("-", "_")
+    def name(self) -> str:
+        return f"{VCENTER}.{'VM' if self.key == 'vm' else self.key}"
+
+    @property
+    def path(self) -> str:
+        """Of its URL, below `vcenter`."""
+        return self.key.replace("_", "-")
+
+    @property
+    def filters(self) -> Mapping[str, _Filter]:
+        return {"datacenters": _IN_DATACENTERS, "names": _BY_NAME, f"{self.key}s": _BY_ID, **self.own_filters}
 
     @property
     def filter_type(self) -> StructureType:
@@ -112,7 +119,8 @@ class InventoryReads:
     def _list(self, service: InventoryService, wanted: Mapping[str, Any], user: str) -> list[Struct]:
         """The objects that match and that the user may see; more than the limit are none (vSphere Automation API
         reference; the message is vCenter's, vsphere-automation-sdk-python issue 142)."""
-        asked = [(service.filters[name].value, value) for name, value in wanted.items() if value not in (None, [])]
+        filters = service.filters
+        asked = [(filters[name].value, value) for name, value in wanted.items() if value not in (None, [])]
         found = [
             obj
             for obj in self._listed(service)
@@ -122,7 +130,7 @@ class InventoryReads:
         if len(found) > service.limit:
             raise VapiFault(
                 "unable_to_allocate_resource",
-                f"Too many {service.nouns}. Add more filter criteria to reduce the number.",
+                f"Too many {service.noun.lower()}s. Add more filter criteria to reduce the number.",
                 message_id=f"com.vmware.api.vcenter.{service.path}.too_many_matches",
             )
         return [Struct(f"{service.name}.summary", {service.key: obj.moid, **service.summary(obj)}) for obj in found]
@@ -310,89 +318,58 @@ def _allocation(given: Any) -> Struct:
 
 # --- the services ---------------------------------------------------------------------------------------------------
 
+
+def _of(name: str, values: Iterable[str]) -> Enumeration:
+    return Enumeration(f"{VCENTER}.{name}", tuple(values))
+
+
+_FOLDERS: Final = {"folders": _DIRECTLY_IN}
 _SERVICES: Final = (
     InventoryService(
-        f"{VCENTER}.VM", "vm", "VirtualMachine", "Virtual machine", "virtual machines", 4000,
+        "vm", "VirtualMachine", "Virtual machine",
         {
-            "vms": _BY_ID,
-            "names": _BY_NAME,
-            "folders": _DIRECTLY_IN,
-            "datacenters": _IN_DATACENTERS,
+            **_FOLDERS,
             "hosts": _Filter(_TEXTS, _vm_host),
             "clusters": _Filter(_TEXTS, _vm_cluster),
             "resource_pools": _Filter(_TEXTS, _vm_pool),
             "power_states": _Filter(ListOf(vm_values.POWER_STATE), vm_values.power_state),
         },
         vm_values.summary, vm_values.info,
-        ("create", "clone", "relocate", "instant_clone", "delete", "register", "unregister"),
+        ("create", "clone", "relocate", "instant_clone", "delete", "register", "unregister"), 4000,
     ),
     InventoryService(
-        f"{VCENTER}.host", "host", "HostSystem", "Host", "hosts", 2500,
+        "host", "HostSystem", "Host",
         {
-            "hosts": _BY_ID,
-            "names": _BY_NAME,
             "folders": _Filter(_TEXTS, _nearest("Folder")),
-            "datacenters": _IN_DATACENTERS,
             "standalone": _Filter(TRUTH, lambda host: _cluster(host) is None),
             "clusters": _Filter(_TEXTS, _cluster),
-            "connection_states": _Filter(
-                ListOf(Enumeration(f"{VCENTER}.host.connection_state", tuple(_CONNECTIONS.values()))), _connection
-            ),
+            "connection_states": _Filter(ListOf(_of("host.connection_state", _CONNECTIONS.values())), _connection),
         },
-        _host_summary, None, ("create", "delete", "connect", "disconnect"),
+        _host_summary, None, ("create", "delete", "connect", "disconnect"), 2500,
+    ),
+    InventoryService("cluster", "ClusterComputeResource", "Cluster", _FOLDERS, _cluster_summary, _cluster_details),
+    InventoryService(
+        "datastore", "Datastore", "Datastore",
+        {**_FOLDERS, "types": _Filter(ListOf(_of("datastore.type", _DATASTORE_TYPES)), _datastore_type)},
+        _datastore_summary, _datastore_details, (), 2500,
     ),
     InventoryService(
-        f"{VCENTER}.cluster", "cluster", "ClusterComputeResource", "Cluster", "clusters", 1000,
-        {"clusters": _BY_ID, "names": _BY_NAME, "folders": _DIRECTLY_IN, "datacenters": _IN_DATACENTERS},
-        _cluster_summary, _cluster_details,
+        "datacenter", "Datacenter", "Datacenter", _FOLDERS, _named, _datacenter_details, ("create", "delete")
     ),
     InventoryService(
-        f"{VCENTER}.datastore", "datastore", "Datastore", "Datastore", "datastores", 2500,
-        {
-            "datastores": _BY_ID,
-            "names": _BY_NAME,
-            "types": _Filter(ListOf(Enumeration(f"{VCENTER}.datastore.type", _DATASTORE_TYPES)), _datastore_type),
-            "folders": _DIRECTLY_IN,
-            "datacenters": _IN_DATACENTERS,
-        },
-        _datastore_summary, _datastore_details,
-    ),
-    InventoryService(
-        f"{VCENTER}.datacenter", "datacenter", "Datacenter", "Datacenter", "datacenters", 1000,
-        {"datacenters": _BY_ID, "names": _BY_NAME, "folders": _DIRECTLY_IN},
-        _named, _datacenter_details, ("create", "delete"),
-    ),
-    InventoryService(
-        f"{VCENTER}.folder", "folder", "Folder", "Folder", "folders", 1000,
-        {
-            "folders": _BY_ID,
-            "names": _BY_NAME,
-            "type": _Filter(Enumeration(f"{VCENTER}.folder.type", tuple(_FOLDER_TYPES.values())), _folder_type),
-            "parent_folders": _DIRECTLY_IN,
-            "datacenters": _IN_DATACENTERS,
-        },
+        "folder", "Folder", "Folder",
+        {"parent_folders": _DIRECTLY_IN, "type": _Filter(_of("folder.type", _FOLDER_TYPES.values()), _folder_type)},
         _folder_summary,
     ),
     InventoryService(
-        f"{VCENTER}.network", "network", "Network", "Network", "networks", 1000,
-        {
-            "networks": _BY_ID,
-            "names": _BY_NAME,
-            "types": _Filter(
-                ListOf(Enumeration(f"{VCENTER}.network.type", tuple(_NETWORK_TYPES.values()))), _network_type
-            ),
-            "folders": _DIRECTLY_IN,
-            "datacenters": _IN_DATACENTERS,
-        },
+        "network", "Network", "Network",
+        {**_FOLDERS, "types": _Filter(ListOf(_of("network.type", _NETWORK_TYPES.values())), _network_type)},
         _network_summary,
     ),
     InventoryService(
-        f"{VCENTER}.resource_pool", "resource-pool", "ResourcePool", "Resource pool", "resource pools", 1000,
+        "resource_pool", "ResourcePool", "Resource pool",
         {
-            "resource_pools": _BY_ID,
-            "names": _BY_NAME,
             "parent_resource_pools": _DIRECTLY_IN,
-            "datacenters": _IN_DATACENTERS,
             "hosts": _Filter(_TEXTS, _pool_host),
             "clusters": _Filter(_TEXTS, _cluster),
         },

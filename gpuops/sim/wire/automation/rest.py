@@ -17,16 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpuops.files.file import parse_json
 from gpuops.sim.vcenter.tagging import TAGGING
-from gpuops.sim.vcenter.vapi_values import (
-    TRUTH,
-    ListOf,
-    MapValue,
-    OptionalValue,
-    Shape,
-    Struct,
-    VapiFault,
-    structure,
-)
+from gpuops.sim.vcenter.vapi_values import TRUTH, ListOf, MapValue, OptionalValue, Shape, Struct, VapiFault, structure
 from gpuops.sim.wire.automation import inventory_reads
 from gpuops.sim.wire.automation.direct_path_devices import CONFIGURE, DEVICES, TASKS
 from gpuops.sim.wire.automation.power import POWER
