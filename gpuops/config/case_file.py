@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from msgspec import Meta
 
+from gpuops.config.decoding import Reads, Section, Text, WrongContent, decode
 from gpuops.errors import UsageError
-from gpuops.files.wrong_value import reason
+from gpuops.files.file import NOT_PARSED, parse_json
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
 from gpuops.model.measurements.component import Component
@@ -18,16 +20,14 @@ from gpuops.model.stored import from_stored
 MOST_STEPS: Final = 5000
 MOST_CASES: Final = 100_000
 _HINT: Final = "gpuops help diagnose has an example of a case"
-Count = Annotated[int, Field(ge=1, le=10**9)]
-Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Number = Annotated[float, Meta(ge=0, le=1e15)]
 
 
-class FactsSection(BaseModel):
+class FactsSection(Section):
     """What is known of the VM, its host and its GPU beside counters; each may be left out."""
 
     # the fields are the stored names of `CaseFacts`
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     vcpus: Count | None = None
     memory_mib: Count | None = None
@@ -42,44 +42,42 @@ class FactsSection(BaseModel):
     pcie_width: Count | None = None
     clock_mhz: Count | None = None
     power_limit_w: Count | None = None
-    remote_memory: Annotated[float, Field(ge=0, le=1)] | None = None
+    remote_memory: Annotated[float, Meta(ge=0, le=1)] | None = None
     host_driver: Count | None = None
     guest_driver: Count | None = None
 
 
-class CaseLine(BaseModel):
+Series = dict[str, list[Number | None]]
+
+
+def _of_counters(series: Series) -> Series:
+    unknown = sorted(series.keys() - set(SERIES))
+    if unknown:
+        raise ValueError(f"{unknown[0][:80]!r} is no series: vm:, host:, gpu: or neighbours: and a counter")
+    if not series or len({len(values) for values in series.values()}) != 1:
+        raise ValueError("should have series, all equally long")
+    if not 1 <= len(next(iter(series.values()))) <= MOST_STEPS:
+        raise ValueError(f"should have 1 to {MOST_STEPS} steps")
+    return series
+
+
+class CaseLine(Section, kw_only=True):
     """One case. Of what each series is, and its unit, `gpuops help diagnose` says; null = missing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    at_fault: Annotated[list[Component], Field(max_length=3)] = []
+    name: Text
+    at_fault: Annotated[tuple[Component, ...], Meta(max_length=3)] = ()
     """Empty = nothing."""
-    step_s: Annotated[int, Field(ge=1, le=86_400)] = 300
+    step_s: Annotated[int, Meta(ge=1, le=86_400)] = 300
     facts: FactsSection = FactsSection()
-    series: dict[str, list[Number | None]]
+    series: Annotated[Series, Reads(_of_counters, Series)]
 
-    @field_validator("series")
-    @classmethod
-    def _of_counters(cls, found: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
-        unknown = sorted(found.keys() - set(SERIES))
-        if unknown:
-            raise ValueError(f"{unknown[0][:80]!r} is no series: vm:, host:, gpu: or neighbours: and a counter")
-        if not found or len({len(values) for values in found.values()}) != 1:
-            raise ValueError("should have series, all equally long")
-        if not 1 <= len(next(iter(found.values()))) <= MOST_STEPS:
-            raise ValueError(f"should have 1 to {MOST_STEPS} steps")
-        return found
-
-    @model_validator(mode="after")
-    def _none_is_alone(self) -> CaseLine:
+    def __post_init__(self) -> None:
         if Component.NONE in self.at_fault and len(self.at_fault) > 1:
             raise ValueError("at_fault: none is alone")
-        return self
 
     def labelled(self) -> LabelledCase:
         series = {name: np.array(values, dtype=float) for name, values in self.series.items()}
-        facts = from_stored(CaseFacts, self.facts.model_dump())
+        facts = from_stored(CaseFacts, msgspec.structs.asdict(self.facts))
         return LabelledCase(
             self.name,
             DiagnosisCase(self.step_s, series, facts),
@@ -109,10 +107,8 @@ def load_cases(folder: Path) -> tuple[LabelledCase, ...]:
 def parse_case(text: str, where: str) -> LabelledCase:
     """The case of one line. Raises UsageError with `where` it stands."""
     try:
-        return CaseLine.model_validate_json(text).labelled()
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        why = reason(first).removeprefix("Value error, ")
-        said = f"{key}: {why}" if key else why
-        raise UsageError(f"{where}: {said}", hint=_HINT) from None
+        return decode(CaseLine, parse_json(text), strict=False).labelled()
+    except WrongContent as error:
+        raise UsageError(f"{where}: {error}", hint=_HINT) from None
+    except NOT_PARSED as error:
+        raise UsageError(f"{where}: Invalid JSON: {error}", hint=_HINT) from None

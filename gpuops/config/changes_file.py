@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from msgspec import Meta
 
+from gpuops.config.decoding import Reads, Section, Text, WrongContent, decode, keys_of, read_as, reads_by
 from gpuops.config.layout_file import parse_layout_option
-from gpuops.errors import PolicyError, UsageError
-from gpuops.files.wrong_value import first_wrong, reason
+from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.fleet_change import (
@@ -40,15 +40,7 @@ _HOSTS: Final = re.compile(
 _COPIES: Final = re.compile(r"(?P<count>\d{1,6})")
 _VMS: Final = re.compile(r"(?P<count>\d{1,6})x(?P<of>.+)", re.IGNORECASE)
 
-Made = TypeVar("Made", bound="_Section")
-
-
-def _address(text: str) -> str:
-    try:
-        PciAddress.parse(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
+Made = TypeVar("Made", bound=Section)
 
 
 def _file_and_name(text: str) -> str:
@@ -58,73 +50,64 @@ def _file_and_name(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(min_length=1, max_length=200)]
-Address = Annotated[Text, AfterValidator(_address)]
-Mode = Literal["same-size", "mixed-size", "mig"]
+Address = Annotated[PciAddress, reads_by(PciAddress.parse)]
 FileAndName = Annotated[
-    str, AfterValidator(_file_and_name), WithJsonSchema({"type": "string", "pattern": "^[^:]+:[\\s\\S]+$"})
+    str, Reads(_file_and_name, Annotated[str, Meta(extra_json_schema={"pattern": "^[^:]+:[\\s\\S]+$"})])
 ]
 """FILE:NAME, as of `--mig-layout`."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-
-class AddHostsSection(_Section):
+class AddHostsSection(Section):
     """More hosts."""
 
-    count: int = Field(default=1, ge=1, le=MOST_HOSTS)
+    count: Annotated[int, Meta(ge=1, le=MOST_HOSTS)] = 1
     model: Text | None = None
-    gpus: int | None = Field(default=None, ge=1, le=MOST_GPUS)
+    gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)] | None = None
     like: Text | None = None
-    mode: Mode | None = None
+    mode: GpuServing | None = None
 
-    @model_validator(mode="after")
-    def _which_gpus(self) -> AddHostsSection:
+    def __post_init__(self) -> None:
         if (self.model is None) is not (self.gpus is None):
             raise ValueError("`model` and `gpus` belong together: which GPUs, and how many in each host")
         if self.model is None and self.like is None:
             raise ValueError("say `model` and `gpus`, or `like`: a host whose GPUs they have")
-        return self
 
     def change(self) -> AddHosts:
-        mode = GpuServing(self.mode) if self.mode is not None else None
-        return AddHosts(self.count, self.model, self.gpus, self.like, mode)
+        return AddHosts(self.count, self.model, self.gpus, self.like, self.mode)
 
 
-class LoseGpuSection(_Section):
+class LoseGpuSection(Section):
     """A GPU that is gone."""
 
     host: Text
     gpu: Address
 
     def change(self) -> LoseGpu:
-        return LoseGpu(self.host, PciAddress.parse(self.gpu))
+        return LoseGpu(self.host, self.gpu)
 
 
-class _GpusSection(_Section):
+class _GpusSection(Section):
     """The GPUs that a change applies to: those that match each key that is given."""
 
     host: Text | None = None
     model: Text | None = None
-    gpu: list[Address] = Field(default_factory=list, max_length=1000)
+    gpu: Annotated[tuple[Address, ...], Meta(max_length=1000)] = ()
 
     @property
     def addresses(self) -> tuple[PciAddress, ...]:
-        return tuple(dict.fromkeys(map(PciAddress.parse, self.gpu)))
+        return tuple(dict.fromkeys(self.gpu))
 
 
-class ModeSection(_GpusSection):
+class ModeSection(_GpusSection, kw_only=True):
     """GPUs that change their vGPU mode: same-size, mixed-size or MIG."""
 
-    mode: Mode
+    mode: GpuServing
 
     def change(self) -> ChangeGpuMode:
-        return ChangeGpuMode(GpuServing(self.mode), self.host, self.model, self.addresses)
+        return ChangeGpuMode(self.mode, self.host, self.model, self.addresses)
 
 
-class LayoutSection(_GpusSection):
+class LayoutSection(_GpusSection, kw_only=True):
     """GPUs that have the GPU instances of a named layout."""
 
     layout: FileAndName
@@ -134,7 +117,7 @@ class LayoutSection(_GpusSection):
         return ApplyLayout(layout, self.host, self.model, self.addresses)
 
 
-class ProfileSection(_Section):
+class ProfileSection(Section):
     """VMs whose vGPUs are of another profile."""
 
     of: Text
@@ -144,17 +127,17 @@ class ProfileSection(_Section):
         return ChangeProfile(self.of, self.profile)
 
 
-class AddVmsSection(_Section):
+class AddVmsSection(Section):
     """More VMs that run."""
 
-    count: int = Field(ge=1, le=MOST_VMS)
+    count: Annotated[int, Meta(ge=1, le=MOST_VMS)]
     of: Text
 
     def change(self) -> AddVms:
         return AddVms(self.count, self.of)
 
 
-class ChangeSection(_Section):
+class ChangeSection(Section):
     """One change."""
 
     add_hosts: AddHostsSection | None = None
@@ -165,11 +148,10 @@ class ChangeSection(_Section):
     change_profile: ProfileSection | None = None
     add_vms: AddVmsSection | None = None
 
-    @model_validator(mode="after")
-    def _one(self) -> ChangeSection:
-        if sum(getattr(self, key) is not None for key in type(self).model_fields) != 1:
-            raise ValueError(f"an entry says one of {', '.join(f'`{key}`' for key in type(self).model_fields)}")
-        return self
+    def __post_init__(self) -> None:
+        keys = keys_of(ChangeSection)
+        if sum(getattr(self, key) is not None for key in keys) != 1:
+            raise ValueError(f"an entry says one of {', '.join(f'`{key}`' for key in keys)}")
 
     def change(self, folder: Path) -> FleetChange:
         """The change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
@@ -181,11 +163,11 @@ class ChangeSection(_Section):
         return next(section.change() for section in sections if section is not None)
 
 
-class ChangesFile(_Section):
+class ChangesFile(Section):
     """The whole YAML file."""
 
     version: Literal[1]
-    changes: list[ChangeSection] = Field(min_length=1, max_length=1000)
+    changes: Annotated[tuple[ChangeSection, ...], Meta(min_length=1, max_length=1000)]
 
 
 def load_changes(path: Path) -> tuple[FleetChange, ...]:
@@ -201,10 +183,7 @@ def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[Fle
 
     Relative paths of layout files start at `folder`, or at the current directory.
     """
-    try:
-        found = ChangesFile.model_validate(parse_yaml(text, name))
-    except ValidationError as error:
-        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
+    found = read_as(ChangesFile, parse_yaml(text, name), name, _HINT)
     return tuple(section.change(folder or Path()) for section in found.changes)
 
 
@@ -258,9 +237,8 @@ def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
 
 def _made(section: type[Made], wanted: dict[str, object], option: str) -> Made:
     try:
-        return section.model_validate(wanted)
-    except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(str(part) for part in details["loc"])
-        told = f"{key}: {reason(details)}" if key else reason(details)
-        raise UsageError(f"{option}: {told.replace('`', '')}", hint="gpuops what-if --help") from error
+        return decode(section, wanted)
+    except WrongContent as error:
+        place, reason, _ = error.mistakes[0]
+        message = ": ".join(filter(None, (".".join(map(str, place)), reason.replace("`", ""))))
+        raise UsageError(f"{option}: {message}", hint="gpuops what-if --help") from error

@@ -9,11 +9,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from msgspec import Meta
 
-from gpuops.config.sections.section import Section, Text
-from gpuops.errors import PolicyError, UsageError
-from gpuops.files.wrong_value import first_wrong
+from gpuops.config.decoding import Reads, Section, Text, read_as, reads_by
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, LatencyLevel, RdmaKind
 from gpuops.model.workloads.workload import memory_mib
@@ -32,14 +30,11 @@ def _cluster_name(text: str) -> str:
     return text
 
 
-def _size(text: str) -> str:
-    try:
-        size_mib = memory_mib(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
+def _size_mib(text: str) -> int:
+    size_mib = memory_mib(text)
     if size_mib % MEMORY_STEP_MIB:
         raise ValueError(f"{text} is no multiple of {MEMORY_STEP_MIB} MiB, as the memory of each VM is")
-    return text
+    return size_mib
 
 
 def _pci_type(text: str) -> str:
@@ -53,47 +48,43 @@ class ClusterGpusSection(Section):
 
     profile: Text | None = None
     model: Text | None = None
-    count: int = Field(default=1, ge=1, le=16)
+    count: Annotated[int, Meta(ge=1, le=16)] = 1
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> ClusterGpusSection:
+    def __post_init__(self) -> None:
         if (self.profile is None) == (self.model is None):
             raise ValueError("say either `profile`, for vGPUs, or `model`, for whole GPUs")
-        return self
 
 
 class ClusterRdmaSection(Section):
     """The RDMA network card of each VM."""
 
-    kind: Literal["pvrdma", "sriov", "directpath", "none"]
+    kind: RdmaKind
     port_group: Text | None = None
-    device: Annotated[Text, AfterValidator(_pci_type)] | None = None
+    device: Annotated[str, Reads(_pci_type, Text)] | None = None
 
-    @model_validator(mode="after")
-    def _where(self) -> ClusterRdmaSection:
-        on_port_group, whole = self.kind in ("pvrdma", "sriov"), self.kind == "directpath"
+    def __post_init__(self) -> None:
+        on_port_group, whole = self.kind in (RdmaKind.PVRDMA, RdmaKind.SRIOV), self.kind is RdmaKind.DIRECTPATH
         if on_port_group is not (self.port_group is not None):
             verb = "needs" if on_port_group else "has no"
             raise ValueError(f"kind {self.kind} {verb} `port_group`, the name of a distributed port group")
         if whole is not (self.device is not None):
             raise ValueError(f"kind {self.kind} {'needs' if whole else 'has no'} `device`, a PCI type: '15b3:101d'")
-        return self
 
 
 class ClusterFile(Section):
     """The whole YAML file."""
 
     version: Literal[1]
-    name: Annotated[str, AfterValidator(_cluster_name)]
+    name: Annotated[str, Reads(_cluster_name)]
     template: Text
-    nodes: int = Field(ge=1, le=MOST_NODES)
+    nodes: Annotated[int, Meta(ge=1, le=MOST_NODES)]
     gpus: ClusterGpusSection
     rdma: ClusterRdmaSection
-    placement: Literal["packed", "spread"] = "packed"
-    cpus: int | None = Field(default=None, ge=1, le=768)
-    memory: Annotated[Text, AfterValidator(_size)] | None = None
+    placement: Arrangement = Arrangement.PACKED
+    cpus: Annotated[int, Meta(ge=1, le=768)] | None = None
+    memory: Annotated[int, reads_by(_size_mib)] | None = None
     huge_pages: bool = False
-    latency_sensitivity: Literal["normal", "high"] = "normal"
+    latency_sensitivity: LatencyLevel = LatencyLevel.NORMAL
     folder: Text | None = None
     datastore: Text | None = None
 
@@ -105,14 +96,14 @@ class ClusterFile(Section):
             gpus=self.gpus.count,
             profile=self.gpus.profile,
             model=self.gpus.model,
-            rdma=RdmaKind(self.rdma.kind),
+            rdma=self.rdma.kind,
             port_group=self.rdma.port_group,
             device=self.rdma.device,
-            placement=Arrangement(self.placement),
+            placement=self.placement,
             cpus=self.cpus,
-            memory_mib=memory_mib(self.memory) if self.memory is not None else None,
+            memory_mib=self.memory,
             huge_pages=self.huge_pages,
-            latency=LatencyLevel(self.latency_sensitivity),
+            latency=self.latency_sensitivity,
             folder=self.folder,
             datastore=self.datastore,
         )
@@ -125,7 +116,4 @@ def load_cluster(path: Path) -> ClusterWish:
 
 def parse_cluster(text: str, name: str) -> ClusterWish:
     """The cluster of a YAML text; `name` is what an error calls it. Raises PolicyError."""
-    try:
-        return ClusterFile.model_validate(parse_yaml(text, name)).wish()
-    except ValidationError as error:
-        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
+    return read_as(ClusterFile, parse_yaml(text, name), name, _HINT).wish()

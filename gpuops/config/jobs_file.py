@@ -15,12 +15,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from msgspec import Meta
 
-from gpuops.config.sections.section import Section, Text
+from gpuops.config.decoding import Reads, Section, Text, WrongContent, decode, read_as, reads_by
 from gpuops.config.workloads_file import Busy
 from gpuops.errors import PolicyError, UsageError
-from gpuops.files.wrong_value import first_wrong, reason
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.workloads.workload import memory_mib
@@ -64,7 +63,7 @@ def _word(text: str) -> str:
     return text
 
 
-def _path(text: str) -> str:
+def read_guest_path(text: str) -> str:
     if not _PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
         raise ValueError("is no path for a mount: absolute, without . and .., of letters, digits and _ . @ + -")
     if text.split("/")[1] in _SYSTEM:
@@ -72,37 +71,25 @@ def _path(text: str) -> str:
     return text
 
 
-def _memory(text: str) -> str:
-    try:
-        memory_mib(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
-
-
-def _run_time(text: str) -> str:
-    if not _time_of(text):
+def _run_time(text: str) -> timedelta:
+    match = _RUN_TIME.fullmatch(text)
+    parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
+    if not (run_time := timedelta(**parts)):
         raise ValueError("is no time to run; write 3h, 90m or 1h30m")
-    return text
-
-
-def _time_of(text: str) -> timedelta:
-    """Zero for a text that says no time."""
-    found = _RUN_TIME.fullmatch(text)
-    parts = {unit: int(number) for unit, number in found.groupdict().items() if number} if found else {}
-    return timedelta(**parts)
+    return run_time
 
 
 def mount_path(text: str, option: str) -> str:
     """A directory below which mounts may lie. Raises UsageError that names the option."""
     try:
-        return _path(text)
+        return read_guest_path(text)
     except ValueError as error:
         raise UsageError(f"{option} {text!r}: {error}", hint=f"write {option} /data") from None
 
 
-GuestPath = Annotated[Text, AfterValidator(_path)]
-Word = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_word)]
+GuestPath = Annotated[str, Reads(read_guest_path, Text)]
+Word = Annotated[str, Reads(_word, Annotated[str, Meta(min_length=1, max_length=4096)])]
+OneLine = Annotated[str, Reads(_word, Text)]
 
 
 class MountSection(Section):
@@ -116,34 +103,32 @@ class MountSection(Section):
 class JobSection(Section):
     """One job, or `count` of them."""
 
-    name: Annotated[str, AfterValidator(_name)]
-    image: Annotated[str, Field(max_length=500), AfterValidator(_image)]
-    command: list[Word] = Field(min_length=1, max_length=256)
+    name: Annotated[str, Reads(_name)]
+    image: Annotated[str, Reads(_image, Annotated[str, Meta(max_length=500)])]
+    command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=256)]
     profile: Text
-    vcpu: int = Field(ge=1, le=4096)
-    memory: Annotated[Text, AfterValidator(_memory)]
-    run_time: Annotated[Text, AfterValidator(_run_time)]
-    count: int = Field(default=1, ge=1, le=64)
-    runtime: Literal["podman", "apptainer", "docker"] = "podman"
-    mounts: list[MountSection] = Field(default_factory=list, max_length=64)
+    vcpu: Annotated[int, Meta(ge=1, le=4096)]
+    memory: Annotated[int, reads_by(memory_mib)]
+    run_time: Annotated[timedelta, Reads(_run_time, Text)]
+    count: Annotated[int, Meta(ge=1, le=64)] = 1
+    runtime: ContainerRuntime = ContainerRuntime.PODMAN
+    mounts: Annotated[tuple[MountSection, ...], Meta(max_length=64)] = ()
     network: bool = False
-    priority: int = Field(default=0, ge=-1000, le=1000)
-    owner: Annotated[Text, AfterValidator(_word)] | None = None
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    owner: OneLine | None = None
     busy: Busy | None = None
-    like: Annotated[Text, AfterValidator(_word)] | None = None
-    checkpoint: list[Word] = Field(default_factory=list, max_length=256)
-    resumes: int = Field(default=0, ge=0, le=100)
+    like: OneLine | None = None
+    checkpoint: Annotated[tuple[Word, ...], Meta(max_length=256)] = ()
+    resumes: Annotated[int, Meta(ge=0, le=100)] = 0
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> JobSection:
+    def __post_init__(self) -> None:
         if self.resumes and not self.checkpoint:
             raise ValueError("`resumes` needs `checkpoint`: what saves the state that it goes on from")
-        if self.checkpoint and self.runtime == "apptainer":
+        if self.checkpoint and self.runtime is ContainerRuntime.APPTAINER:
             raise ValueError("`checkpoint` is run in the container, which apptainer cannot enter: use podman or docker")
         targets = Counter(each.target or each.source for each in self.mounts)
         if twice := [target for target, times in targets.items() if times > 1]:
             raise ValueError(f"mounts {twice[0]} twice")
-        return self
 
     def jobs(self) -> Iterator[ContainerJob]:
         """`train`, or `train-1`, `train-2`, ... of several."""
@@ -151,19 +136,19 @@ class JobSection(Section):
             yield ContainerJob(
                 name=self.name if self.count == 1 else f"{self.name}-{number}",
                 image=self.image,
-                command=tuple(self.command),
+                command=self.command,
                 profile=self.profile,
                 vcpus=self.vcpu,
-                memory_mib=memory_mib(self.memory),
-                run_time=_time_of(self.run_time),
-                runtime=ContainerRuntime(self.runtime),
+                memory_mib=self.memory,
+                run_time=self.run_time,
+                runtime=self.runtime,
                 mounts=tuple(Mount(each.source, each.target or each.source, each.writable) for each in self.mounts),
                 network=self.network,
                 priority=self.priority,
                 owner=self.owner,
                 busy=None if self.busy is None else float(self.busy),
                 like=self.like,
-                checkpoint=tuple(self.checkpoint),
+                checkpoint=self.checkpoint,
                 resumes=self.resumes,
             )
 
@@ -172,20 +157,20 @@ class JobsFile(Section):
     """The whole YAML file."""
 
     version: Literal[1]
-    jobs: list[JobSection] = Field(min_length=1, max_length=MOST_JOBS)
+    jobs: Annotated[tuple[JobSection, ...], Meta(min_length=1, max_length=MOST_JOBS)]
 
 
 def job_of_options(values: Mapping[str, Any]) -> ContainerJob:
     """The job that these keys of a file say; those that are None are not given. Raises UsageError, one line."""
     given = {key: value for key, value in values.items() if value is not None}
     try:
-        (job,) = JobSection.model_validate(given).jobs()
-    except ValidationError as error:
-        details = error.errors()[0]
-        key = str(details["loc"][0]) if details["loc"] else "job"
+        (job,) = decode(JobSection, given).jobs()
+    except WrongContent as error:
+        place, reason, _ = error.mistakes[0]
+        key = str(place[0]) if place else "job"
         said = {"mounts": "--mount", "command": "-- COMMAND"}.get(key, f"--{key.replace('_', '-')}")
         hint = "gpuops schema jobs says what each may be"
-        raise UsageError(f"{said}: {reason(details)}", hint=hint) from error
+        raise UsageError(f"{said}: {reason}", hint=hint) from error
     return job
 
 
@@ -212,10 +197,7 @@ def load_jobs(path: Path) -> tuple[ContainerJob, ...]:
 
 def parse_jobs(text: str, name: str) -> tuple[ContainerJob, ...]:
     """The jobs of a YAML text; `name` is what an error calls it. Raises PolicyError."""
-    try:
-        found = JobsFile.model_validate(parse_yaml(text, name))
-    except ValidationError as error:
-        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
+    found = read_as(JobsFile, parse_yaml(text, name), name, _HINT)
     if (total := sum(each.count for each in found.jobs)) > MOST_JOBS:
         raise PolicyError(f"{name}: has {total} jobs in all; {MOST_JOBS} can be planned at once", hint=_HINT)
     jobs = tuple(job for each in found.jobs for job in each.jobs())

@@ -12,17 +12,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from msgspec import UNSET, Meta, UnsetType
 
-from gpuops.config.sections.section import Section, Text
-from gpuops.errors import PolicyError, UsageError
-from gpuops.files.wrong_value import first_wrong
+from gpuops.config.decoding import Before, Reads, Section, Text, read_as
+from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
 
@@ -32,10 +25,12 @@ _ALL: Final = "all"
 MOST_LAYOUTS: Final = 1000
 
 
-def _checked_id(text: str) -> str:
-    if _DEVICE_ID.fullmatch(text) is None:
+def _model_ids(text: str) -> tuple[int, int]:
+    """Return vendor and device of a GPU model."""
+    match = _DEVICE_ID.fullmatch(text)
+    if match is None:
         raise ValueError("should be a device id and a vendor id: 0x233110DE is device 2331 of NVIDIA, 10de")
-    return text
+    return int(match["vendor"], 16), int(match["device"], 16)
 
 
 def _one_or_several(content: Any) -> Any:
@@ -49,87 +44,78 @@ def _numbers_or_all(content: Any) -> Any:
     return None if content == _ALL else content
 
 
-DeviceId = Annotated[Text, AfterValidator(_checked_id)]
-Numbers = list[Annotated[int, Field(ge=0, le=63)]]
-Counts = Annotated[dict[Text, Annotated[int, Field(ge=0, le=128)]], Field(max_length=100)]
+DeviceId = Annotated[tuple[int, int], Reads(_model_ids, Text)]
+Numbers = tuple[Annotated[int, Meta(ge=0, le=63)], ...]
+Counts = Annotated[dict[Text, Annotated[int, Meta(ge=0, le=128)]], Meta(max_length=100)]
 
 
-class _PartSection(Section):
+class _PartSection(Section, kw_only=True, rename="kebab"):
     """Which GPUs a part is of."""
 
     device_filter: Annotated[
-        list[DeviceId],
-        Field(max_length=100),
-        BeforeValidator(_one_or_several, json_schema_input_type=list[DeviceId] | DeviceId),
-    ] = Field(default_factory=list, alias="device-filter")
+        tuple[DeviceId, ...], Meta(max_length=100), Before(_one_or_several, tuple[DeviceId, ...] | DeviceId)
+    ] = ()
     devices: Annotated[
-        Annotated[Numbers, Field(min_length=1, max_length=64)] | None,
-        BeforeValidator(_numbers_or_all, json_schema_input_type=Numbers | Literal["all"]),
+        Annotated[Numbers, Meta(min_length=1, max_length=64)] | None,
+        Before(_numbers_or_all, Numbers | Literal["all"]),
     ]
 
     def part(self, counts: dict[str, int], *, is_mig_on: bool = True) -> LayoutPart:
-        ids = (match for text in self.device_filter if (match := _DEVICE_ID.fullmatch(text)))
         return LayoutPart(
             gpus=None if self.devices is None else tuple(dict.fromkeys(self.devices)),
-            models=tuple((int(match["vendor"], 16), int(match["device"], 16)) for match in ids),
+            models=self.device_filter,
             counts=tuple((name, number) for name, number in counts.items() if number),
             is_mig_on=is_mig_on,
         )
 
 
-class MigPartSection(_PartSection):
+class MigPartSection(_PartSection, kw_only=True):
     """GPU instances of some GPUs."""
 
-    mig_enabled: bool = Field(alias="mig-enabled")
-    mig_devices: Counts | None = Field(default=None, alias="mig-devices")
+    mig_enabled: bool
+    mig_devices: Counts | None = None
 
-    @model_validator(mode="after")
-    def _instances_in_mig_mode(self) -> MigPartSection:
+    def __post_init__(self) -> None:
         if self.mig_enabled and self.mig_devices is None:
             raise ValueError("`mig-devices` is missing, which `mig-enabled: true` needs; {} = none yet")
         if not self.mig_enabled and self.mig_devices:
             raise ValueError("`mig-devices` has GPU instances although `mig-enabled` is false")
-        return self
 
     def layout_part(self) -> LayoutPart:
         return self.part(self.mig_devices or {}, is_mig_on=self.mig_enabled)
 
 
-class VgpuPartSection(_PartSection):
+class VgpuPartSection(_PartSection, kw_only=True):
     """vGPUs of some GPUs."""
 
-    vgpu_devices: Counts = Field(alias="vgpu-devices")
+    vgpu_devices: Counts
 
     def layout_part(self) -> LayoutPart:
         return self.part(self.vgpu_devices)
 
 
-MigParts = Annotated[list[MigPartSection], Field(min_length=1, max_length=64)]
-VgpuParts = Annotated[list[VgpuPartSection], Field(min_length=1, max_length=64)]
+MigParts = Annotated[tuple[MigPartSection, ...], Meta(min_length=1, max_length=64)]
+VgpuParts = Annotated[tuple[VgpuPartSection, ...], Meta(min_length=1, max_length=64)]
+_SomeLayouts: Final = Meta(min_length=1, max_length=MOST_LAYOUTS)
 
 
-class LayoutFile(Section):
+class LayoutFile(Section, rename="kebab"):
     """The whole YAML file."""
 
     version: Literal["v1"]
-    mig_configs: dict[Text, MigParts] | None = Field(
-        default=None, alias="mig-configs", min_length=1, max_length=MOST_LAYOUTS
-    )
-    vgpu_configs: dict[Text, VgpuParts] | None = Field(
-        default=None, alias="vgpu-configs", min_length=1, max_length=MOST_LAYOUTS
-    )
+    mig_configs: Annotated[dict[Text, MigParts], _SomeLayouts] | UnsetType | None = UNSET
+    vgpu_configs: Annotated[dict[Text, VgpuParts], _SomeLayouts] | UnsetType | None = UNSET
 
-    @model_validator(mode="after")
-    def _one_form(self) -> LayoutFile:
-        if (self.mig_configs is None) is (self.vgpu_configs is None):
-            empty = next((key for key in ("mig_configs", "vgpu_configs") if key in self.model_fields_set), None)
-            if empty is not None and self.mig_configs is None:
-                raise ValueError(f"`{empty.replace('_', '-')}` is empty: it should have at least one layout")
+    def __post_init__(self) -> None:
+        configs = {"mig-configs": self.mig_configs, "vgpu-configs": self.vgpu_configs}
+        if bool(self.mig_configs) is bool(self.vgpu_configs):
+            empty = next((key for key, layouts in configs.items() if layouts is not UNSET), None)
+            if empty is not None and not self.mig_configs:
+                raise ValueError(f"`{empty}` is empty: it should have at least one layout")
             raise ValueError("use either `mig-configs` (GPU instances) or `vgpu-configs` (vGPUs)")
-        return self
 
     def layouts(self) -> tuple[GpuLayout, ...]:
-        form = LayoutForm.VGPUS if self.mig_configs is None else LayoutForm.GPU_INSTANCES
+        form = LayoutForm.GPU_INSTANCES if self.mig_configs else LayoutForm.VGPUS
         configs = self.mig_configs or self.vgpu_configs or {}
         return tuple(
             GpuLayout(name, form, tuple(section.layout_part() for section in sections))
@@ -144,11 +130,7 @@ def load_layouts(path: Path) -> tuple[GpuLayout, ...]:
 
 def parse_layouts(text: str, name: str) -> tuple[GpuLayout, ...]:
     """Return the layouts of a YAML text; `name` stands for it in errors. Raises PolicyError."""
-    try:
-        layout_file = LayoutFile.model_validate(parse_yaml(text, name))
-    except ValidationError as error:
-        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
-    return layout_file.layouts()
+    return read_as(LayoutFile, parse_yaml(text, name), name, _HINT).layouts()
 
 
 def parse_layout_option(text: str, name: str = "--mig-layout", folder: Path | None = None) -> GpuLayout:

@@ -10,34 +10,19 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from msgspec import Meta
 
+from gpuops.config.decoding import MISSING, Before, Section, Text, WrongContent, decode, keys_of, read_as, reads_by
 from gpuops.errors import PolicyError, UsageError
-from gpuops.files.wrong_value import reason
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Vgpus, Workload, memory_mib, moment
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
-
-def _read_by(parse: Callable[[str], object]) -> AfterValidator:
-    """Checks that this function can read the text; what it refuses is the key's error."""
-
-    def check(text: str) -> str:
-        try:
-            parse(text)
-        except UsageError as error:
-            raise ValueError(f"{error.message}; {error.hint}") from error
-        return text
-
-    return AfterValidator(check)
 
 
 def _parts(value: Any) -> Any:
@@ -45,10 +30,7 @@ def _parts(value: Any) -> Any:
     return [part.strip() for part in value.split(";") if part.strip()] if isinstance(value, str) else value
 
 
-Text = Annotated[str, Field(min_length=1, max_length=200)]
-Size = Annotated[Text, _read_by(memory_mib)]
-Moment = Annotated[Text, _read_by(moment)]
-Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts, json_schema_input_type=list[Text] | Text)]
+Texts = Annotated[tuple[Text, ...], Meta(max_length=64), Before(_parts, tuple[Text, ...] | Text)]
 
 
 def _named(value: Any) -> Any:
@@ -58,56 +40,50 @@ def _named(value: Any) -> Any:
     )
 
 
-class VgpusSection(BaseModel):
+class VgpusSection(Section):
     """vGPUs of one profile."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
     profile: Text
-    count: int = Field(default=1, ge=1, le=64)
+    count: Annotated[int, Meta(ge=1, le=64)] = 1
 
 
 Profiles = Annotated[
-    list[VgpusSection],
-    Field(max_length=64),
-    BeforeValidator(_named),
-    BeforeValidator(_parts, json_schema_input_type=list[VgpusSection | Text] | Text),
+    tuple[VgpusSection, ...],
+    Meta(max_length=64),
+    Before(lambda value: _named(_parts(value)), tuple[VgpusSection | Text, ...] | Text),
 ]
 Addresses = Annotated[
-    list[Annotated[Text, _read_by(PciAddress.parse)]],
-    Field(max_length=64),
-    BeforeValidator(_parts, json_schema_input_type=list[Text] | Text),
+    tuple[Annotated[PciAddress, reads_by(PciAddress.parse)], ...],
+    Meta(max_length=64),
+    Before(_parts, tuple[Text, ...] | Text),
 ]
 
 
-class RequestSection(BaseModel):
+class RequestSection(Section):
     """One request as people write it; `workload` is the same as the planner takes it, in its units and types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
     name: Text
-    vcpu: int = Field(ge=1, le=4096)
-    memory: Size
+    vcpu: Annotated[int, Meta(ge=1, le=4096)]
+    memory: Annotated[int, reads_by(memory_mib)]
     profile: Text | None = None
-    count: int | None = Field(default=None, ge=1, le=64)
-    profiles: Profiles = Field(default_factory=list)
-    gpus: int | None = Field(default=None, ge=1, le=64)
+    count: Annotated[int, Meta(ge=1, le=64)] | None = None
+    profiles: Profiles = ()
+    gpus: Annotated[int, Meta(ge=1, le=64)] | None = None
     model: Text | None = None
     label: Text | None = None
-    device: Addresses = Field(default_factory=list)
+    device: Addresses = ()
     device_group: Text | None = None
-    numa: Literal["required", "preferred", "none"] = "preferred"
+    numa: NumaPolicy = NumaPolicy.PREFERRED
     cluster: Text | None = None
     host: Text | None = None
-    tag: Texts = Field(default_factory=list)
+    tag: Texts = ()
     affinity: Text | None = None
     anti_affinity: Text | None = None
     spread: Text | None = None
-    priority: int = Field(default=0, ge=-1000, le=1000)
-    until: Moment | None = None
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    until: Annotated[datetime, reads_by(moment)] | None = None
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> RequestSection:
+    def __post_init__(self) -> None:
         kinds = (self.profile, self.profiles or None, self.gpus, self.device or None, self.device_group)
         if sum(kind is not None for kind in kinds) != 1:
             raise ValueError(
@@ -117,28 +93,27 @@ class RequestSection(BaseModel):
             raise ValueError("`count` is the number of vGPUs of `profile`: without it it means nothing")
         if self.gpus is None and (self.model is not None or self.label is not None):
             raise ValueError("`model` and `label` go with `gpus`: they choose among whole GPUs")
-        return self
 
     def workload(self) -> Workload:
         first, *more = self._vgpus() or (Vgpus("", 1),)
         return Workload(
             name=self.name,
             vcpus=self.vcpu,
-            memory_mib=memory_mib(self.memory),
+            memory_mib=self.memory,
             profile=first.profile or None,
             count=first.count,
             more=tuple(more),
             gpus=self.gpus or 0,
             model=self.model,
-            numa=NumaPolicy(self.numa),
+            numa=self.numa,
             cluster=self.cluster,
             host=self.host,
             affinity=self.affinity,
             anti_affinity=self.anti_affinity,
             spread=self.spread,
             priority=self.priority,
-            until=None if self.until is None else moment(self.until),
-            device=tuple(dict.fromkeys(map(PciAddress.parse, self.device))),
+            until=self.until,
+            device=tuple(dict.fromkeys(self.device)),
             device_group=self.device_group,
             label=self.label,
             tag=tuple(dict.fromkeys(self.tag)),
@@ -158,13 +133,11 @@ _LONGEST_SHOWN: Final = 80
 _HINT: Final = "templates/requests.yaml shows every key, with comments"
 
 
-class RequestsFile(BaseModel):
+class RequestsFile(Section):
     """The whole YAML file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
     version: Literal[1]
-    requests: list[RequestSection] = Field(min_length=1)
+    requests: Annotated[tuple[RequestSection, ...], Meta(min_length=1)]
 
 
 def load_requests(path: Path) -> tuple[Workload, ...]:
@@ -195,12 +168,12 @@ def request_of(options: Mapping[str, object]) -> Workload:
         case _:
             pass
     try:
-        return RequestSection.model_validate({"name": "request", **keys}).workload()
-    except ValidationError as error:
-        missing = [f"--{found['loc'][0]}".replace("_", "-") for found in error.errors() if found["type"] == "missing"]
+        return decode(RequestSection, {"name": "request", **keys}).workload()
+    except WrongContent as error:
+        missing = [f"--{place[0]}".replace("_", "-") for place, reason, _ in error.mistakes if reason == MISSING]
         if missing:
             raise UsageError(f"place needs {' and '.join(missing)}, or --file", hint="gpuops place --help") from error
-        raise UsageError(_first(error.errors()).replace("`", ""), hint="gpuops place --help") from error
+        raise UsageError(str(error).replace("`", ""), hint="gpuops place --help") from error
 
 
 def parse_requests(text: str, name: str) -> tuple[Workload, ...]:
@@ -214,10 +187,7 @@ def requests_of(requests: list[dict[str, object]], name: str) -> tuple[Workload,
 
 
 def _checked(content: object, name: str) -> tuple[Workload, ...]:
-    try:
-        found = RequestsFile.model_validate(content)
-    except ValidationError as error:
-        raise PolicyError(f"{name}: {_first(error.errors())}", hint=_HINT) from error
+    found = read_as(RequestsFile, content, name, _HINT)
     return _once((section.workload() for section in found.requests), name)
 
 
@@ -236,12 +206,12 @@ def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
 
 
 def _check_header(header: list[str], name: str) -> None:
-    known = ", ".join(RequestSection.model_fields)
+    known = ", ".join(keys_of(RequestSection))
     if len(header) == 1 and len(re.split("[;\t]", header[0])) > 1:
         hint = "columns are separated by commas; a semicolon parts the values of one cell"
         raise PolicyError(f"{name}: line 1: is one column, {_cut(header[0])}", hint=hint)
     for column, times in Counter(header).items():
-        if column not in RequestSection.model_fields:
+        if column not in keys_of(RequestSection):
             raise PolicyError(f"{name}: line 1: unknown column {_cut(column)}", hint=f"columns: {known}")
         if times > 1:
             raise PolicyError(f"{name}: line 1: the column {column!r} is there twice")
@@ -258,9 +228,9 @@ def _row(header: list[str], cells: list[str], place: str) -> Workload:
         raise PolicyError(f"{place}: {len(cells)} cells under {len(header)} columns")
     given = {column: cell.strip() for column, cell in zip(header, cells, strict=True) if cell.strip()}
     try:
-        return RequestSection.model_validate_strings(given).workload()
-    except ValidationError as error:
-        raise PolicyError(f"{place}: {_first(error.errors())}", hint=_HINT) from error
+        return decode(RequestSection, given, strict=False).workload()
+    except WrongContent as error:
+        raise PolicyError(f"{place}: {error}", hint=_HINT) from error
 
 
 def _once(found: Iterable[Workload], name: str) -> tuple[Workload, ...]:
@@ -270,10 +240,3 @@ def _once(found: Iterable[Workload], name: str) -> tuple[Workload, ...]:
     if twice:
         raise PolicyError(f"{name}: the request {twice[0]!r} is there twice", hint="give each request its own name")
     return workloads
-
-
-def _first(found: list[ErrorDetails]) -> str:
-    details = found[0]
-    key = ".".join(str(part) for part in details["loc"])
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{key}: {reason(details)}{more}" if key else f"{reason(details)}{more}"

@@ -11,10 +11,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from msgspec import Meta
 
-from gpuops.errors import PolicyError, UsageError
-from gpuops.files.wrong_value import first_wrong
+from gpuops.config.decoding import Reads, Section, Text, read_as
+from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload, SharingWorkloads
 
@@ -56,63 +56,55 @@ class _WrittenShare(float):
     in_percent: bool
 
 
-def _read_as_share(most: float) -> BeforeValidator:
-    def read(value: Any) -> Any:
+def _reads_share(most: float) -> Reads:
+    def read(value: Any) -> _WrittenShare:
         number, in_percent = _share(value, most)
-        found = _WrittenShare(number)
-        found.in_percent = in_percent
-        return found
+        share = _WrittenShare(number)
+        share.in_percent = in_percent
+        return share
 
-    return BeforeValidator(read, json_schema_input_type=float | str)
-
-
-Busy = Annotated[Any, _read_as_share(1.0)]
-Speed = Annotated[Any, _read_as_share(_FASTEST)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+    return Reads(read, Annotated[Any, Meta(extra_json_schema={"type": ["number", "string"]})])
 
 
-class WorkloadSection(BaseModel):
+Busy = Annotated[_WrittenShare, _reads_share(1.0)]
+Speed = Annotated[_WrittenShare, _reads_share(_FASTEST)]
+
+
+class WorkloadSection(Section):
     """One workload."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-    name: Name
+    name: Text
     busy: Busy
-    count: int = Field(default=1, ge=1, le=1000)
+    count: Annotated[int, Meta(ge=1, le=1000)] = 1
 
 
-class PairSection(BaseModel):
+class PairSection(Section):
     """Two workloads that shared a GPU, and how fast each was; 1 = as fast as alone."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-    between: list[Name] = Field(min_length=2, max_length=2)
-    speeds: list[Speed] = Field(min_length=2, max_length=2)
+    between: Annotated[tuple[Text, ...], Meta(min_length=2, max_length=2)]
+    speeds: Annotated[tuple[Speed, ...], Meta(min_length=2, max_length=2)]
 
 
-class WorkloadsFile(BaseModel):
+class WorkloadsFile(Section):
     """The whole YAML file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
     version: Literal[1]
-    workloads: list[WorkloadSection] = Field(min_length=1, max_length=200)
-    pairs: list[PairSection] = Field(default_factory=list, max_length=5000)
+    workloads: Annotated[tuple[WorkloadSection, ...], Meta(min_length=1, max_length=200)]
+    pairs: Annotated[tuple[PairSection, ...], Meta(max_length=5000)] = ()
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> WorkloadsFile:
-        names = Counter(each.name for each in self.workloads)
+    def __post_init__(self) -> None:
+        names = Counter(workload.name for workload in self.workloads)
         if twice := [name for name, times in names.items() if times > 1]:
             raise ValueError(f"the workload {twice[0]!r} is there twice; `count` says how many VMs have it")
-        if (vms := sum(each.count for each in self.workloads)) > MOST_VMS:
+        if (vms := sum(workload.count for workload in self.workloads)) > MOST_VMS:
             raise ValueError(f"has {vms} VMs in all; {MOST_VMS} can be asked about at once")
         for pair in self.pairs:
             if strange := [name for name in pair.between if name not in names]:
                 raise ValueError(f"a pair is between {strange[0]!r}, which is no workload of this file")
-        written = [each.busy for each in self.workloads] + [speed for pair in self.pairs for speed in pair.speeds]
-        if len({each.in_percent for each in written}) > 1:
+        shares = [workload.busy for workload in self.workloads]
+        shares += [speed for pair in self.pairs for speed in pair.speeds]
+        if len({share.in_percent for share in shares}) > 1:
             raise ValueError("has mixed units: some values are shares (0.7), others percentages (70%); write all alike")
-        return self
 
 
 def load_workloads(path: Path) -> SharingWorkloads:
@@ -122,10 +114,7 @@ def load_workloads(path: Path) -> SharingWorkloads:
 
 def parse_workloads(text: str, name: str) -> SharingWorkloads:
     """The workloads of a YAML text; `name` is what an error calls it. Raises PolicyError."""
-    try:
-        found = WorkloadsFile.model_validate(parse_yaml(text, name))
-    except ValidationError as error:
-        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
+    found = read_as(WorkloadsFile, parse_yaml(text, name), name, _HINT)
     pairs = tuple(
         ObservedPair((pair.between[0], pair.between[1]), (float(pair.speeds[0]), float(pair.speeds[1])))
         for pair in found.pairs

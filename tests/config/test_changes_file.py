@@ -17,6 +17,7 @@ from gpuops.config.changes_file import (
     lost_gpus,
     parse_changes,
 )
+from gpuops.config.decoding import keys_of
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.fleet_change import (
@@ -43,7 +44,7 @@ def test_the_template_is_valid_and_shows_every_key() -> None:
         AddVms(10, "a40-4q"),
     )
     words = TEMPLATE.read_text(encoding="utf-8")
-    keys = {*ChangeSection.model_fields, *AddHostsSection.model_fields}
+    keys = {*keys_of(ChangeSection), *keys_of(AddHostsSection)}
     assert [key for key in sorted(keys) if f"{key}:" not in words] == []
 
 

@@ -101,6 +101,8 @@ def _schema_of(name: str) -> Schema:
 
 def input_schema(name: str) -> Schema:
     """The schema of a file, made from the class that checks it. It says nothing of rules between several keys."""
+    from gpuops.config.decoding import Section
+    from gpuops.config.file_schema import schema_of_section
     from gpuops.report.document import SCHEMA_VERSION
     from gpuops.report.schema import DIALECT
 
@@ -109,6 +111,8 @@ def input_schema(name: str) -> Schema:
     checking = getattr(import_module(module), attribute)
     if hasattr(checking, "model_json_schema"):
         made = _without_titles(checking.model_json_schema())
+    elif issubclass(checking, Section):
+        made = _without_titles(schema_of_section(checking))
     else:
         parts = msgspec.json.schema(checking)["$defs"]
         made = _without_titles({**parts.pop(attribute), "$defs": parts})

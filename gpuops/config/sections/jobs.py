@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from gpuops.config.jobs_file import GuestPath
+from gpuops.config.jobs_file import read_guest_path
 from gpuops.config.sections.section import Section, Text, mistake
 from gpuops.model.nights.ml_queue import QueuedVm, is_pattern
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, JobTemplate
@@ -47,7 +47,7 @@ class JobsSection(Section):
     template: TemplateSection | None = None
     priority: int = Field(default=0, ge=-1000, le=1000)
     relocate: bool = False
-    mounts: list[GuestPath] = Field(default_factory=list, max_length=100)
+    mounts: list[Annotated[Text, AfterValidator(read_guest_path)]] = Field(default_factory=list, max_length=100)
     checkpoint_s: int = Field(default=300, ge=10, le=3600)
     minimum_run_minutes: int = Field(default=15, ge=0, le=24 * 60)
     quotas: dict[Text, JobQuotaSection] = Field(default_factory=dict, max_length=1000)

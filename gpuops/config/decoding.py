@@ -1,0 +1,327 @@
+"""Decodes the plain values of a file into a class by its annotations, and collects all mistakes with their keys.
+
+msgspec converts and checks single values. An annotation may name a function that reads one:
+
+    class Job(Section):
+        memory_mib: Annotated[int, Reads(memory_mib, Text)]    # "8GiB" in the file, 8192 in the class
+
+Messages never repeat what a file holds, for it may be a password in the wrong place: they are those of this module and
+of the functions that read values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
+
+import msgspec
+from msgspec import Meta, UnsetType
+
+from gpuops.errors import PolicyError, UsageError
+
+Class = TypeVar("Class")
+Place = tuple[object, ...]
+Text = Annotated[str, Meta(min_length=1, max_length=200)]
+
+UNKNOWN_KEY: Final = "unknown key"
+MISSING: Final = "is missing"
+_TYPES: Final[Mapping[object, str]] = {
+    bool: "should be true or false",
+    int: "should be a whole number",
+    float: "should be a number",
+    str: "should be text; put quotes around it",
+    list: "should be a list",
+    tuple: "should be a list",
+    dict: "should have keys of its own: name, colon, value",
+    Path: "should be the path of a file",
+}
+_BOUND: Final = re.compile(r"Expected `(?P<type>\w+)`(?P<length> of length)? (?P<sign>[<>]=?) (?P<number>\S+)")
+_SIGNS: Final = {">=": "{} or more", ">": "more than {}", "<=": "{} or less", "<": "less than {}"}
+_ACCEPTED_BEFORE: Final[ContextVar[bool]] = ContextVar("accepted_before", default=False)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))  # mypy: subclasses are frozen, too
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One mapping of a file: its keys are the fields. `__post_init__` checks keys together, and raises ValueError."""
+
+    removed_keys: ClassVar[Mapping[str, str]] = {}
+    """Key that earlier versions of gpuops had -> what to write instead."""
+
+
+class Reads(NamedTuple):
+    """Within Annotated: the function that makes the value of what the file has, which is of the type `written`."""
+
+    parse: Callable[[Any], Any]
+    written: Any = str
+
+
+class Before(NamedTuple):
+    """Within Annotated: the function that prepares content of the type `written`, which is then decoded."""
+
+    prepare: Callable[[Any], Any]
+    written: Any
+
+
+class Mistaken(ValueError):
+    """A value that cannot be meant, with the next move where the general one says too little."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+class Mistake(NamedTuple):
+    """One mistake of a file."""
+
+    place: Place
+    reason: str
+    hint: str = ""
+
+
+class WrongContent(ValueError):
+    """All mistakes of a file, in the order of the keys of its class."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__(self.describe(mistakes[0]))
+
+    def describe(self, mistake: Mistake, whole: str = "") -> str:
+        """Return one mistake and the number of the others: `ports.first: is missing (and 1 more)`."""
+        key, more = ".".join(map(str, mistake.place)) or whole, len(self.mistakes) - 1
+        return f"{key}{': ' if key else ''}{mistake.reason}{f' (and {more} more)' if more else ''}"
+
+    @property
+    def most_telling(self) -> Mistake:
+        """The first unknown key, often the misspelt one that another mistake misses; else the first mistake."""
+        return next((mistake for mistake in self.mistakes if mistake.reason == UNKNOWN_KEY), self.mistakes[0])
+
+
+def read_as(kind: type[Class], content: object, name: str, hint: str) -> Class:
+    """Return the content of a file as this class. Raises PolicyError: `name`, key and reason, with the next move."""
+    try:
+        return decode(kind, content)
+    except WrongContent as error:
+        raise PolicyError(f"{name}: {error}", hint=hint) from error
+
+
+def decode(kind: type[Class], content: object, *, strict: bool = True) -> Class:
+    """Return the content as this class. Raises WrongContent. If not `strict`, text may stand for a number or a bool."""
+    decoder = _Decoder(strict)
+    decoded: Class = decoder.read(kind, content, ())
+    if decoder.mistakes:
+        raise WrongContent(decoder.mistakes)
+    return decoded
+
+
+@contextmanager
+def text_of_the_past(accepted: bool) -> Iterator[None]:
+    """Within this, `accepted_before` returns `accepted`."""
+    token = _ACCEPTED_BEFORE.set(accepted)
+    try:
+        yield
+    finally:
+        _ACCEPTED_BEFORE.reset(token)
+
+
+def accepted_before() -> bool:
+    """Whether the text is of a night in the journal: an older gpuops took it for a policy, and its desktops must come
+    back, so what is asked of a new one only is not asked of it."""
+    return _ACCEPTED_BEFORE.get()
+
+
+def reads_by(parse: Callable[[str], Any]) -> Reads:
+    """Return a reader of a short text, in which a UsageError of `parse` becomes the mistake of the key."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise Mistaken(f"{error.message}; {error.hint}") from error
+
+    return Reads(read, Text)
+
+
+def keys_at(kind: Any, place: Place) -> list[str]:
+    """Return the keys that may stand at this place of a file that is decoded as `kind`."""
+    sections = [kind]
+    for part in place:
+        if not isinstance(part, int):
+            sections = [inner for section in sections for inner in _inner_sections(section, part)]
+    return [key for section in sections for key in keys_of(section)]
+
+
+def keys_of(section: type[Section]) -> list[str]:
+    """Return the keys of a section."""
+    return [field.encode_name for field in msgspec.structs.fields(section)]
+
+
+def _inner_sections(section: Any, key: object) -> Iterator[type[Section]]:
+    for field in msgspec.structs.fields(section):
+        if field.encode_name == key:
+            yield from sections_of(field.type)
+
+
+def sections_of(kind: Any) -> Iterator[type[Section]]:
+    """Return the sections that an annotation names, not those within them."""
+    if isinstance(kind, type) and issubclass(kind, Section):
+        yield kind
+    for argument in get_args(kind):
+        yield from sections_of(argument)
+
+
+class _Decoder:
+    def __init__(self, strict: bool) -> None:
+        self.strict = strict
+        self.mistakes: list[Mistake] = []
+
+    def read(self, kind: Any, content: Any, place: Place) -> Any:
+        """Return the content as this type, or None after a mistake was added."""
+        try:
+            return self._read(kind, content, place)
+        except Mistaken as error:
+            self.mistakes.append(Mistake(place, str(error), error.hint))
+        except ValueError as error:
+            self.mistakes.append(Mistake(place, str(error)))
+        return None
+
+    def _read(self, kind: Any, content: Any, place: Place) -> Any:
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self._annotated(arguments[0], kind.__metadata__, content, place)
+        if origin in (Union, UnionType):
+            is_none = content is None and NoneType in arguments
+            return None if is_none else self._read(_fitting(arguments, content), content, place)
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return self._section(kind, content, place)
+        if not arguments or origin is Literal:
+            return self._convert(kind, content)
+        if _is_plain(kind):
+            with suppress(msgspec.ValidationError):  # then the element that is wrong is looked for
+                return msgspec.convert(content, kind, strict=self.strict, dec_hook=_parse)
+        if origin is dict:
+            if not isinstance(content, dict):
+                raise ValueError(_TYPES[dict])
+            keys, values = arguments
+            return {
+                self.read(keys, key, (*place, key, "[key]")): self.read(values, element, (*place, key))
+                for key, element in content.items()
+            }
+        if not isinstance(content, list | tuple):
+            raise ValueError(_TYPES[list])
+        return origin([self.read(arguments[0], element, (*place, at)) for at, element in enumerate(content)])
+
+    def _annotated(self, kind: Any, notes: Sequence[Any], content: Any, place: Place) -> Any:
+        count = len(self.mistakes)
+        for note in notes:
+            if isinstance(note, Before):
+                content = note.prepare(content)
+        reader = next((note for note in notes if isinstance(note, Reads)), None)
+        if reader is not None:
+            written = self.read(reader.written, content, place)
+            return reader.parse(written) if len(self.mistakes) == count else None
+        limits = tuple(note for note in notes if isinstance(note, Meta))
+        if get_args(kind) == ():
+            return self._convert(Annotated[(kind, *limits)], content) if limits else self.read(kind, content, place)
+        decoded = self._read(kind, content, place)
+        if len(self.mistakes) == count and limits and content is not None:
+            self._convert(Annotated[(get_origin(kind), *limits)], decoded)
+        return decoded
+
+    def _section(self, kind: type[Section], content: Any, place: Place) -> Any:
+        if not isinstance(content, dict):
+            raise ValueError(_TYPES[dict])
+        removed = [key for key in kind.removed_keys if key in content]
+        if removed and not accepted_before():
+            raise Mistaken(f"`{removed[0]}` is no longer supported", kind.removed_keys[removed[0]])
+        count = len(self.mistakes)
+        values, keys = {}, {*removed}
+        for field in msgspec.structs.fields(kind):
+            key = field.encode_name
+            keys.add(key)
+            if key in content:
+                values[field.name] = self.read(field.type, content[key], (*place, key))
+            elif field.required:
+                self.mistakes.append(Mistake((*place, key), MISSING))
+        self.mistakes += [Mistake((*place, key), UNKNOWN_KEY) for key in content if key not in keys]
+        return kind(**values) if len(self.mistakes) == count else None
+
+    def _convert(self, kind: Any, content: Any) -> Any:
+        try:
+            return msgspec.convert(content, kind, strict=self.strict, dec_hook=_parse)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error.__cause__ or _reason(kind, str(error)))) from error
+
+
+def _parse(kind: type, content: Any) -> Any:
+    """Return the content as a type that msgspec does not know. Raises ValueError."""
+    if kind is Path and isinstance(content, str):
+        return Path(content)
+    raise ValueError(_TYPES.get(kind, ""))
+
+
+def _fitting(options: Sequence[Any], content: Any) -> Any:
+    """Return the option of a union that content of this type is read as: a list, a mapping, or anything else."""
+    several = [option for option in options if option not in (NoneType, UnsetType)]
+    for option in several if len(several) > 1 else ():
+        bare = get_args(option)[0] if get_origin(option) is Annotated else option
+        is_section = isinstance(bare, type) and issubclass(bare, Section)
+        holds = dict if is_section else get_origin(bare) if get_args(bare) else bare
+        if isinstance(holds, type) and isinstance(content, holds):
+            return option
+    return several[-1]
+
+
+@cache
+def _is_plain(kind: Any) -> bool:
+    """Whether msgspec alone converts the type: neither sections nor functions of ours are in it."""
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return False
+    notes = getattr(kind, "__metadata__", ())
+    return not any(isinstance(note, Reads | Before) for note in notes) and all(map(_is_plain, get_args(kind)))
+
+
+def _reason(kind: Any, message: str) -> str:
+    """Return what is wrong in our words: `should be 65535 or less`.
+
+    >>> _reason(Annotated[int, Meta(le=65535)], "Expected `int` <= 65535")
+    'should be 65535 or less'
+    """
+    notes = getattr(kind, "__metadata__", ())
+    bare = get_args(kind)[0] if notes else kind
+    bare = get_origin(bare) or bare
+    is_enum = isinstance(bare, type) and issubclass(bare, Enum)
+    if bare is Literal or is_enum:
+        choices = [repr(member.value) for member in bare] if is_enum else list(map(repr, get_args(kind)))
+        return f"should be {' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))}"
+    if "matching regex" in message:
+        return f"does not have the form {next(note.pattern for note in notes if note.pattern)}"
+    bound = _BOUND.fullmatch(message)
+    if bound is None:
+        return _TYPES.get(bare, message)
+    number = bound["number"]
+    if not bound["length"]:
+        return f"should be {_SIGNS[bound['sign']].format(number)}"
+    if bound["sign"] == "<=":
+        return f"should have {number} {'characters' if bare is str else 'entries'} or fewer"
+    if bare is str:
+        return "should not be empty"
+    return "should have at least one entry" if bare is dict else "should not be an empty list"

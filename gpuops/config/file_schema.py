@@ -1,0 +1,51 @@
+"""Makes the JSON Schema of a file from the class that `decoding` decodes it as."""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from gpuops.config.decoding import Before, Reads, Section
+
+
+def schema_of_section(section: type[Section]) -> dict[str, Any]:
+    """Return the schema, with those of the sections within it in `$defs`."""
+    parts: dict[str, Any] = msgspec.json.schema(_written(section), schema_hook=lambda kind: {"type": "string"})["$defs"]
+    return {**parts.pop(section.__name__), "$defs": parts}
+
+
+def _written(kind: Any) -> Any:
+    """Return the type that a file has where a class has `kind`."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        reader = next((note for note in kind.__metadata__ if isinstance(note, Before | Reads)), None)
+        if reader is not None:
+            return _written(reader.written)
+        return Annotated[(_written(arguments[0]), *(note for note in kind.__metadata__ if isinstance(note, Meta)))]
+    if origin in (Union, UnionType):
+        return reduce(or_, map(_written, arguments))
+    if origin in (list, tuple, dict):
+        return origin[tuple(map(_written, arguments))]
+    return _written_section(kind) if isinstance(kind, type) and issubclass(kind, Section) else kind
+
+
+@cache
+def _written_section(section: type[Section]) -> type[msgspec.Struct]:
+    fields = []
+    for field in msgspec.structs.fields(section):
+        default: Any = msgspec.NODEFAULT if field.required else msgspec.field(default_factory=field.default_factory)
+        if field.default is not msgspec.NODEFAULT:
+            default = msgspec.field(default=field.default)
+        if field.required:
+            default = msgspec.field()
+        fields.append((field.name, _written(field.type), default))
+    rename = {field.name: field.encode_name for field in msgspec.structs.fields(section)}
+    namespace = {"__doc__": section.__doc__}
+    return msgspec.defstruct(
+        section.__name__, fields, kw_only=True, forbid_unknown_fields=True, rename=rename, namespace=namespace
+    )
