@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator, FormatChecker
 
+from gpuops.report.document import AnyDocument, kind_of
 from gpuops.report.json_text import document_text
 from gpuops.report.schema import document_kinds, document_schema
 
@@ -17,19 +18,21 @@ LAST: Final = 3
 """So many of each list are looked at: a fleet has thousands that are made alike."""
 
 
-def read_whole(document: Mapping[str, Any]) -> dict[str, Any]:
+def read_whole(document: AnyDocument) -> AnyDocument:
     """The same document with a list for each iterator, which can be read once only."""
+    if not isinstance(document, dict):
+        return document
     return {key: list(value) if isinstance(value, Iterator) else value for key, value in document.items()}
 
 
-def misfits(document: Mapping[str, Any]) -> list[str]:
+def misfits(document: AnyDocument) -> list[str]:
     """What of the document is not as its schema says."""
-    if "$schema" in document:
+    if isinstance(document, dict) and "$schema" in document:
         return [] if Draft202012Validator.check_schema(document) is None else ["no schema"]
-    kind = str(document.get("kind"))
+    kind = kind_of(document)
     if kind not in document_kinds():
-        return [f"{kind}: has no schema in gpuops/schemas"]
-    errors = _validator(kind).iter_errors(_some_of(json.loads(document_text({**document}))))
+        return [f"{kind}: has no schema"]
+    errors = _validator(kind).iter_errors(_some_of(json.loads(document_text(document))))
     return [f"{kind} {error.json_path}: {error.message[:300]}" for error in errors]
 
 

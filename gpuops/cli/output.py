@@ -20,7 +20,7 @@ from gpuops.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpuops.report.document import Document
+    from gpuops.report.document import AnyDocument
     from gpuops.report.layout import Line, Shown
 
 
@@ -56,7 +56,7 @@ _ANY_TERMINAL: Final = ("bold", "dim")
 """What is left of a style where NO_COLOR is set (no-color.org)."""
 _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
 _manners: ContextVar[Manners | None] = ContextVar("manners", default=None)
-Receiver = Callable[["Shown", "Document", "Callable[[], str] | None"], None]
+Receiver = Callable[["Shown", "AnyDocument", "Callable[[], str] | None"], None]
 """Takes a result in place of stdout: its text, its document and what makes its table of CSV."""
 _results: TextIO | None = None
 """The stdout that the command was started with, where it is kept for results; None = it is `sys.stdout`."""
@@ -111,7 +111,7 @@ def deliver_to(receiver: Receiver) -> None:
     _receiver.set(receiver)
 
 
-def show(text: Shown, document: Document, *, csv: Callable[[], str] | None = None) -> None:
+def show(text: Shown, document: AnyDocument, *, csv: Callable[[], str] | None = None) -> None:
     """Prints one result on stdout in the chosen format. `csv` makes its table; None = it has none.
 
     Raises ResultNotWritten, BrokenPipeError when its reader left, and UsageError for CSV of a result without a table.
@@ -135,7 +135,7 @@ def show(text: Shown, document: Document, *, csv: Callable[[], str] | None = Non
         raise ResultNotWritten(f"the result cannot be written: {error.strerror}") from error
 
 
-def show_document(document: Document) -> None:
+def show_document(document: AnyDocument) -> None:
     """Prints a document on stdout as JSON, or as YAML."""
     from gpuops.report.json_text import document_text, pieces
 
@@ -199,10 +199,10 @@ def error(message: str, hint: str, exit_code: int, code: str, applied: bool | No
         if hint:
             sys.stderr.write(f"next: {visible(hint)}\n")
     if _chosen.get().is_document:
-        from gpuops.report.document import error_document
+        from gpuops.report.document import ErrorDocument
 
         try:
-            show_document(error_document(message, hint, exit_code, code, applied))
+            show_document(ErrorDocument(code, message, hint, exit_code, applied))
             results().flush()
         except OSError:  # what is still buffered goes nowhere, instead of failing once more when the process ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuops.model.nights.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
     from gpuops.plan.core.steps import Step
-    from gpuops.report.document import Document
+    from gpuops.report.document import AnyDocument
     from gpuops.report.layout import Shown
 
 
@@ -224,7 +224,7 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
     output.show(text, report_document(report, kind))
 
 
-def show_brief(line: Shown, warnings: Iterable[str], document: Document) -> None:
+def show_brief(line: Shown, warnings: Iterable[str], document: AnyDocument) -> None:
     """Prints what --quiet leaves of a run: its line, if it has one, and warnings on stderr."""
     from gpuops.report.layout import Text
     from gpuops.report.text import visible

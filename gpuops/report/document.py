@@ -1,22 +1,167 @@
-"""What every JSON document has, and the one of an error; a view imports no plan for it."""
+"""Documents that `--output json` prints: one frozen class for each kind, which msgspec writes.
+
+A field has its type and, behind it in `Annotated`, what it means; a docstring of a document is its title, and one of a
+record its description. `gpuops/report/schema.py` makes the JSON Schemas of them, and lists the modules with documents.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final, NewType, Self, TypeVar, get_args, get_type_hints
+
+from msgspec import UNSET, Struct, to_builtins
+from msgspec.structs import fields
 
 SCHEMA_VERSION: Final = 1
 
+Moment = NewType("Moment", str)
+"""In ISO 8601."""
+Ref = Annotated[str, "managed object id"]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentKind:
+    """The name of a kind of document, and the commands that print it."""
+
+    name: str
+    by: str
+
+
+class Record(Struct, frozen=True):
+    """A JSON object of a document: its keys are the fields, in their order."""
+
+    @classmethod
+    def of(cls, source: Any) -> Self:
+        """Make the record of what it describes; a class whose keys are not attributes of that overrides it."""
+        return cls.from_attributes(source)
+
+    @classmethod
+    def from_attributes(cls, *sources: object, **values: Any) -> Self:
+        """Make a record of `values`, and of the attributes of the first source that has one with a field's name.
+
+        Nested records are made of what they describe, moments become text in ISO 8601, and durations seconds.
+        """
+        arguments = []
+        for name, nested in _nested_records(cls).items():
+            if name in values:
+                value = values.pop(name)
+            else:
+                value = getattr(next((each for each in sources[:-1] if hasattr(each, name)), sources[-1]), name)
+            arguments.append(_plain(value, nested))
+        if values:
+            raise TypeError(f"{cls.__name__} has no field {min(values)}")
+        return cls(*arguments)
+
+
+class PrintedDocument(Record, frozen=True):
+    """A document. Before its own keys it has the version of the schemas and its kind."""
+
+    document_kind: ClassVar[DocumentKind]
+
+
+class VcenterDocument(PrintedDocument, frozen=True):
+    """A document of a vCenter."""
+
+    vcenter: Annotated[str, "its instance uuid"]
+
+
+class SiteDocument(VcenterDocument, frozen=True):
+    """A document of a vCenter as it was read."""
+
+    read_at: Annotated[Moment, "when vCenter was read, by its clock"]
+
+
+class VersionedSiteDocument(VcenterDocument, frozen=True):
+    """A document of a vCenter as it was read, with the version of its API."""
+
+    api_version: str
+    read_at: Annotated[Moment, "when vCenter was read, by its clock"]
+
+
+class NamedRecord(Record, frozen=True):
+    """A VM or host, by vCenter's managed object id and its name."""
+
+    ref: Ref
+    name: str
+
+
 Document = dict[str, Any]
+AnyDocument = Document | PrintedDocument
+Class = TypeVar("Class", bound=type[PrintedDocument])
+DOCUMENTS: Final[dict[str, type[PrintedDocument]]] = {}
+"""The class of each kind, of the modules that are imported."""
 
 
-def error_document(message: str, hint: str, exit_code: int, code: str, applied: bool | None) -> Document:
-    """What is printed in place of a result when there is none. `applied` None = not known."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "error",
-        "code": code,
-        "message": message,
-        "hint": hint,
-        "exit_code": exit_code,
-        "applied": applied,
-    }
+def printed(name: str, *, by: str) -> Callable[[Class], Class]:
+    """Register a class as the document of the kind `name`, which the commands `by` print."""
+
+    def register(document: Class) -> Class:
+        document.document_kind = DocumentKind(name, by)
+        DOCUMENTS[name] = document
+        return document
+
+    return register
+
+
+def kind_of(document: AnyDocument) -> str:
+    return document.document_kind.name if isinstance(document, PrintedDocument) else document["kind"]
+
+
+def top_level(document: AnyDocument) -> Iterator[tuple[str, Any]]:
+    """The keys of a document with their values."""
+    if not isinstance(document, PrintedDocument):
+        yield from document.items()
+        return
+    yield from (("schema_version", SCHEMA_VERSION), ("kind", kind_of(document)))
+    for field in fields(document):
+        value = getattr(document, field.name)
+        if value is not UNSET:
+            yield field.encode_name, value
+
+
+def as_values(document: Document | Record) -> Document:
+    """The document or record as dicts, lists and JSON's own types, for Ansible."""
+    if isinstance(document, PrintedDocument):
+        document = dict(top_level(document))
+    values: Document = to_builtins(document)
+    return values
+
+
+@cache
+def _nested_records(record: type[Record]) -> dict[str, type[Record] | None]:
+    """The fields, each with the class of the records in it."""
+    hints = get_type_hints(record)
+    return {name: next(_records_in(hints[name]), None) for name in record.__struct_fields__}
+
+
+def _records_in(kind: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, Record):
+        yield kind
+    for argument in get_args(kind):
+        yield from _records_in(argument)
+
+
+def _plain(value: Any, nested: type[Record] | None) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if nested is None or value is None or isinstance(value, Record | dict):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each, nested) for each in value]
+    return nested.of(value)
+
+
+@printed("error", by="any command, in place of a result")
+class ErrorDocument(PrintedDocument, frozen=True):
+    """Why a command ended without a result."""
+
+    code: Annotated[str, "which error it is; stable, and listed in gpuops help output"]
+    message: Annotated[str, "what is wrong and why"]
+    hint: Annotated[str, "the next move; empty = none is known"]
+    exit_code: int
+    applied: Annotated[bool | None, "whether something was changed before it; null = not known"]

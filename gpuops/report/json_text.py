@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from gpuops.report.document import Document
+import msgspec
+
+from gpuops.report.document import AnyDocument, top_level
 
 _INDENT: Final = 2
 
@@ -20,15 +22,15 @@ class DocumentTexts(dict[str, str]):
     """Documents by a name, each as `document_text` wrote it: they stand in another one without being read again."""
 
 
-def document_text(document: Document) -> str:
+def document_text(document: AnyDocument) -> str:
     """All of it."""
     return "".join(pieces(document))
 
 
-def pieces(document: Document) -> Iterator[str]:
+def pieces(document: AnyDocument) -> Iterator[str]:
     """The text in pieces, in the order of the document; nothing of it twice, so an iterator in it is used up."""
     sign = "{"
-    for key, value in document.items():
+    for key, value in top_level(document):
         yield f"{sign}\n  {_encoded(key)}: "
         if isinstance(value, Iterator | list | tuple):
             yield from _records(value)
@@ -64,8 +66,6 @@ _UNSEEN: Final = re.compile(r"[^\x00-\x7e]+")
 
 
 def _encoded(value: Any) -> str:
-    import msgspec
-
     try:
         text = msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain_text), indent=_INDENT).decode()
     except UnicodeEncodeError:  # a file whose name is no UTF-8

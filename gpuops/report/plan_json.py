@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, Self
 
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
@@ -15,7 +15,7 @@ from gpuops.plan.core.steps import (
     Step,
 )
 from gpuops.report.changes import changes, host_name, stages, title, vm_name
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import SCHEMA_VERSION, Document, Record
 
 
 def report_document(report: Report, kind: str) -> Document:
@@ -33,8 +33,8 @@ def report_document(report: Report, kind: str) -> Document:
         "exit_code": report.exit_code,
         "disruptive": plan.disruptive,
         "waves": [_wave(wave, world) for wave, world in stages(plan, before)],
-        "rejections": [rejection_document(rejection) for rejection in plan.rejections],
-        "unmet": [rejection_document(rejection) for rejection in plan.unmet],
+        "rejections": list(map(RejectionRecord.of, plan.rejections)),
+        "unmet": list(map(RejectionRecord.of, plan.unmet)),
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "choices": [
@@ -60,17 +60,20 @@ def _step(step: Step, before: Inventory) -> Document:
     }
 
 
-def rejection_document(rejection: Rejection) -> Document:
-    """A "no" with its numbers, and as one line."""
-    return {
-        "subject": rejection.subject,
-        "rule": rejection.rule,
-        "needed": rejection.needed,
-        "available": rejection.available,
-        "unit": rejection.unit,
-        "hint": rejection.hint,
-        "text": str(rejection),
-    }
+class RejectionRecord(Record, frozen=True):
+    """One reason why something is refused or left out, with its numbers."""
+
+    subject: Annotated[str, "what is refused, such as a VM, a host, a GPU or a NUMA node"]
+    rule: Annotated[str, "which rule speaks against it"]
+    needed: float | str | None
+    available: float | str | None
+    unit: Annotated[str, "of the two before; empty = none"]
+    hint: Annotated[str, "what to do about it; empty = nothing is known"]
+    text: Annotated[str, "all of it in one line"]
+
+    @classmethod
+    def of(cls, rejection: Rejection) -> Self:
+        return cls.from_attributes(rejection, text=str(rejection))
 
 
 def outcome_document(outcome: Outcome, before: Inventory) -> Document:

@@ -10,7 +10,9 @@ line: its type, and after a semicolon what it means. All are required but those 
     fields of MODULE:CLASS        the fields of a dataclass, as `plain` writes them
 
 and several of them with `or` between. `like: NAME` takes over what another kind of the file has, or of a type what
-another type has. A type may be declared by `fields: MODULE:CLASS` and `without: [FIELD]` too.
+another type has. A type may be declared by `fields: MODULE:CLASS` and `without: [FIELD]` or `record: MODULE:CLASS` too.
+
+Kinds that have a class (`gpuops/report/document.py`) are in no file: their schemas are made of the fields of the class.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-from gpuops.report.document import SCHEMA_VERSION
+import msgspec
+
+from gpuops.report.document import DOCUMENTS, SCHEMA_VERSION, Moment, PrintedDocument, Record
 
 Schema = dict[str, Any]
 
@@ -39,8 +43,11 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
     float: {"type": "number"},
     NoneType: {"type": "null"},
     datetime: {"type": "string", "format": "date-time"},
+    Moment: {"type": "string", "format": "date-time"},
 }
 _DEFINED: Final = "#/$defs/"
+_MODULES: Final = ("document", "workloads.jobs", "workloads.submitted_jobs")
+"""The modules of `gpuops.report` with classes of documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class DocumentKind:
     by: str
     """The commands that print it."""
     title: str
-    declared: Mapping[str, Any]
+    declared: Mapping[str, Any] | type[PrintedDocument]
     types: Mapping[str, Any]
     """What its file declares beside it."""
 
@@ -72,6 +79,13 @@ def _kinds() -> tuple[tuple[str, DocumentKind], ...]:
         for name, own in declared.items():
             merged = _merged(own, declared)
             found[name] = DocumentKind(name, merged["by"], merged["title"], merged, types)
+    for name in _MODULES:
+        import_module(f"gpuops.report.{name}")
+    for name, document in DOCUMENTS.items():
+        assert name not in found, f"{name} has a class and a section of a file"
+        found[name] = DocumentKind(
+            name, document.document_kind.by, _docstring(document).removesuffix("."), document, {}
+        )
     return tuple(sorted(found.items()))
 
 
@@ -100,7 +114,8 @@ def _shared_types() -> dict[str, Any]:
 def document_schema(kind: DocumentKind) -> Schema:
     """The schema of one kind. It allows further keys: later releases may add some."""
     made = _SchemaMaker({**_shared_types(), **kind.types})
-    heading, body = made.object_of(_shared_types()["Heading"]), made.object_of(kind.declared)
+    heading = made.object_of(_shared_types()["Heading"])
+    body = made.record(kind.declared) if isinstance(kind.declared, type) else made.object_of(kind.declared)
     for key, value in (("schema_version", SCHEMA_VERSION), ("kind", kind.name)):
         heading["properties"][key]["const"] = value
     body["properties"] = heading["properties"] | body["properties"]
@@ -162,10 +177,29 @@ class _SchemaMaker:
 
     def _named(self, name: str) -> Schema:
         if name not in self.definitions:
+            if "record" in self._types[name]:
+                return self._named_record(_imported(self._types[name]["record"]))
             self.definitions[name] = {}  # a type may hold others of itself
             declared = _merged(self._types[name], self._types)
             made = self._fields_of_type(declared) if "fields" in declared else self.object_of(declared)
             self.definitions[name] = {"description": declared["description"], **made}
+        return {"$ref": f"{_DEFINED}{name}"}
+
+    def record(self, kind: type[Record]) -> Schema:
+        """The schema of a class of records."""
+        hints = get_type_hints(kind, include_extras=True)
+        fields = msgspec.structs.fields(kind)
+        return {
+            "type": "object",
+            "properties": {field.encode_name: self._of_type(hints[field.name]) for field in fields},
+            "required": [field.encode_name for field in fields if field.default is not msgspec.UNSET],
+        }
+
+    def _named_record(self, kind: type[Record]) -> Schema:
+        name = kind.__name__.removesuffix("Record")
+        if name not in self.definitions:
+            self.definitions[name] = {}  # a record may hold others of its class
+            self.definitions[name] = {"description": _docstring(kind), **self.record(kind)}
         return {"$ref": f"{_DEFINED}{name}"}
 
     def _fields_of_type(self, declared: Mapping[str, Any]) -> Schema:
@@ -175,11 +209,17 @@ class _SchemaMaker:
 
     def _of_type(self, kind: Any) -> Schema:
         """The schema of what `plain` makes of a value of this type."""
+        arguments = get_args(kind)
+        if get_origin(kind) is Annotated:
+            return {**self._of_type(arguments[0]), "description": arguments[-1]}
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
-        arguments = get_args(kind)
         if get_origin(kind) in (Union, UnionType):
-            return self._any_of([self._of_type(each) for each in arguments])
+            return self._any_of([self._of_type(each) for each in arguments if each is not msgspec.UnsetType])
+        if get_origin(kind) is dict:
+            return {"type": "object", "additionalProperties": self._of_type(arguments[1])}
+        if isinstance(kind, type) and issubclass(kind, Record):
+            return self._named_record(kind)
         if get_origin(kind) in (tuple, list, frozenset):
             return {"type": "array", "items": self._of_type(arguments[0])}
         if isinstance(kind, type) and issubclass(kind, Enum):
@@ -192,6 +232,10 @@ class _SchemaMaker:
         hints = get_type_hints(kind)
         properties = {field.name: self._of_type(hints[field.name]) for field in fields(kind) if field.repr}
         return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _docstring(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split())
 
 
 def _imported(name: str) -> Any:

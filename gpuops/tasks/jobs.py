@@ -41,10 +41,11 @@ def gpu_job(
         if not submitted:
             return _cancelled(str(name), site=site, apply=apply, warnings=warnings)
         from gpuops.api.job_queue import job_submission_foreseen, job_submit
-        from gpuops.report.workloads.submitted_jobs import submission_document
+        from gpuops.report.document import as_values
+        from gpuops.report.workloads.submitted_jobs import JobSubmitDocument
 
         found = (job_submit if apply else job_submission_foreseen)(jobs, site, rules)
-        document = submission_document(found, site.vcenter.uuid)
+        document = as_values(JobSubmitDocument.of_submission(found, site.vcenter.uuid))
     reasons = [each.line for each in found.rejections]
     added = [each.job.name for each in found.added] if not reasons else []
     return TaskResult(
@@ -63,12 +64,13 @@ def gpu_job(
 def gpu_job_info(connection: ConnectionArguments, *, name: str | None = None, policy: str | None = None) -> TaskResult:
     """The jobs of a vCenter in the order in which they are served, or those of this name, which may be none."""
     from gpuops.api.job_queue import job_queue
-    from gpuops.report.workloads.submitted_jobs import queue_document
+    from gpuops.report.document import as_values
+    from gpuops.report.workloads.submitted_jobs import JobListDocument
 
     rules = _policy(policy)
     site, warnings = open_site(connection)
     with site:
-        document = queue_document(job_queue(site, rules), site.vcenter.uuid)
+        document = as_values(JobListDocument.of_listing(job_queue(site, rules), site.vcenter.uuid))
     jobs = [each for each in document["jobs"] if name in (None, each["name"], str(each["number"]))]
     return TaskResult({"changed": False, "jobs": jobs}, warnings=tuple(warnings))
 
@@ -82,7 +84,8 @@ def _policy(file: str | None) -> Policy | None:
 def _cancelled(name: str, *, site: Site, apply: bool, warnings: list[str]) -> TaskResult:
     """One that runs saves its state first; exit code 4 where its VM did not answer, or its checkpoint failed."""
     from gpuops.api.job_queue import job_called, job_cancel, job_to_cancel
-    from gpuops.report.workloads.submitted_jobs import job_document
+    from gpuops.report.document import as_values
+    from gpuops.report.workloads.submitted_jobs import SubmittedJobRecord
 
     before = job_called(name, site)
     after, deeds = job_cancel(name, site) if apply else (job_to_cancel(name, site), ())
@@ -97,7 +100,7 @@ def _cancelled(name: str, *, site: Site, apply: bool, warnings: list[str]) -> Ta
             "changed": changed,
             "diff": [_difference(after.job.name, f"{before.state}\n", end)] if changed else [],
             "reasons": reasons,
-            "jobs": [job_document(after, site.vcenter.uuid)["job"]],
+            "jobs": [as_values(SubmittedJobRecord.of(after))],
         },
         4 if wrong else 0,
         reasons_line(reasons, "partly done") if wrong else "",

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops.cli import output
 from gpuops.cli.app import app
+from gpuops.report.document import ErrorDocument
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
 from tests.cli.aside import Aside
@@ -42,7 +43,7 @@ def documents_fit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         show(text, whole, **more)
 
     def checked_error(document: Any) -> None:
-        wrong.extend(misfits(document) if document.get("kind") == "error" else ())
+        wrong.extend(misfits(document) if isinstance(document, ErrorDocument) else ())
         show_document(document)
 
     monkeypatch.setattr(output, "show", checked_show)

@@ -1,4 +1,7 @@
-"""Finds every kind of document that gpuops prints in its sources: by the dicts with a schema_version and a kind."""
+"""Finds every kind of document that gpuops prints in its sources.
+
+It is registered by `printed` above a class, or is a dict with a schema_version and a kind.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,17 @@ Function = ast.FunctionDef | ast.Module
 
 def printed_kinds() -> set[str]:
     """The kinds of all documents that `report` and `cli` make."""
+    return registered_kinds() | dict_kinds()
+
+
+def dict_kinds() -> set[str]:
     return {kind for tree in _trees() for within, made in _documents(tree) for kind in _values(made, within)}
+
+
+def registered_kinds() -> set[str]:
+    nodes = (node for tree in _trees() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    calls = [call for node in nodes for call in node.decorator_list if isinstance(call, ast.Call)]
+    return {ast.literal_eval(call.args[0]) for call in calls if _last(call.func) == "printed"}
 
 
 @cache

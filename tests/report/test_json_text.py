@@ -69,10 +69,3 @@ def test_records_are_made_when_they_are_written() -> None:
 def test_what_is_no_value_of_a_document_is_told() -> None:
     with pytest.raises(TypeError, match="object is no value of a document"):
         document_text({"x": object()})
-
-
-def test_msgspec_is_loaded_with_the_first_document() -> None:
-    import subprocess
-
-    probe = "import sys, gpuops.report.json_text; sys.exit('msgspec' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

@@ -26,6 +26,7 @@ from gpuops.cli.failure import guarded
 from gpuops.cli.output import OutputFormat
 from gpuops.config.vcenter.sites import ConfiguredSite
 from gpuops.errors import GpuopsError, VcenterUnreachable
+from gpuops.report.document import kind_of
 from gpuops.report.json_text import document_text
 from gpuops.report.sites import SiteAnswer, SiteFailure, blocks
 from gpuops.report.text import visible
@@ -33,7 +34,7 @@ from gpuops.report.text import visible
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
-    from gpuops.report.document import Document
+    from gpuops.report.document import AnyDocument
     from gpuops.report.layout import Shown
 
 ENDING_S: Final = 5.0
@@ -158,7 +159,7 @@ def _answer(question: SiteQuestion, answer: IO[bytes], said: IO[bytes]) -> None:
     told: list[SiteAnswer] = []
     failures: list[SiteFailure] = []
 
-    def receive(text: Shown, document: Document, csv: Callable[[], str] | None) -> None:
+    def receive(text: Shown, document: AnyDocument, csv: Callable[[], str] | None) -> None:
         told.append(_result(question, text, document, csv))
 
     def say(message: str, hint: str, exit_code: int, code: str, applied: bool | None) -> int:
@@ -185,7 +186,7 @@ def _exit_code(ask: Callable[[], object]) -> int:
     return 0
 
 
-def _result(question: SiteQuestion, text: Shown, document: Document, csv: Callable[[], str] | None) -> SiteAnswer:
+def _result(question: SiteQuestion, text: Shown, document: AnyDocument, csv: Callable[[], str] | None) -> SiteAnswer:
     """Of what a command shows the part that is used."""
     found = _nothing_yet(question.site)
     if output.chosen() is OutputFormat.CSV:
@@ -195,7 +196,7 @@ def _result(question: SiteQuestion, text: Shown, document: Document, csv: Callab
     view = blocks(text) if output.chosen() is OutputFormat.TEXT else ()
     if not (output.chosen().is_document or question.need_document):
         return replace(found, view=view)
-    return replace(found, view=view, kind=document["kind"], json=document_text(document))
+    return replace(found, view=view, kind=kind_of(document), json=document_text(document))
 
 
 def _leave_the_terminal(said: IO[bytes]) -> None:

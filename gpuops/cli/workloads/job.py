@@ -51,7 +51,7 @@ def job_plan(
     from gpuops.cli.opening import open_site, remember
     from gpuops.config.jobs_file import load_jobs, mount_path
     from gpuops.config.policy import load_policy
-    from gpuops.report.workloads.jobs import jobs_document, jobs_text
+    from gpuops.report.workloads.jobs import JobPlanDocument, jobs_text
 
     jobs = load_jobs(file)
     mounts = tuple(mount_path(each, "--allow-mount") for each in allow_mount or ())
@@ -59,6 +59,6 @@ def job_plan(
     with open_site(common) as site:
         found = plan(jobs, site, night, mounts)
     remember(common, found.placements.before)
-    output.show(jobs_text(found, commands=commands), jobs_document(found))
+    output.show(jobs_text(found, commands=commands), JobPlanDocument.of(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)

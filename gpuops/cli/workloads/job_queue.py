@@ -64,7 +64,7 @@ def job_submit(
     from gpuops.api.job_queue import job_submit as submit
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
-    from gpuops.report.workloads.submitted_jobs import submission_document, submission_text
+    from gpuops.report.workloads.submitted_jobs import JobSubmitDocument, submission_text
 
     options = {
         "image": image, "profile": profile, "run_time": run_time, "name": name, "owner": owner, "vcpu": vcpu,
@@ -76,7 +76,7 @@ def job_submit(
     with open_site(common) as site:
         found = submit(jobs, site, rules)
         vcenter = site.vcenter.uuid
-    output.show(submission_text(found), submission_document(found, vcenter))
+    output.show(submission_text(found), JobSubmitDocument.of_submission(found, vcenter))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 
@@ -130,13 +130,13 @@ def job_list(
     from gpuops.api.job_queue import job_queue
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
-    from gpuops.report.workloads.submitted_jobs import queue_document, queue_text
+    from gpuops.report.workloads.submitted_jobs import JobListDocument, queue_text
 
     rules = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
         found = job_queue(site, rules)
         vcenter = site.vcenter.uuid
-    output.show(queue_text(found), queue_document(found, vcenter))
+    output.show(queue_text(found), JobListDocument.of_listing(found, vcenter))
 
 
 @spread
@@ -150,12 +150,12 @@ def job_show(common: CommonOptions, job: JobName) -> None:
     """
     from gpuops.api.job_queue import job_called
     from gpuops.cli.opening import open_site
-    from gpuops.report.workloads.submitted_jobs import job_document, job_text
+    from gpuops.report.workloads.submitted_jobs import JobShowDocument, job_text
 
     with open_site(common) as site:
         found = job_called(job, site)
         vcenter = site.vcenter.uuid
-    output.show(job_text(found), job_document(found, vcenter))
+    output.show(job_text(found), JobShowDocument.from_attributes(vcenter=vcenter, job=found))
 
 
 @spread
@@ -175,14 +175,16 @@ def job_logs(
     from gpuops.api.connection import passwords_of
     from gpuops.api.job_queue import job_output
     from gpuops.cli.opening import open_site
-    from gpuops.report.workloads.submitted_jobs import JobLog, logs_document
+    from gpuops.report.workloads.submitted_jobs import JobLog, JobLogsDocument
 
     if follow and common.format.is_document:
         raise UsageError("--follow prints lines as they come", hint="leave out --output")
     with open_site(common) as site:
         found, withheld = job_output(job, site), passwords_of(site)
         if common.format.is_document:
-            output.show((), logs_document(found.job, found.written, found.cut_off, site.vcenter.uuid, withheld))
+            output.show(
+                (), JobLogsDocument.of_job(found.job, found.written, found.cut_off, site.vcenter.uuid, withheld)
+            )
             return
         log = JobLog(withheld)
         _print(log.begin(found.written, found.cut_off))
@@ -211,12 +213,12 @@ def job_cancel(common: CommonOptions, job: JobName) -> None:
     """
     from gpuops.api.job_queue import job_cancel as cancel
     from gpuops.cli.opening import open_site
-    from gpuops.report.workloads.submitted_jobs import cancel_document, cancel_text
+    from gpuops.report.workloads.submitted_jobs import JobCancelDocument, cancel_text
 
     with open_site(common) as site:
         found, deeds = cancel(job, site)
         vcenter = site.vcenter.uuid
-    output.show(cancel_text(found, deeds), cancel_document(found, deeds, vcenter))
+    output.show(cancel_text(found, deeds), JobCancelDocument.from_attributes(vcenter=vcenter, job=found, deeds=deeds))
     if not found.ended or any(deed.failed for deed in deeds):
         raise typer.Exit(4)
 
@@ -242,12 +244,12 @@ def job_run(
     from gpuops.api.job_queue import run_jobs
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
-    from gpuops.report.workloads.submitted_jobs import run_document, run_text
+    from gpuops.report.workloads.submitted_jobs import JobRunDocument, run_text
 
     wanted = load_policy(policy)
     with open_site(common) as site:
         found = run_jobs(wanted, site, stop=stop)
         vcenter = site.vcenter.uuid
-    output.show(run_text(found), run_document(found, vcenter))
+    output.show(run_text(found), JobRunDocument.from_attributes(found, vcenter=vcenter))
     if found.exit_code:
         raise typer.Exit(found.exit_code)

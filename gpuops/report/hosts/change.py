@@ -14,7 +14,7 @@ from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.hosts.given_up import missed_documents, missed_lines
 from gpuops.report.hosts.host_plan import changes
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import plain, rejection_document
+from gpuops.report.plan_json import RejectionRecord, plain
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
 from gpuops.report.text import count, visible
 
@@ -45,7 +45,7 @@ def change_document(report: ChangeReport) -> Document:
         "changed": report.changed,
         "exit_code": report.exit_code,
         "rounds": [[_planned_host(planned) for planned in planned_hosts] for planned_hosts in plan.rounds],
-        "rejections": [rejection_document(rejection) for rejection in plan.rejections],
+        "rejections": [RejectionRecord.of(rejection) for rejection in plan.rejections],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "outcomes": [

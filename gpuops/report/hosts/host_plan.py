@@ -20,7 +20,7 @@ from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.report.changes import Change
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import plain, rejection_document
+from gpuops.report.plan_json import RejectionRecord, plain
 from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
 from gpuops.report.text import visible
 
@@ -44,7 +44,7 @@ def host_report_document(report: Report[HostStep], kind: str) -> Document:
         "changed": report.changed,
         "exit_code": report.exit_code,
         "steps": [_step(step, before) for step in plan.steps],
-        "rejections": [rejection_document(rejection) for rejection in plan.rejections],
+        "rejections": [RejectionRecord.of(rejection) for rejection in plan.rejections],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "afterwards": list(plan.afterwards),

@@ -14,7 +14,7 @@ from gpuops.plan.moving.drs_options import EVACUATION, WHERE
 from gpuops.plan.moving.stun import Stun
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import rejection_document
+from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
 
 _FEW: Final = 3
@@ -185,7 +185,7 @@ def _host(each: HostReadiness, found: Readiness) -> Document:
             }
             for away in each.away
         ],
-        "blockers": [rejection_document(blocker) for blocker in each.blockers],
+        "blockers": [RejectionRecord.of(blocker) for blocker in each.blockers],
         "maintenance_mode_waits_because": list(each.by_vcenter),
         "notes": list(each.notes),
         "lost": _loss(each.loss),

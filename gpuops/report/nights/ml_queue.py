@@ -9,7 +9,7 @@ from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, Turn
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import rejection_document
+from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
 
 _DAY = timedelta(days=1)
@@ -116,7 +116,7 @@ def queue_document(found: QueueLook) -> Document:
         },
         "teams": [_standing(each) for each in (shares.standings if shares is not None else ())],
         "queue": [_place(place) for place in found.places],
-        "rejections": [rejection_document(refusal) for refusal in plan.refusals],
+        "rejections": [RejectionRecord.of(refusal) for refusal in plan.refusals],
         "warnings": list(shares.unclear if shares is not None else ()),
     }
 

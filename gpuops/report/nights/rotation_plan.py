@@ -15,7 +15,7 @@ from gpuops.plan.rotation.nights.preview import ExpectedRun, HostProof, NightPre
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.rotation_status import NO_LOCK_VM
-from gpuops.report.plan_json import rejection_document
+from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.plan_text import plan_text
 from gpuops.report.text import count, visible
 
@@ -230,7 +230,7 @@ def preview_document(found: NightPreview) -> Document:
         "exit_code": found.exit_code,
         "over": night_plan.over,
         "because": list(night_plan.plan().because),
-        "rejections": [rejection_document(refusal) for refusal in night_plan.refusals],
+        "rejections": [RejectionRecord.of(refusal) for refusal in night_plan.refusals],
         "warnings": list(found.warnings),
         "gpu_hours": found.gpu_hours,
         "ml": [_expected_run(expected) for expected in found.expected_runs],
@@ -295,7 +295,7 @@ def _proof(proof: HostProof, found: NightPreview) -> Document:
         "nothing_taken_from": _utc(begins) if begins is not None else None,
         "proved": not proof.refusals,
         "instants": proof.instants,
-        "refusals": [rejection_document(refusal) for refusal in proof.refusals],
+        "refusals": [RejectionRecord.of(refusal) for refusal in proof.refusals],
         "order": [
             {
                 "ref": desktop.vm.ref,

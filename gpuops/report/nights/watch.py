@@ -10,7 +10,7 @@ from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
 from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchTold
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import outcome_document, rejection_document
+from gpuops.report.plan_json import RejectionRecord, outcome_document
 from gpuops.report.plan_text import STYLES, outcome_line
 from gpuops.report.text import count, duration, visible
 
@@ -96,7 +96,7 @@ def look_document(told: WatchTold) -> Document:
         "back": [each.original.name for each in look.back.desktops],
         "stops": [each.original.name for each in look.back.stops],
         "starts": [vms[ref].name for ref in look.starts if ref in vms],
-        "rejections": [rejection_document(each) for each in look.plan.rejections],
+        "rejections": [RejectionRecord.of(each) for each in look.plan.rejections],
         "waiting": [{"vm": choice.subject, "reason": choice.reason} for choice in look.waiting],
         "outcomes": [outcome_document(each, told.before) for each in told.outcomes],
     }

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Annotated, Self
 
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.plan.jobs.container_command import checkpoint_words, run_words
 from gpuops.plan.jobs.job_plan import BusySource, JobsAnswer, JobsOnGpu, PlannedJob
+from gpuops.plan.jobs.vm_room import JobVmRoom
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.report.advice.placement import refused_lines
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import Moment, NamedRecord, Record, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import rejection_document
+from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
 
 
@@ -146,79 +148,140 @@ def _summary(found: JobsAnswer) -> str:
     return f"{done} of {count(total, 'job')} fit at once{on}; nothing was changed"
 
 
-def jobs_document(found: JobsAnswer) -> Document:
-    """The same for programs, with the command lines as lists of words. Times in seconds; null = not said, not known."""
-    night, before = found.question.night, found.placements.before
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "job-plan",
-        "vcenter": before.vcenter,
-        "read_at": before.taken_at.isoformat(),
-        "exit_code": found.exit_code,
-        "desktops": found.question.desktops,
-        "night": None if night is None else {"opens": night.opens.isoformat(), "closes": night.closes.isoformat()},
-        "jobs": [_job_document(each) for each in found.planned],
-        "gpus": [_gpu_document(each) for each in found.gpus],
-        "without_place": [_refusal_document(each) for each in found.refused],
-        "forbidden": [{"name": job.name, "reason": why} for job, why in found.forbidden],
-        "beside": {source.value: found.beside.get(source, 0) for source in BusySource},
-        "vms": _vms_document(found),
-        "warnings": [
-            *(text for each in found.placements.placed for text in each.warnings),
-            *found.placements.warnings,
-        ],
-    }
+class JobNightRecord(Record, frozen=True):
+    """The night that was asked about."""
+
+    opens: Moment
+    closes: Moment
 
 
-def _vms_document(found: JobsAnswer) -> Document | None:
-    room = found.vms
-    if room is None:
-        return None
-    without = [{"name": name, "reason": why} for name, why in room.without]
-    return {"template": room.template, "there": [*room.there], "of_template": [*room.of_template], "without": without}
+class JobThatWaitsRecord(Record, frozen=True):
+    """A job that gets no VM, and why."""
+
+    name: str
+    reason: str
 
 
-def _job_document(each: PlannedJob) -> Document:
-    return {
-        "name": each.job.name,
-        "owner": each.job.owner,
-        "image": each.job.image,
-        "host": {"ref": each.host.ref, "name": each.host.name},
-        "gpu": str(each.gpu),
-        "sharers": each.sharers,
-        "busy": each.busy.share,
-        "busy_by": each.busy.source.value,
-        "scheduler": each.policy.value,
-        "run_time_s": each.job.run_time.total_seconds(),
-        "takes_s": each.takes.total_seconds(),
-        "slowdown": {policy.value: factor for policy, factor in each.slowdown.items()},
-        "nights": each.nights,
-        "too_long": each.too_long,
-        "command": list(run_words(each.job)),
-        "checkpoint": list(checkpoint_words(each.job)),
-    }
+class JobVmRoomRecord(Record, frozen=True):
+    """Which jobs get a VM, by name, in the order in which they are served."""
+
+    template: Annotated[str | None, "of which VMs are made by day; null = of none"]
+    there: Annotated[list[str], "jobs that get a VM that is there"]
+    of_template: Annotated[list[str], "jobs that get one that is made"]
+    without: list[JobThatWaitsRecord]
+
+    @classmethod
+    def of(cls, room: JobVmRoom) -> Self:
+        return cls.from_attributes(room, without=[JobThatWaitsRecord(name, why) for name, why in room.without])
 
 
-def _gpu_document(each: JobsOnGpu) -> Document:
-    return {
-        "host": {"ref": each.host.ref, "name": each.host.name},
-        "gpu": str(each.gpu),
-        "profile": each.profile,
-        "jobs": each.jobs,
-        "sharers": each.sharers,
-        "most": each.most,
-        "scheduler": each.policy.value,
-        "scheduler_known": each.known,
-        "shares_time": each.shares_time,
-        "last_ends_s": {policy.value: length.total_seconds() for policy, length in each.last.items()},
-        "shortest": None if each.shortest is None else each.shortest.value,
-    }
+class PlannedJobRecord(Record, frozen=True):
+    """A job, its GPU and its time there."""
+
+    name: str
+    owner: str | None
+    image: str
+    host: NamedRecord
+    gpu: Annotated[str, "PCI address"]
+    sharers: Annotated[int, "VMs on its GPU, itself counted"]
+    busy: Annotated[float, "the share of the time that it keeps a GPU busy alone"]
+    busy_by: BusySource
+    scheduler: Annotated[SchedulerPolicy, "in force on its GPU"]
+    run_time_s: Annotated[float, "with the GPU alone"]
+    takes_s: Annotated[float, "beside the others, under that scheduler"]
+    slowdown: Annotated[dict[str, float], "times as long as alone, by scheduler"]
+    nights: Annotated[int | None, "in how many it ends; null = no hours of a night were said"]
+    too_long: Annotated[bool, "whether it needs more nights than it may be resumed for"]
+    command: Annotated[list[str], "what runs it in its guest, word by word"]
+    checkpoint: Annotated[list[str], "what saves its state meanwhile; empty = it has no checkpoint"]
+
+    @classmethod
+    def of(cls, planned: PlannedJob) -> Self:
+        job = planned.job
+        return cls.from_attributes(
+            planned,
+            job,
+            gpu=str(planned.gpu),
+            busy=planned.busy.share,
+            busy_by=planned.busy.source,
+            scheduler=planned.policy,
+            run_time_s=job.run_time,
+            takes_s=planned.takes,
+            command=run_words(job),
+            checkpoint=checkpoint_words(job),
+        )
 
 
-def _refusal_document(refusal: Refusal) -> Document:
-    return {
-        "name": refusal.workload.name,
-        "rejections": [rejection_document(one) for one in refusal.rejections],
-        "nearest": refusal.nearest,
-        "after_moves": refusal.moves,
-    }
+class JobsOnGpuRecord(Record, frozen=True):
+    """A GPU with jobs on it."""
+
+    host: NamedRecord
+    gpu: Annotated[str, "PCI address"]
+    profile: Annotated[str, "of its first job"]
+    jobs: int
+    sharers: Annotated[int, "VMs on it, the jobs counted"]
+    most: Annotated[int | None, "vGPUs of that profile that a GPU holds"]
+    scheduler: SchedulerPolicy
+    scheduler_known: Annotated[bool, "false = nobody told, it is the driver's default"]
+    shares_time: Annotated[bool, "false = MIG-backed vGPUs"]
+    last_ends_s: Annotated[dict[str, float], "when the last of its jobs ends, by scheduler"]
+    shortest: Annotated[SchedulerPolicy | None, "under which that is soonest; null = as it is"]
+
+    @classmethod
+    def of(cls, gpu: JobsOnGpu) -> Self:
+        ends = {policy: length.total_seconds() for policy, length in gpu.last.items()}
+        scheduler = {"scheduler": gpu.policy, "scheduler_known": gpu.known, "last_ends_s": ends}
+        return cls.from_attributes(gpu, gpu=str(gpu.gpu), **scheduler)
+
+
+class JobWithoutPlaceRecord(Record, frozen=True):
+    """A job for which there is no place, and why."""
+
+    name: str
+    rejections: list[RejectionRecord]
+    nearest: Annotated[str, "the nearest that could be met; empty = none is known"]
+    after_moves: Annotated[str, "the vMotions that would make room; empty = none are known"]
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> Self:
+        return cls.from_attributes(refusal, name=refusal.workload.name, after_moves=refusal.moves)
+
+
+class ForbiddenJobRecord(Record, frozen=True):
+    """A job with a mount that is not allowed."""
+
+    name: str
+    reason: str
+
+
+@printed("job-plan", by="gpuops job plan")
+class JobPlanDocument(SiteDocument, frozen=True):
+    """Where jobs in containers fit, and how long each then takes."""
+
+    exit_code: int
+    desktops: Annotated[int | None, "how many may be suspended for the night; null = no policy was said"]
+    night: Annotated[JobNightRecord | None, "its hours; null = no policy was said, or it has none"]
+    jobs: Annotated[list[PlannedJobRecord], "those that have a place, in the order of the file"]
+    gpus: list[JobsOnGpuRecord]
+    without_place: list[JobWithoutPlaceRecord]
+    forbidden: list[ForbiddenJobRecord]
+    beside: Annotated[dict[str, int], "how many VMs run on these GPUs anyway, by where their busy share is from"]
+    vms: Annotated[
+        JobVmRoomRecord | None, "who gets a VM of the policy; null = no policy was said, or it says nothing of jobs"
+    ]
+    warnings: list[str]
+
+    @classmethod
+    def of(cls, answer: JobsAnswer) -> Self:
+        before, placed = answer.placements.before, answer.placements.placed
+        return cls.from_attributes(
+            answer,
+            answer.question,
+            vcenter=before.vcenter,
+            read_at=before.taken_at,
+            jobs=answer.planned,
+            without_place=answer.refused,
+            forbidden=[ForbiddenJobRecord(job.name, why) for job, why in answer.forbidden],
+            beside={source: answer.beside.get(source, 0) for source in BusySource},
+            warnings=[*(text for each in placed for text in each.warnings), *answer.placements.warnings],
+        )

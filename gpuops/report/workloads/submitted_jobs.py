@@ -8,14 +8,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Annotated, Any, Final, Self
 
 from gpuops.model.vcenter.target import Secret
-from gpuops.model.workloads.job_record import JobState, SubmittedJob
-from gpuops.plan.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
+from gpuops.plan.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
+from gpuops.report.document import Moment, Record, VcenterDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import rejection_document
+from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
 from gpuops.report.workloads.program_lines import ProgramLines
 
@@ -37,16 +37,6 @@ def submission_text(found: JobSubmission) -> Shown:
     lines = [Text(f"{each.job.name}: ", "bold").append(f"waits, number {each.number}") for each in found.added]
     lines += [Text(f"{each.job.name}: is there already, {each.state}, number {each.number}") for each in found.there]
     return (*lines, Text(f"{count(len(found.added), 'job')} submitted", "bold"))
-
-
-def submission_document(found: JobSubmission, vcenter: str) -> Document:
-    return {
-        **_jobs_head("job-submit", vcenter),
-        "exit_code": found.exit_code,
-        "submitted": [_job_document(each) for each in found.added],
-        "there": [_job_document(each) for each in found.there],
-        "rejections": [rejection_document(each) for each in found.rejections],
-    }
 
 
 def queue_text(found: JobListing) -> Shown:
@@ -82,10 +72,6 @@ def queue_text(found: JobListing) -> Shown:
     return (table, *reasons, Text(f"{count(len(found.jobs), 'job')}: {waits} wait, {runs} run", "bold"))
 
 
-def queue_document(found: JobListing, vcenter: str) -> Document:
-    return {**_jobs_head("job-list", vcenter), "jobs": [_queued_document(each, found) for each in _ordered(found)]}
-
-
 def job_text(job: SubmittedJob) -> Shown:
     """One job whole: what it runs, how it is, and what happened to it."""
     spec = job.job
@@ -111,10 +97,6 @@ def job_text(job: SubmittedJob) -> Shown:
     return (*lines, Text(), table) if job.records else tuple(lines)
 
 
-def job_document(job: SubmittedJob, vcenter: str) -> Document:
-    return {**_jobs_head("job-show", vcenter), "job": _job_document(job)}
-
-
 def cancel_text(job: SubmittedJob, deeds: tuple[JobDeed, ...]) -> Shown:
     lines = list(_deeds(deeds))
     if job.state is JobState.CANCELLED:
@@ -124,10 +106,6 @@ def cancel_text(job: SubmittedJob, deeds: tuple[JobDeed, ...]) -> Shown:
     return (*lines, Text(f"{job.job.name}: is cancelled when its VM answers", "bold"))
 
 
-def cancel_document(job: SubmittedJob, deeds: tuple[JobDeed, ...], vcenter: str) -> Document:
-    return {**_jobs_head("job-cancel", vcenter), "job": _job_document(job), "deeds": list(map(_deed_document, deeds))}
-
-
 def run_text(found: JobsRun) -> Shown:
     closing = "all jobs are stopped" if found.stopped else f"{count(len(found.deeds), 'job')} looked at"
     vms = [
@@ -135,16 +113,6 @@ def run_text(found: JobsRun) -> Shown:
         for deed in found.vms
     ]
     return (*_deeds(found.deeds), *vms, Text(closing if found.deeds else "no job runs, and none gets a VM now", "bold"))
-
-
-def run_document(found: JobsRun, vcenter: str) -> Document:
-    return {
-        **_jobs_head("job-run", vcenter),
-        "exit_code": found.exit_code,
-        "stopped": found.stopped,
-        "deeds": list(map(_deed_document, found.deeds)),
-        "vms": [{"name": deed.vm, "what": deed.what, "failed": deed.failed} for deed in found.vms],
-    }
 
 
 class JobLog:
@@ -166,20 +134,6 @@ class JobLog:
     def end(self) -> Iterator[str]:
         """The line that has no end."""
         yield from self._lines.end()
-
-
-def logs_document(
-    job: SubmittedJob, written: bytes, cut_off: int, vcenter: str, withheld: Iterable[Secret] = ()
-) -> Document:
-    log = JobLog(withheld)
-    return {
-        **_jobs_head("job-logs", vcenter),
-        "name": job.job.name,
-        "number": job.number,
-        "state": job.state.value,
-        "cut_off_bytes": cut_off,
-        "lines": [*log.go_on(written), *log.end()],
-    }
 
 
 def time_text(length: timedelta) -> str:
@@ -209,55 +163,164 @@ def _deeds(deeds: tuple[JobDeed, ...]) -> Iterator[Text]:
         yield Text(f"{deed.job.job.name}: ", "bold red" if deed.failed else "bold").append(visible(deed.what))
 
 
-def _deed_document(deed: JobDeed) -> Document:
-    return {"name": deed.job.job.name, "number": deed.job.number, "what": deed.what, "failed": deed.failed}
+class JobRecordRecord(Record, frozen=True):
+    """One thing that happened to a job."""
+
+    event: JobEvent
+    at: Moment
+    vm: Annotated[str, "name of the VM, where it was begun"]
+    exit_code: int | None
+    saved: Annotated[bool, "whether its checkpoint command did well"]
+    reason: str
+
+    @classmethod
+    def of(cls, record: JobRecord) -> Self:
+        return cls.from_attributes(record, vm=record.vm_name)
 
 
-def _jobs_head(kind: str, vcenter: str) -> Document:
-    return {"schema_version": SCHEMA_VERSION, "kind": kind, "vcenter": vcenter}
+class SubmittedJobRecord(Record, frozen=True):
+    """A job and all that happened to it."""
+
+    number: Annotated[int, "of its vCenter"]
+    name: str
+    owner: str | None
+    state: JobState
+    exit_code: Annotated[int | None, "null = it has not ended by itself"]
+    submitted_at: Moment
+    by: Annotated[str, "USER@MACHINE, with ` as role NAME` where PostgreSQL has the jobs"]
+    image: str
+    command: list[str]
+    profile: str
+    vcpu: int
+    memory_mib: int
+    run_time_s: Annotated[float, "as stated, with the GPU alone"]
+    ran_s: Annotated[float, "in all its attempts, as far as that is known"]
+    priority: int
+    resumes: Annotated[int, "how often it may go on"]
+    interruptions: Annotated[int, "how often it was stopped"]
+    cancel_wanted: Annotated[bool, "somebody wants it cancelled while it runs"]
+    records: list[JobRecordRecord]
+
+    @classmethod
+    def of(cls, job: SubmittedJob) -> Self:
+        return cls.from_attributes(job, job.job, **_durations(job))
 
 
-def _queued_document(job: SubmittedJob, found: JobListing) -> Document:
-    starts_at, turn = found.starts_at.get(job.number), found.turns.get(job.number)
-    return {
-        **_job_document(job),
-        "place": found.places.get(job.number),
-        "next_vm": turn.vm.name if turn is not None and turn.vm is not None else None,
-        "starts_at": None if starts_at is None else starts_at.isoformat(),
-        "why_not": found.reasons.get(job.number, ""),
-    }
+class QueuedJobRecord(SubmittedJobRecord, frozen=True):
+    """A submitted job with its place in the queue."""
+
+    place: Annotated[int | None, "among those that wait, from 1 on; null = it does not wait"]
+    next_vm: Annotated[str | None, "the VM that it gets, or has"]
+    starts_at: Annotated[Moment | None, "when that VM is expected to start; null = not in the next night, or not known"]
+    why_not: Annotated[str, "why it does not start in the next night; empty = it does, or nobody knows"]
 
 
-def _job_document(job: SubmittedJob) -> Document:
-    spec = job.job
-    return {
-        "number": job.number,
-        "name": spec.name,
-        "owner": spec.owner,
-        "state": job.state.value,
-        "exit_code": job.exit_code,
-        "submitted_at": job.submitted_at.isoformat(),
-        "by": job.by,
-        "image": spec.image,
-        "command": list(spec.command),
-        "profile": spec.profile,
-        "vcpu": spec.vcpus,
-        "memory_mib": spec.memory_mib,
-        "run_time_s": spec.run_time.total_seconds(),
-        "ran_s": job.ran.total_seconds(),
-        "priority": spec.priority,
-        "resumes": spec.resumes,
-        "interruptions": job.interruptions,
-        "cancel_wanted": job.cancel_wanted,
-        "records": [
-            {
-                "event": record.event.value,
-                "at": record.at.isoformat(),
-                "vm": record.vm_name,
-                "exit_code": record.exit_code,
-                "saved": record.saved,
-                "reason": record.reason,
-            }
-            for record in job.records
-        ],
-    }
+class JobDeedRecord(Record, frozen=True):
+    """What a pass did with one job."""
+
+    name: str
+    number: int
+    what: str
+    failed: Annotated[bool, "a guest refused something"]
+
+    @classmethod
+    def of(cls, deed: JobDeed) -> Self:
+        return cls.from_attributes(deed, name=deed.job.job.name, number=deed.job.number)
+
+
+class JobVmDeedRecord(Record, frozen=True):
+    """What a pass did with one VM of the template."""
+
+    name: str
+    what: str
+    failed: bool
+
+    @classmethod
+    def of(cls, deed: JobVmDeed) -> Self:
+        return cls.from_attributes(deed, name=deed.vm)
+
+
+@printed("job-submit", by="gpuops job submit")
+class JobSubmitDocument(VcenterDocument, frozen=True):
+    """Jobs that were submitted, or every reason against them."""
+
+    exit_code: Annotated[int, "3 = refused, no job was submitted"]
+    submitted: list[SubmittedJobRecord]
+    there: Annotated[list[SubmittedJobRecord], "the same jobs, submitted before and not ended"]
+    rejections: list[RejectionRecord]
+
+    @classmethod
+    def of_submission(cls, submission: JobSubmission, vcenter: str) -> Self:
+        return cls.from_attributes(submission, vcenter=vcenter, submitted=submission.added)
+
+
+@printed("job-list", by="gpuops job list")
+class JobListDocument(VcenterDocument, frozen=True):
+    """Submitted jobs, in the order in which those that wait are served."""
+
+    jobs: list[QueuedJobRecord]
+
+    @classmethod
+    def of_listing(cls, listing: JobListing, vcenter: str) -> Self:
+        return cls(vcenter, [_queued(job, listing) for job in _ordered(listing)])
+
+
+@printed("job-show", by="gpuops job show")
+class JobShowDocument(VcenterDocument, frozen=True):
+    """One submitted job, and all that happened to it."""
+
+    job: SubmittedJobRecord
+
+
+@printed("job-logs", by="gpuops job logs")
+class JobLogsDocument(VcenterDocument, frozen=True):
+    """What a job wrote."""
+
+    name: str
+    number: int
+    state: JobState
+    cut_off_bytes: Annotated[int, "so many before the first line are not kept"]
+    lines: Annotated[list[str], "control characters are written out"]
+
+    @classmethod
+    def of_job(
+        cls, job: SubmittedJob, written: bytes, cut_off: int, vcenter: str, withheld: Iterable[Secret] = ()
+    ) -> Self:
+        log = JobLog(withheld)
+        lines = [*log.go_on(written), *log.end()]
+        return cls.from_attributes(job, job.job, vcenter=vcenter, cut_off_bytes=cut_off, lines=lines)
+
+
+@printed("job-cancel", by="gpuops job cancel")
+class JobCancelDocument(VcenterDocument, frozen=True):
+    """A job that is cancelled."""
+
+    job: SubmittedJobRecord
+    deeds: list[JobDeedRecord]
+
+
+@printed("job-run", by="gpuops job run")
+class JobRunDocument(VcenterDocument, frozen=True):
+    """What one pass over the jobs did."""
+
+    exit_code: Annotated[int, "4 = a guest refused something, or a VM of the template could not be made or removed"]
+    stopped: Annotated[bool, "whether it was a pass that stops all jobs"]
+    deeds: list[JobDeedRecord]
+    vms: Annotated[list[JobVmDeedRecord], "of VMs that are made of a template for jobs"]
+
+
+def _durations(job: SubmittedJob) -> dict[str, Any]:
+    return {"vcpu": job.job.vcpus, "run_time_s": job.job.run_time, "ran_s": job.ran}
+
+
+def _queued(job: SubmittedJob, listing: JobListing) -> QueuedJobRecord:
+    turn = listing.turns.get(job.number)
+    return QueuedJobRecord.from_attributes(
+        job,
+        job.job,
+        **_durations(job),
+        place=listing.places.get(job.number),
+        next_vm=turn.vm.name if turn is not None and turn.vm is not None else None,
+        starts_at=listing.starts_at.get(job.number),
+        why_not=listing.reasons.get(job.number, ""),
+    )
