@@ -4,7 +4,7 @@ Problem: gpuops was built without a vCenter with GPUs, so what it gets wrong is 
 nobody hands out. A list of what must not get out is never whole: names stand in errors, paths, labels and attributes.
 
 Choice: nothing is taken out, things are put in. Each field that a bundle has is named here (`world`, `world_vms`,
-`runs`, `setup`): numbers, moments, words of the vSphere API, and names that NVIDIA's catalogue has. Any other text
+`versions`, `contact`): numbers, moments, words of the vSphere API, and names that NVIDIA's catalogue has. Any other text
 becomes a pseudonym (`pseudonyms`), by a key that stays at home, or is left out. Before anything is written `harmless`
 goes through all of it again and knows nothing of where it came from: one text that is none of these, and there is no
 bundle.
