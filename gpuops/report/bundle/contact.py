@@ -32,7 +32,7 @@ def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection
         ],
         "tasks": [asdict(task) for task in contact.tasks],
         "events": [asdict(event) for event in contact.events],
-        "counters": [{"host": host, "instances": names} for host, names in contact.counter_instances.items()],
+        "counters": [{"host": host, "instances": instances} for host, instances in contact.counter_instances.items()],
         "reservations": [{"cluster": ref, "memory_mib": mib} for ref, mib in contact.reserved_mib.items()],
         "machines": [
             {"state": state or "", "in_maintenance": gated, "managed": managed, "machines": number}
@@ -44,21 +44,21 @@ def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection
     return document
 
 
-def _hidden(value: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:
-    """A value with each text in it hidden, unless it is a word of the API, a GPU or a number."""
-    match value:
+def _hidden(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:
+    """Return an answer with each text in it hidden, unless it is a word of the API, a GPU or a number."""
+    match answer:
         case Mapping():
-            return {name: _hidden(part, name, names, words) for name, part in value.items()}
+            return {name: _hidden(part, name, names, words) for name, part in answer.items()}
         case list() | tuple():
-            return [_hidden(part, key, names, words) for part in value]
+            return [_hidden(part, key, names, words) for part in answer]
         case datetime():
-            return moment(value)
+            return moment(answer)
         case str() if key in _REFS:
-            return names.ref(value)
-        case str() if value not in words and any(strays(value, ".")):
-            return names.of(NameKind.REASON if key == "unread" else NameKind.TEXT, value)
+            return names.ref(answer)
+        case str() if answer not in words and any(strays(answer, ".")):
+            return names.of(NameKind.REASON if key == "unread" else NameKind.TEXT, answer)
         case _:
-            return value
+            return answer
 
 
 def api_words(judged: JudgedContact) -> frozenset[str]:
