@@ -20,7 +20,6 @@ _tells_of_others: ContextVar[bool] = ContextVar("tells of vCenters of no site", 
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.vcenter.layers import Flags
-    from gpuops.config.vcenter.origins import Setting
     from gpuops.config.vcenter.sites import ConfiguredSite
     from gpuops.config.vcenter.sources import NamedTargets
     from gpuops.execute.site.notice_way import NoticeWay
@@ -110,18 +109,6 @@ def flags_of(common: CommonOptions) -> Flags:
         journal_url=common.journal_url,
         reader=common.reader,
     )
-
-
-def settings_of(common: CommonOptions) -> tuple[Setting, ...]:
-    """The settings in force for the vCenter that is meant, and who says each. Asks no vCenter. Raises TargetError."""
-    from gpuops.config.user_paths import config_file
-    from gpuops.config.vcenter.origins import TargetLines, shown_targets
-    from gpuops.files.file import read_text
-
-    path = config_file(os.environ)
-    lines = TargetLines.of(path, read_text(path) if path.is_file() else "")
-    found = shown_targets(flags_of(common), os.environ, _configuration(), lines)
-    return found[0].settings if found else ()
 
 
 def _configuration() -> NamedTargets:

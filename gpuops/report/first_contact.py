@@ -67,18 +67,21 @@ def assumptions_document(judged: JudgedContact) -> Document:
         "read_at": judged.contact.inventory.taken_at.isoformat(),
         "assumptions": [
             {
-                "id": row.row.id,
+                **_judged_rule(row, names),
                 "statement": row.row.statement,
                 "source": row.row.source,
                 "confidence": row.row.confidence.value,
                 "deviation": row.row.deviation or None,
-                "standing": row.standing.value,
-                "evidence": None if row.evidence is None else evidence_text(row.evidence, names),
             }
             for row in judged.rows
         ],
         "unread": list(judged.contact.unread),
     }
+
+
+def _judged_rule(judged: JudgedAssumption, names: Mapping[str, str]) -> Document:
+    evidence = None if judged.evidence is None else evidence_text(judged.evidence, names)
+    return {"id": judged.row.id, "standing": judged.standing.value, "evidence": evidence}
 
 
 def evidence_text(evidence: Observation, names: Mapping[str, str]) -> str:
@@ -133,15 +136,7 @@ def contact_document(judged: JudgedContact) -> Document:
     """The same for programs."""
     names = names_of(judged.contact.inventory)
     return {
-        "assumptions": [
-            {
-                "id": row.row.id,
-                "standing": row.standing.value,
-                "evidence": None if row.evidence is None else evidence_text(row.evidence, names),
-                "read": row.row.read or None,
-            }
-            for row in judged.rows
-        ],
+        "assumptions": [{**_judged_rule(row, names), "read": row.row.read or None} for row in judged.rows],
         "unread": list(judged.contact.unread),
         "session": [
             {

@@ -59,8 +59,8 @@ def bundle(
         return
     if not dry_run and os.path.lexists(file):
         raise UsageError(f"{file} is there already", hint="name another one with --file")
-    state_dir, url = journal_of(common)
-    found, judged, key = _gathered(common, host_shell, (state_dir, url), contact=first_contact)
+    state_dir, _ = journal_of(common)
+    found, judged, key = _gathered(common, host_shell, state_dir, contact=first_contact)
     from gpuops.report.bundle.archive import bundle_document, bundle_text
     from gpuops.report.first_contact import contact_document, contact_text
 
@@ -79,20 +79,19 @@ def bundle(
 
 
 def _gathered(
-    common: CommonOptions, host_shell: HostShellOptions, journal: tuple[Path, str], *, contact: bool
+    common: CommonOptions, host_shell: HostShellOptions, state_dir: Path, *, contact: bool
 ) -> tuple[Bundle, JudgedContact | None, bytes]:
     """What is to be written, what a first contact says, and the key that names are hidden by: this machine's, or a new
     one."""
     from gpuops import clock
     from gpuops.api.bundling import bundle as gather
-    from gpuops.cli.opening import open_site, settings_of
+    from gpuops.cli.opening import open_site
     from gpuops.execute.state.bundle_names import fresh_key, known_key
 
-    key = known_key(journal[0]) or fresh_key()
-    settings = settings_of(common)
+    key = known_key(state_dir) or fresh_key()
     with open_site(common) as site:
         host_shell.give_to(site)
-        return *gather(site, key, settings, clock.wall_clock(), journal, contact=contact), key
+        return *gather(site, key, clock.wall_clock(), contact=contact), key
 
 
 def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:

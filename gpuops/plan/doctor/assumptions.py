@@ -101,32 +101,32 @@ def _last_starts(contact: Contact, catalog: Catalog) -> Observations:
 
 def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Observations:
     """Plan the last start of a VM as if it had not happened yet, and compare that with where the VM is now."""
-    stopped = replace(vm, power=PowerState.OFF)
-    before = around(host, release(stopped, after), stopped)
-    empty = before.hosts[host.ref]
-    untold = any(gpu.vms is None for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active)
-    if untold or not vm.vgpus or Room(catalog, certain=False).refusals(stopped, empty, before):
+    stopped_vm = replace(vm, power=PowerState.OFF)
+    before = around(host, release(stopped_vm, after), stopped_vm)
+    host_before = before.hosts[host.ref]
+    is_unknown = any(gpu.vms is None for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active)
+    if is_unknown or not vm.vgpus or Room(catalog, certain=False).refusals(stopped_vm, host_before, before):
         return
-    doubts = seat(stopped, demands_of(vm.devices or (), pins_of(vm)), empty, before, catalog).doubts
-    if {*doubts} - {memory_doubt(stopped, empty, before)} or _may_go_elsewhere(vm, empty, catalog):
-        return  # where it goes is a guess
-    planned = project(PowerOnVm(vm.ref, host.ref), before, catalog).hosts[host.ref]
-    expected, found = (_places(vm, there) for there in (planned, host))
-    if not expected or not found:
+    doubts = seat(stopped_vm, demands_of(vm.devices or (), pins_of(vm)), host_before, before, catalog).doubts
+    if {*doubts} - {memory_doubt(stopped_vm, host_before, before)} or _may_go_elsewhere(vm, host_before, catalog):
+        return  # the plan itself would say that this GPU is a guess
+    expected = _places(vm, project(PowerOnVm(vm.ref, host.ref), before, catalog).hosts[host.ref])
+    actual = _places(vm, host)
+    if not expected or not actual:
         return
-    id: str = "vgpu-pin" if pins_of(vm) else "gpu-choice"
-    facts: Facts = {"host": host.ref, "vm": vm.ref}
-    if {*expected} != {*found}:
-        yield id, Observation(False, PLACED, {**facts, "expected": _listed(expected), "found": _listed(found)})
+    rule = "vgpu-pin" if pins_of(vm) else "gpu-choice"
+    facts: Facts = {"host": host.ref, "vm": vm.ref, "expected": _gpus(expected), "found": _gpus(actual)}
+    if {*expected} != {*actual}:
+        yield rule, Observation(False, PLACED, facts)
         return
     gpu = next(gpu for gpu in host.gpus if gpu.address in expected)
     alike = [other for other in host.gpus if other.device_id == gpu.device_id and other.graphics_type is not None]
-    if len(alike) > 1 and (pins_of(vm) or gpu.vgpu_mode is VgpuMode.SAME_SIZE):  # it had a choice
-        yield id, Observation(True, PLACED, {**facts, "expected": _listed(expected), "found": _listed(found)})
-    known = {address: starts for address, starts in expected.items() if starts and found[address]}
+    if len(alike) > 1 and (pins_of(vm) or gpu.vgpu_mode is VgpuMode.SAME_SIZE):  # the host had a choice
+        yield rule, Observation(True, PLACED, facts)
+    known = [address for address, starts in expected.items() if starts and actual[address]]
     if known:
-        at = {"expected": _starts(known), "found": _starts({address: found[address] for address in known})}
-        yield "gpu-instance-start", Observation(at["expected"] == at["found"], PLACED, {**facts, **at})
+        starts = {"expected": _starts(expected, known), "found": _starts(actual, known)}
+        yield "gpu-instance-start", Observation(starts["expected"] == starts["found"], PLACED, {**facts, **starts})
 
 
 def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
@@ -152,12 +152,12 @@ def _places(vm: Vm, host: Host) -> dict[PciAddress, tuple[int, ...]]:
     return places
 
 
-def _listed(gpus: Iterable[PciAddress]) -> str:
-    return ", ".join(map(str, gpus))
+def _gpus(places: Iterable[PciAddress]) -> str:
+    return ", ".join(map(str, places))
 
 
-def _starts(places: Mapping[PciAddress, tuple[int, ...]]) -> str:
-    return ", ".join(f"{address} at {', '.join(map(str, starts))}" for address, starts in places.items())
+def _starts(places: Mapping[PciAddress, tuple[int, ...]], addresses: Iterable[PciAddress]) -> str:
+    return ", ".join(f"{address} at {', '.join(map(str, places[address]))}" for address in addresses)
 
 
 def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Iterator[Observation]:

@@ -14,7 +14,6 @@ from gpuops.errors import Refused
 from gpuops.files.bundle_file import MANIFEST, SCENARIO
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world import BundledWorld
 from gpuops.report.bundle.world_vms import utc
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
@@ -34,7 +33,6 @@ class Bundle:
 
     files: Mapping[str, bytes]
     """By name, the manifest first."""
-    approximated: Mapping[str, int]
     names: Mapping[str, str]
     """The name behind each pseudonym: they stay at home."""
 
@@ -51,17 +49,17 @@ class Bundle:
 
 
 def bundle(
-    world: BundledWorld,
+    scenario: Mapping[str, Any],
     parts: Mapping[str, Any],
     names: Pseudonyms,
     written: datetime,
     api_words: Collection[str] = (),
 ) -> Bundle:
-    """The archive of a world and what else was asked for, by file name. Raises Refused where a text is left in it.
+    """The archive of a scenario and what else was asked for, by file name. Raises Refused where a text is left in it.
 
     `api_words`: words of the vSphere API that its first contact may hold.
     """
-    documents = {SCENARIO: world.scenario, **parts}
+    documents = {SCENARIO: scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
     manifest = {
         "schema_version": SCHEMA_VERSION,
@@ -69,7 +67,6 @@ def bundle(
         "written": utc(written),
         "site": names.of(NameKind.ID, "site"),
         "files": [{"name": name, "bytes": len(content)} for name, content in files.items()],
-        "approximated": world.approximated,
     }
     found = [
         place
@@ -83,7 +80,7 @@ def bundle(
             f"{', '.join(found[:_FEW_PLACES])}{more}: it is not written",
             hint="this is a mistake of gpuops: please report these places, without the texts",
         )
-    return Bundle({MANIFEST: _text(manifest), **files}, world.approximated, names.given)
+    return Bundle({MANIFEST: _text(manifest), **files}, names.given)
 
 
 def _text(document: Any) -> bytes:
@@ -91,16 +88,11 @@ def _text(document: Any) -> bytes:
 
 
 def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
-    """The files with their sizes and how each begins, and what the simulator will play otherwise than it was."""
+    """The files with their sizes and how each begins."""
     table = TextTable("file", "bytes", "begins", right=[1])
     for name, content in found.files.items():
         table.add_row(name, f"{len(content):,}", _beginning(content))
-    lines: list[Shown] = [table]
-    if found.approximated:
-        lines.append(Text("not as it is, in the scenario:"))
-        lines += [Text(f"  {number} x {sentence}") for sentence, number in found.approximated.items()]
-    end = f"{visible(path)}: written" if written else f"{visible(path)}: not written yet"
-    return (*lines, Text(end, "bold"))
+    return (table, Text(f"{visible(path)}: {'written' if written else 'not written yet'}", "bold"))
 
 
 def _beginning(content: bytes) -> str:
@@ -116,7 +108,6 @@ def bundle_document(found: Bundle, path: str, *, written: bool) -> Document:
         "file": path,
         "written": written,
         "files": [{"name": name, "bytes": len(content)} for name, content in found.files.items()],
-        "approximated": dict(found.approximated),
     }
 
 

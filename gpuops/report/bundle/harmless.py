@@ -8,13 +8,35 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from importlib import resources
 from typing import Any, Final
+
+import yaml
 
 from gpuops.advise.managed_vms import KNOWN_EXTENSIONS
 from gpuops.catalog import load
+from gpuops.catalog.assumptions import assumptions
+from gpuops.model.assumption import Standing
+from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.devices.other_device import DeviceKind
+from gpuops.model.vcenter.host import RuleKind
+from gpuops.model.vcenter.vm import Firmware, VmDrs
+from gpuops.plan.doctor.assumptions import SENTENCES
 from gpuops.report.bundle.pseudonyms import DIGITS, NameKind
-from gpuops.report.bundle.words import KEYS, SENTENCES, TOLD, WORDS
+
+_FILE: Final = yaml.safe_load(resources.files("gpuops.report.bundle").joinpath("words.yaml").read_text("utf-8"))
+SETTINGS: Final[tuple[str, ...]] = tuple(_FILE["settings"])
+"""Keys of extraConfig that plans go by."""
+_ENUMERATIONS: Final = (
+    AssignmentPolicy, GraphicsType, VgpuMode, RuleKind, Firmware, VmDrs, DeviceKind, Standing,
+)  # fmt: skip
+_TEXTS: Final = frozenset(
+    (
+        *_FILE["values"], *_FILE["sentences"], *SETTINGS, *SENTENCES, *assumptions(), *KNOWN_EXTENSIONS,
+        *(word.value for kind in _ENUMERATIONS for word in kind),
+    )
+)  # fmt: skip
+_KEYS: Final = frozenset((*_FILE["keys"], *SETTINGS))
 
 PACKAGE_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}-[0-9]OEM\.[0-9]{3}(\.[0-9]{1,2}){2}\.[0-9]{1,9}")
 """Of a package of NVIDIA's for ESXi: `550.90.05-1OEM.800.1.0.20613240`."""
@@ -47,12 +69,13 @@ _PATTERNS: Final = (
 _GROUP: Final = re.compile(r"Nvidia:[0-9]{1,2}@(?P<profile>[a-z0-9_-]+)%NVLink")
 
 
-def is_told(text: str) -> bool:
-    """Whether a text is put together of numbers, PCI addresses, vGPU profiles, GPU models and words that say how they
-    are: `0000:3b:00.0 (NUMA node 0)`."""
-    words = [word for word in re.split(r"[ ,;()]+", text) if word]
+def is_of_gpus(text: str) -> bool:
+    """Whether a text is a device group of a vGPU profile, or is put together of numbers, PCI addresses, vGPU profiles
+    and GPU models: `0000:3b:00.0 at 0, 4`."""
+    group = _GROUP.fullmatch(text)
+    words = [group["profile"]] if group is not None else [word for word in re.split(r"[ ,]+", text) if word]
     return all(
-        word in TOLD
+        word == "at"
         or word in _model_words()
         or _NUMBER.fullmatch(word) is not None
         or _PCI.fullmatch(word) is not None
@@ -66,14 +89,6 @@ def _model_words() -> frozenset[str]:
     return frozenset(word for board in load(everything=True).boards for word in board.name.split())
 
 
-def is_of_gpus(text: str) -> bool:
-    """Whether a text is a PCI address, a vGPU profile, a device group of them, or the name of a GPU model."""
-    group = _GROUP.fullmatch(text)
-    if _PCI.fullmatch(text) or _in_catalogue(text if group is None else group["profile"]):
-        return True
-    return bool(text) and all(word in _model_words() for word in text.split(" "))
-
-
 def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iterator[str]:
     """Where texts stand that are of no such kind: paths in the document, never the texts.
 
@@ -85,7 +100,7 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
                 yield at
         case Mapping():
             for number, (key, value) in enumerate(document.items()):
-                if isinstance(key, str) and (key in KEYS or key in api_words or _tells_nothing(key)):
+                if isinstance(key, str) and (key in _KEYS or key in api_words or _tells_nothing(key)):
                     yield from strays(value, f"{at}.{key}", api_words)
                 else:
                     yield f"{at}.<key {number + 1}>"
@@ -99,15 +114,13 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
 
 
 def _tells_nothing(text: str, key: str = "") -> bool:
-    if text in WORDS or text in SENTENCES or text in KNOWN_EXTENSIONS:
-        return True
-    if any(pattern.fullmatch(text) for pattern in _PATTERNS):
+    if text in _TEXTS or any(pattern.fullmatch(text) for pattern in _PATTERNS):
         return True
     if PACKAGE_VERSION.fullmatch(text) or (key in _RELEASES and RELEASE.fullmatch(text)):
         return True
     if key in _PCI_IDS and _PCI_ID.fullmatch(text):
         return True
-    return is_told(text) or is_of_gpus(text)
+    return is_of_gpus(text)
 
 
 def _in_catalogue(name: str) -> bool:

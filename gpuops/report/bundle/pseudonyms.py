@@ -33,8 +33,6 @@ class NameKind(StrEnum):
     EXTENSION = "extension"
     PROFILE = "profile"
     OPTION = "option"
-    POLICY = "policy"
-    RUN = "run"
     REASON = "reason"
     ID = "id"
     TEXT = "text"

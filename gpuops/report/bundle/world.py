@@ -5,9 +5,7 @@ It is a scenario file like any other (`gpuops sim serve --scenario`), with `as_r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuops.model.devices.catalog import Catalog
@@ -48,16 +46,8 @@ _DRS_OPTIONS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BundledWorld:
-    """A scenario as plain values, and what is not in it as it was: how often, by a sentence that names nothing."""
-
-    scenario: dict[str, Any]
-    approximated: dict[str, int] = field(default_factory=dict)
-
-
-def world(inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> BundledWorld:
-    """The scenario of a snapshot."""
+def world(inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> dict[str, Any]:
+    """The scenario of a snapshot, as plain values."""
     return _WorldWriter(inventory, catalog, names).write()
 
 
@@ -68,13 +58,12 @@ class _WorldWriter:
         self._names = names
         self._models: dict[tuple[object, ...], str] = {}
         self._model_values: dict[str, dict[str, Any]] = {}
-        self._approximated: Counter[str] = Counter()
 
-    def write(self) -> BundledWorld:
+    def write(self) -> dict[str, Any]:
         inventory, names = self._inventory, self._names
         clusters = list(self._clusters())  # first: they name the models
         hot_migrate = inventory.hot_migrate_enabled
-        scenario = {
+        return {
             "description": "read from a vCenter, by gpuops bundle",
             "start": utc(inventory.taken_at),
             "options": {} if hot_migrate is None else {"vgpu.hotmigrate.enabled": hot_migrate},
@@ -84,25 +73,18 @@ class _WorldWriter:
             "datastores": list(self._datastores()),
             "networks": ["VM Network"],
             "clusters": clusters,
-            "vms": list(WorldVms(inventory, self._catalog, names, self._approximated).declared()),
+            "vms": list(WorldVms(inventory, self._catalog, names).declared()),
             "api_version": self._api_version(),
             **self._reserved(),
         }
-        return BundledWorld(scenario, dict(sorted(self._approximated.items())))
 
     def _api_version(self) -> str:
         known = [each for each in API_VERSIONS if _numbers(each) <= _numbers(self._inventory.api_version)]
-        found = known[-1] if known else API_VERSIONS[0]
-        if found != self._inventory.api_version:
-            self._approximated["vSphere API of another version than the simulator's: the nearest one"] += 1
-        return found
+        return known[-1] if known else API_VERSIONS[0]
 
     def _datastores(self) -> Iterator[dict[str, Any]]:
         for each in self._inventory.datastores.values():
-            free_mib = each.free_mib or 0
-            if each.accessible is False:
-                self._approximated["datastores that are not accessible: full"] += 1
-                free_mib = 0
+            free_mib = 0 if each.accessible is False else each.free_mib or 0
             yield {
                 "name": self._names.of(NameKind.DATASTORE, each.name),
                 "moid": self._names.ref(each.ref),
@@ -139,8 +121,6 @@ class _WorldWriter:
         for key, value in cluster.drs_options or ():
             if key in _DRS_OPTIONS and value.removeprefix("-").isdecimal() and value.isascii() and len(value) < 10:
                 yield key, value
-            else:
-                self._approximated["advanced options of DRS that no plan goes by, left out"] += 1
 
     def _ha(self, admission: AdmissionControl) -> dict[str, Any]:
         return {
@@ -158,8 +138,6 @@ class _WorldWriter:
             yield self._names.ref(vm), "off"
 
     def _rules(self, cluster: Cluster) -> Iterator[dict[str, Any]]:
-        if cluster.rules is None:
-            self._approximated["clusters whose DRS rules could not be read: none"] += 1
         for rule in cluster.rules or ():
             yield {
                 "name": self._names.of(NameKind.RULE, rule.name),
@@ -173,8 +151,6 @@ class _WorldWriter:
     # --- hosts --------------------------------------------------------------------------------------------------
 
     def _host(self, host: Host) -> dict[str, Any]:
-        if host.unreadable:
-            self._approximated["hosts that this login may not read whole"] += 1
         gpus = [each for gpu in host.gpus if (each := self._gpu(gpu, host)) is not None]
         return {
             "name": self._names.of(NameKind.HOST, host.name),
@@ -198,18 +174,15 @@ class _WorldWriter:
         }
 
     def _never_moved(self, host: Host) -> Iterator[str]:
-        """Profiles whose VMs the host cannot suspend or move; those that the catalogue does not know are counted."""
+        """Profiles whose VMs the host cannot suspend or move."""
         for offered in host.profiles or ():
             known = self._catalog.profile(offered.name)
-            if known is None:
-                self._approximated["vGPU profiles that hosts offer and the catalogue lacks, left out"] += 1
-            elif offered.suspend is False or offered.migrate is False:
+            if known is not None and (offered.suspend is False or offered.migrate is False):
                 yield known.name
 
     def _gpu(self, gpu: PhysicalGpu, host: Host) -> dict[str, Any] | None:
         board = board_key(self._catalog, gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         if board is None or gpu.vendor_id != NVIDIA_VENDOR_ID:
-            self._approximated["GPUs and other devices that the catalogue lacks, left out"] += 1
             return None
         in_force = gpu.graphics_type if gpu.graphics_type in _TYPES else GraphicsType.SHARED_DIRECT
         configured = gpu.configured_graphics_type
@@ -228,8 +201,6 @@ class _WorldWriter:
 
     def _other(self, device: OtherDevice) -> dict[str, Any]:
         """A device that is no NVIDIA GPU: its kind and ids stand for its name, its kind for its class."""
-        if device.memory_mib:
-            self._approximated["memory of devices that are no NVIDIA GPU, left out"] += 1
         passthrough = device.passthrough
         return {
             "name": model_name(device),
@@ -279,8 +250,6 @@ class _WorldWriter:
 
     def _model(self, host: Host) -> str:
         """The name of the server model; hosts alike share one."""
-        if host.memory_mib is None or host.cpu_cores is None:
-            self._approximated["hosts whose size could not be read: one core, no memory"] += 1
         cores, memory_mib = host.cpu_cores or 1, host.memory_mib or 0
         nodes = tuple((node.id, node.logical_cpus, node.memory_mib) for node in host.numa_nodes)
         threads = max((host.cpu_threads or cores) // cores, 1)
@@ -318,10 +287,6 @@ class _WorldWriter:
             *(self._devices(each) for each in devices.values()),
         ]
         names = {thing: f"profile-{number}" for number, thing in enumerate((*vgpus, *devices), 1)}
-        left_out = sum(each.unused_reservation > 0 for each in told.capacities if each not in known)
-        self._left_out("reservations of vGPU profiles that the catalogue lacks, left out", left_out)
-        untold = len(told.unknown) + sum(not each.allowed for each in told.devices)
-        self._left_out("reservations of device groups, or that vCenter did not tell, left out", untold)
         return {
             "direct_path_profiles": [
                 {"name": name, **profile} for name, profile in zip(names.values(), profiles, strict=True)
@@ -343,17 +308,11 @@ class _WorldWriter:
             if told.unused_reservation > 0 and told.place in clusters:
                 on = self._names.of(NameKind.CLUSTER, clusters[told.place].name)
                 yield {**thing, "units": told.unused_reservation, "on": on}
-            elif told.unused_reservation > 0:
-                self._left_out("reservations on hosts of no cluster, left out", 1)
 
     def _devices(self, told: DeviceCapacity) -> dict[str, Any]:
         label = self._names.of(NameKind.LABEL, told.label) if told.label else None
         ids = [f"{vendor & 0xFFFF:04x}:{device & 0xFFFF:04x}" for vendor, device in told.allowed]
         return {"devices": ids, "label": label}
-
-    def _left_out(self, sentence: str, number: int) -> None:
-        if number:
-            self._approximated[sentence] += number
 
     def _named(self, profile: str) -> str:
         known = self._catalog.profile(profile)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import cycle, islice
@@ -20,13 +19,12 @@ from gpuops.model.vcenter.vm import (
     DynamicDevice,
     Firmware,
     GpuDevice,
-    OtherPassthrough,
     PowerState,
     VgpuDevice,
     Vm,
 )
+from gpuops.report.bundle.harmless import SETTINGS
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.words import SETTINGS
 
 GUESTS: Final = {
     "guest": {"id": "otherGuest64", "name": "Other (64-bit)"},
@@ -44,29 +42,22 @@ _VM_TYPE: Final = "VirtualMachine"
 
 
 class WorldVms:
-    """Declares VMs of one snapshot; `approximated` counts what could not be declared as it is."""
+    """Declares VMs of one snapshot."""
 
-    def __init__(self, inventory: Inventory, catalog: Catalog, names: Pseudonyms, approximated: Counter[str]) -> None:
+    def __init__(self, inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> None:
         self._inventory = inventory
         self._catalog = catalog
         self._names = names
-        self._approximated = approximated
 
     def declared(self) -> Iterator[dict[str, Any]]:
         """Each VM of a known host, those that run first: they have their GPUs already."""
         running_first = sorted(self._inventory.vms.values(), key=lambda vm: vm.power is not PowerState.ON)
         for vm in running_first:
             host = self._inventory.host_of(vm)
-            if host is None:
-                self._approximated["VMs of no known host, left out"] += 1
-            else:
+            if host is not None:
                 yield self._declared(vm, host)
 
     def _declared(self, vm: Vm, host: Host) -> dict[str, Any]:
-        if vm.vcpus is None or vm.memory_mib is None:
-            self._approximated["VMs whose size could not be read: 1 vCPU, 1 GiB"] += 1
-        if vm.power is None:
-            self._approximated["VMs whose power state could not be read: off"] += 1
         devices = [self._device(device, host) for device in vm.devices or ()]
         return {
             "name": self._names.of(NameKind.VM, vm.name),
@@ -96,8 +87,6 @@ class WorldVms:
         on = vm.power is PowerState.ON
         vgpus = [device for device in vm.vgpus if self._known(device.profile) is not None]
         gpus, starts = _places(vm, host, vgpus) if on else ([], [])
-        if on and vgpus and not gpus:
-            self._approximated["running VMs with vGPUs on GPUs that were not told: where the simulator puts them"] += 1
         direct = [each for each in vm.devices or () if isinstance(each, DirectPathDevice | DynamicDevice)]
         group = next((device for device in vgpus if device.group is not None), None)
         return {
@@ -131,10 +120,7 @@ class WorldVms:
             case DynamicDevice(allowed=allowed, label=label):
                 known = None if label is None else self._names.of(NameKind.LABEL, label)
                 return {"dynamic": {"allowed": [list(pair) for pair in allowed], "label": known}}
-            case VgpuDevice() | DirectPathDevice():
-                self._approximated["devices of VMs that the catalogue or their host does not know"] += 1
-                return {"other": True}
-            case OtherPassthrough():
+            case _:
                 return {"other": True}
 
     def _known(self, profile: str) -> str | None:
@@ -175,7 +161,7 @@ class WorldVms:
                 case "gpuops.role" | "gpuops.owner" | "gpuops.opt-out":
                     yield name, self._names.of(NameKind.VALUE, value)
                 case "gpuops.rotation":
-                    self._approximated["VMs with the marker of a night, which is left out"] += 1
+                    pass  # the marker of a night
                 case _:
                     yield self._names.of(NameKind.ATTRIBUTE, name), self._names.of(NameKind.VALUE, value)
 

@@ -271,7 +271,7 @@ def test_it_is_on_the_terminal_and_without_names_in_the_bundle(lab: CommandLab, 
     rows = {row["id"]: row for row in json.loads(text)["assumptions"]}
     evidence = rows["gpu-counter-instances"]["evidence"]
     assert rows["gpu-counter-instances"]["standing"] == "contradicted"
-    assert {fact["fact"]: fact["value"] for fact in evidence["facts"]}["instance"] == "gpu-0"
+    assert evidence["facts"][0]["instance"] == "gpu-0"
     assert not any(name in text for name in ("esx-01", "vdi-01", "lab-cluster"))
     document = json.loads(lab.run("bundle", "--first-contact", "--dry-run", "--output", "json").stdout)
     assert len(document["first_contact"]["assumptions"]) == len(assumptions())

@@ -51,7 +51,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
         saved = tmp_path_factory.mktemp(name) / f"{name}.json"
         result = CliRunner().invoke(app, ["inventory", "--vcenter", f"sim:{name}", "--save", str(saved)])
         assert result.exit_code == 0, result.output
-        found.append(json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k")).scenario))
+        found.append(json.dumps(world(load_snapshot(saved), load(everything=True), Pseudonyms(b"k"))))
     return tuple(found)
 
 

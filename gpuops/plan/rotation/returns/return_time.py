@@ -52,16 +52,6 @@ class Durations:
         here = self.seconds.get((kind, host or ""), ())
         return _p99(here if len(here) >= ENOUGH_MEASURED else self._everywhere(kind), otherwise)
 
-    def at_most_s(self, kind: str, host: str | None, unmeasured_s: float) -> float:
-        """Return the seconds that no such step is expected to exceed: 1.5 times the 99th percentile.
-
-        With fewer than 20 measurements, the percentile counts as `unmeasured_s` at least.
-        """
-        here = self.seconds.get((kind, host or ""), ())
-        known = here if len(here) >= ENOUGH_MEASURED else self._everywhere(kind)
-        stated_s = _p99(known, unmeasured_s)
-        return SLOWER_THAN_EVER * (stated_s if len(known) >= ENOUGH_MEASURED else max(stated_s, unmeasured_s))
-
     def _everywhere(self, kind: str) -> list[float]:
         return [second for (name, _), seconds in self.seconds.items() if name == kind for second in seconds]
 

@@ -1,0 +1,53 @@
+"""What a first contact read, in a bundle: names, reasons and states that are no words of the API as pseudonyms."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Final
+
+from gpuops.catalog.assumptions import assumptions, contact_session
+from gpuops.model.assumption import JudgedAssumption, Observation
+from gpuops.model.desktops.broker import DesktopMachine
+from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.doctor.assumptions import PLACED
+from gpuops.report.bundle.contact import api_words, contact_document
+from gpuops.report.bundle.harmless import strays
+from gpuops.report.bundle.pseudonyms import Pseudonyms
+from gpuops.report.first_contact import JudgedContact
+
+MARK: Final = "Zq7x"
+AT: Final = datetime(2026, 11, 20, 22, tzinfo=UTC)
+REASON: Final = f"tasks: 10.1.2.3: no permission on {MARK}"
+
+
+def judged() -> JudgedContact:
+    facts = {"host": f"{MARK}-esx", "vm": "vm-7", "expected": "0000:3b:00.0 at 4", "found": MARK}
+    rows = tuple(
+        JudgedAssumption(row, Observation(False, PLACED, facts) if id == "gpu-choice" else None)
+        for id, row in assumptions().items()
+    )
+    contact = Contact(
+        Inventory("vc", "8.0.3.0", AT, {}, {}, {}, {}),
+        tasks=(PastTask(f"{MARK}-vm", "VirtualMachine.clone", AT, 3.5, "InvalidState", created_vm="vm-8"),),
+        events=(PastEvent("vm-7", "VmPoweredOnEvent", AT, "host-1", f"{MARK}-host"),),
+        counter_instances={"host-1": ("0000:3b:00.0", f"{MARK} instance")},
+        reserved_mib={"domain-c8": 4096},
+        machines=(DesktopMachine(id=f"{MARK}-id", name=MARK, pool=None, state=f"{MARK} state"),),
+        unread=(REASON,),
+    )
+    return JudgedContact(contact, rows, contact_session())
+
+
+def test_a_first_contact_has_no_text_of_the_site() -> None:
+    names, look = Pseudonyms(b"k" * 32), judged()
+    document = contact_document(look, names, api_words(look))
+    assert MARK not in json.dumps(document)
+    assert list(strays(document, "", api_words(look))) == []
+    [row] = [row for row in document["assumptions"] if row["evidence"] is not None]
+    [shown] = row["evidence"]["facts"]
+    assert (row["id"], shown["vm"], shown["expected"]) == ("gpu-choice", "vm-7", "0000:3b:00.0 at 4")
+    assert (document["tasks"][0]["kind"], document["tasks"][0]["queued"]) == ("VirtualMachine.clone", AT.isoformat())
+    assert document["counters"][0]["instances"][0] == "0000:3b:00.0"
+    assert [names.given[word] for word in document["unread"]] == [REASON]
