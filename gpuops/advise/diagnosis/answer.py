@@ -82,7 +82,7 @@ class StoredDiagnosis:
     suspects: tuple[Suspect, ...]
     """The most probable first."""
     found: tuple[Component, ...] | None
-    """None = nobody has confirmed or corrected it."""
+    """None = it was neither confirmed nor corrected."""
 
     @property
     def probable(self) -> tuple[tuple[Component, float], ...]:
