@@ -26,7 +26,7 @@ CORRUPT = "WARNING: infoROM is corrupted at gpu 0000:AF:00.0"
 LOST = (
     "Unable to determine the device handle for GPU1: 0000:AF:00.0: GPU is lost.  Reboot the system to recover this GPU"
 )
-READING = "00000000:3B:00.0, 35, 1410, 61, 2, 4, 16, 0x0000000000000000"
+READING = "00000000:3B:00.0, 35, 1410, 61, 2, 4, 16, 300.00, 0x0000000000000000"
 LISTING = """
 GPU 00000000:3B:00.0
     Active vGPUs                          : 1

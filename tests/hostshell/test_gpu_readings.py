@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import Site, observe
+from gpuops.api import Site, catalog_of, observe
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused
+from gpuops.execute.measurements.case_reading import read_cases
 from gpuops.execute.measurements.store import Measurements
 from gpuops.hostshell import nvidia_smi as asking
 from gpuops.hostshell.gpu_readings import GPUS, GPUS_BEFORE_R535, read_gpus
@@ -175,6 +176,16 @@ def test_what_hosts_tell_is_kept_beside_the_counters_and_what_they_do_not_is_mis
     licensed = {last(series["smi.vgpu.licensed.latest"]) for series in vms.values()}
     assert {0, 1} <= licensed
     assert any(vm.counters is None for vm in inventory.vms.values())
+
+
+def test_a_diagnosis_knows_the_limit_of_power_of_its_gpu(lab: Lab) -> None:
+    lab.site.shell = lab.shell
+    observe(lab.site)
+    inventory = lab.site.vcenter.inventory()
+    inventory = replace(inventory, taken_at=inventory.taken_at + timedelta(minutes=1))
+    [vm] = [vm for vm in inventory.vms.values() if vm.name == "vdi-01"]
+    cases, _ = read_cases(lab.site.measurements_store, inventory, catalog_of(inventory), [vm], None)
+    assert cases[vm.ref].facts.power_limit_w == 296
 
 
 def test_without_a_shell_nobody_is_asked(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""What is at fault, by the rules where one is certain, and by a model where there is one."""
+"""Names the component at fault: by a rule where one is certain, else by a model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gpuops.model.measurements.component import COMPONENTS, Component
 Floats = NDArray[np.float64]
 
 CERTAIN: Final = 0.99
-"""What a rule names has that probability: counters may be wrong."""
+"""The probability of a component that a rule names: counters may be wrong."""
 WEIGHT_OF_NONE: Final = 0.6
-"""Half of the cases that models learn from are without a fault; of VMs that somebody asks about fewer are."""
+"""Half of the training cases have no fault; of the VMs that a user asks about, fewer have none."""
 LEAST: Final = 0.1
-"""What is less probable is not told."""
+"""Components below this probability are not shown."""
 LOOKED_AT: Final[dict[Component, tuple[str, ...]]] = {
     Component.NONE: ("gpu use", "GPU total", "ready", "frame buffer"),
     Component.NOISY_NEIGHBOUR: ("gpu use", "neighbours' use", "GPU total"),
@@ -43,7 +43,7 @@ LOOKED_AT: Final[dict[Component, tuple[str, ...]]] = {
     Component.NETWORK: ("dropped", "packets lost", "network"),
     Component.DRIVER: ("gpu use", "frame buffer", "CPU"),
 }
-"""Which channels are shown as evidence of each."""
+"""The channels that are shown as evidence of each component."""
 _LOGARITHMS: Final = frozenset({"disk latency", "disk", "network", "dropped", "packets lost"})
 
 
@@ -54,16 +54,16 @@ class Suspect:
     component: Component
     probability: float
     evidence: tuple[str, ...]
-    """Numbers that speak for it, each with what it is."""
+    """Numbers that speak for it, each with its name."""
     by_rule: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is at fault in one case, the most probable first."""
+    """The suspects of one case, the most probable first."""
 
     suspects: tuple[Suspect, ...]
-    """Empty = without a model nothing is certain."""
+    """Empty = no rule is certain, and there is no model."""
     untellable: tuple[Component, ...] = ()
     """Components without a counter of their own in this case: no verdict about them (`tellable.NEEDS`)."""
     contradictions: tuple[str, ...] = ()
@@ -72,21 +72,21 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class StoredDiagnosis:
-    """What was last said of a VM, as it is kept, and what people found since."""
+    """The last diagnosis of a VM as it is stored, and what people found since."""
 
     id: str
     vm: str
     """Its managed object id."""
     at: datetime
-    """When that was said, by vCenter's clock."""
+    """When it was made, by vCenter's clock."""
     suspects: tuple[Suspect, ...]
     """The most probable first."""
     found: tuple[Component, ...] | None
-    """None = nobody has confirmed or corrected it."""
+    """None = it was neither confirmed nor corrected."""
 
     @property
     def probable(self) -> tuple[tuple[Component, float], ...]:
-        """Each component that may be at fault and how probable it is, 0 to 1; what a person found is certain."""
+        """Return each suspect and its probability, 0 to 1; what a person found is certain."""
         if self.found is not None:
             return tuple((component, 1.0) for component in self.found)
         return tuple((suspect.component, suspect.probability) for suspect in self.suspects)
@@ -94,7 +94,7 @@ class StoredDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosedVm:
-    """What was said of one VM."""
+    """The diagnosis of one VM."""
 
     id: str
     """By which it is confirmed or corrected."""
@@ -107,17 +107,17 @@ class DiagnosedVm:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """What was said of all VMs that were asked about."""
+    """The diagnoses of all requested VMs."""
 
     vms: tuple[DiagnosedVm, ...]
     left_out: dict[str, str]
-    """By name of a VM that is not in it: why not."""
+    """Why a VM has no diagnosis, by its name."""
     model: Forest
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedCases:
-    """What was said of cases of which it is known what was at fault."""
+    """The diagnoses of labelled cases."""
 
     cases: tuple[tuple[LabelledCase, Diagnosis], ...]
     right: float
@@ -126,17 +126,17 @@ class JudgedCases:
 
 
 def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
-    """How probable each component is: a row for each case, a column for each of COMPONENTS.
+    """Return the probability of each component: a row for each case, a column for each of COMPONENTS.
 
-    What a rule names is certain, what a rule excludes is 0. What cannot be told of the case is 0, too; where nothing
-    else is probable, what the model thinks of it counts for `none`: nothing that the counters here show. `none` has no
-    probability beside one that has more: after a fault, that there is no other one is no answer.
+    A component that a rule names is certain; one that a rule excludes has 0, and so has one without its own counters.
+    The model's share of the latter counts for `none` where `none` is the most probable one. Otherwise `none` has 0: "no
+    other fault" is no answer beside a fault.
     """
     none = COMPONENTS.index(Component.NONE)
     cases = [without_contradictions(case)[0] for case in cases]
-    found = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
-    found[:, none] *= WEIGHT_OF_NONE
-    for row, case in zip(found, cases, strict=True):
+    rows = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
+    rows[:, none] *= WEIGHT_OF_NONE
+    for row, case in zip(rows, cases, strict=True):
         hidden = [COMPONENTS.index(component) for component in untellable(case)]
         unseen = row[hidden].sum()
         row[hidden] = 0.0
@@ -148,14 +148,14 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
             row[COMPONENTS.index(component)] = CERTAIN
         if row.argmax() != none:
             row[none] = 0.0
-    return found
+    return rows
 
 
 def diagnosed(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Diagnosis, ...]:
-    """What is at fault in each case. Without a model by the rules alone."""
-    found = []
-    for told, row in zip(cases, scores(cases, model), strict=True):
-        case, contradictions = without_contradictions(told)
+    """Return the diagnosis of each case; without a model by the rules alone."""
+    diagnoses = []
+    for original, row in zip(cases, scores(cases, model), strict=True):
+        case, contradictions = without_contradictions(original)
         named = certain(case)
         order = [COMPONENTS[at] for at in np.argsort(-row, kind="stable") if row[at] >= LEAST]
         suspects = (
@@ -167,22 +167,22 @@ def diagnosed(cases: Sequence[DiagnosisCase], model: Forest | None) -> tuple[Dia
             )
             for component in order
         )
-        found.append(Diagnosis(tuple(suspects), tuple(sorted(untellable(case))), contradictions))
-    return tuple(found)
+        diagnoses.append(Diagnosis(tuple(suspects), tuple(sorted(untellable(case))), contradictions))
+    return tuple(diagnoses)
 
 
 def _evidence(case: DiagnosisCase, component: Component) -> tuple[str, ...]:
-    """The mean and the highest of the channels that tell of it, as far as they are known."""
-    of, found = channels(case), []
+    """Return the mean and the highest value of the channels shown for a component, as far as they are known."""
+    of, texts = channels(case), []
     for channel in LOOKED_AT[component]:
-        known = of[channel][~np.isnan(of[channel])]
-        if len(known):
-            mean, highest = (_said(channel, float(value)) for value in (known.mean(), known.max()))
-            found.append(f"{channel} {mean}, at most {highest}")
-    return tuple(found)
+        samples = of[channel][~np.isnan(of[channel])]
+        if len(samples):
+            mean, highest = (_format(channel, float(number)) for number in (samples.mean(), samples.max()))
+            texts.append(f"{channel} {mean}, at most {highest}")
+    return tuple(texts)
 
 
-def _said(channel: str, value: float) -> str:
+def _format(channel: str, value: float) -> str:
     if channel in _LOGARITHMS:
         unit = {"disk latency": " ms", "disk": " kB/s", "network": " kB/s"}.get(channel, "")
         return f"{np.expm1(value):.0f}{unit}"

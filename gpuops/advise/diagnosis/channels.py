@@ -1,4 +1,4 @@
-"""What the counters of a case say in shares of what there is, so that VMs, GPUs and hosts of any size compare."""
+"""Counters of a case as shares of the capacity, so that VMs, GPUs and hosts of any size compare."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CHANNELS: Final = {
     "link": "of the lanes that it should have",
     "licensed": "1 = it is",
 }
-"""Each channel, and what it is a share of."""
+"""Each channel with its meaning."""
 _STATES: Final = (
     "gpu:smi.gpu.slowedByHeat.latest",
     "gpu:smi.gpu.slowedByPower.latest",
@@ -59,18 +59,18 @@ _STATES: Final = (
     "vm:smi.vgpu.licensed.latest",
 )
 STATES: Final = tuple(CHANNELS)[-len(_STATES) :]
-"""The channels that are read from these."""
+"""The channels that are read from the counters of nvidia-smi in _STATES."""
 
 
 def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
-    """By the names of CHANNELS, as many steps as the case has; NaN = missing."""
+    """Return the series by the names of CHANNELS, with as many steps as the case has; NaN = missing."""
     facts, steps = case.facts, _steps(case)
 
-    def told(name: str) -> Floats:
+    def counter(name: str) -> Floats:
         return case.series.get(name, np.full(steps, np.nan))
 
     def of(name: str, whole: float | None) -> Floats:
-        return told(name) / whole if whole else np.full(steps, np.nan)
+        return counter(name) / whole if whole else np.full(steps, np.nan)
 
     kb = 1024
     use = _first_known(of("vm:gpu.utilization.average", _WHOLE), of("vm:smi.vgpu.utilization.latest", _WHOLE))
@@ -81,11 +81,11 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
         _first_known(others, np.maximum(total - use, 0)),
     )
     cpu = of("vm:cpu.usagemhz.average", _times(facts.vcpus, facts.cpu_mhz))
-    latency, disk = np.log1p(told("vm:disk.maxTotalLatency.latest")), np.log1p(told("vm:disk.usage.average"))
-    net = told("vm:net.usage.average")
-    dropped = told("vm:net.droppedRx.summation") + np.nan_to_num(told("vm:net.droppedTx.summation"))
+    latency, disk = np.log1p(counter("vm:disk.maxTotalLatency.latest")), np.log1p(counter("vm:disk.usage.average"))
+    net = counter("vm:net.usage.average")
+    dropped = counter("vm:net.droppedRx.summation") + np.nan_to_num(counter("vm:net.droppedTx.summation"))
     clock = of("gpu:smi.gpu.clock.latest", facts.clock_mhz)
-    found = (
+    series = (
         use,
         use / np.maximum(1 - others, 0.02),
         others,
@@ -109,17 +109,17 @@ def channels(case: DiagnosisCase) -> Mapping[str, Floats]:
         np.log1p(1000 * dropped / np.maximum(net, 1)),
         of("host:cpu.usagemhz.average", _times(facts.host_cores, facts.cpu_mhz)),
         of("host:mem.consumed.average", _times(facts.host_memory_mib, kb)),
-        _first_known(told("gpu:gpu.temperature.average"), told("gpu:smi.gpu.temperature.latest")),
+        _first_known(counter("gpu:gpu.temperature.average"), counter("gpu:smi.gpu.temperature.latest")),
         of("gpu:gpu.power.used.latest", facts.power_limit_w),
         clock,
         np.where(total > 0.1, clock, np.nan),
         *states(case).values(),
     )
-    return dict(zip(CHANNELS, found, strict=True))
+    return dict(zip(CHANNELS, series, strict=True))
 
 
 def states(case: DiagnosisCase) -> Mapping[str, Floats]:
-    """The last of CHANNELS alone, by which rules go: what nvidia-smi says of the GPU and the licence."""
+    """Return the last of CHANNELS alone, which the rules use: the state of GPU and licence by nvidia-smi."""
     unknown = np.full(_steps(case), np.nan)
     heat, power, errors, width, licensed = (case.series.get(name, unknown) for name in _STATES)
     lanes = case.facts.pcie_width
@@ -140,7 +140,7 @@ def _first_known(one: Floats, other: Floats) -> Floats:
 
 
 def _new(counted: Floats) -> Floats:
-    """What was added since the last known count; a count that begins anew, as at a boot, adds nothing."""
+    """Return what was added since the last known count; a count that starts again, as at a boot, adds nothing."""
     known = np.flatnonzero(~np.isnan(counted))
     added = np.full(len(counted), np.nan)
     if len(known) > 1:

@@ -1,4 +1,4 @@
-"""Counters that contradict each other are unknown: by one of them at least the model would be misled."""
+"""Leaves counters out that contradict each other: at least one of them would mislead the model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpuops.model.measurements.measurement import GPU_USE
 TOLERANCE: Final = 1_000
 """A tenth of a GPU in hundredths of a percent: counters of a VM and of its GPU are sampled at other moments."""
 MOST_STEPS: Final = 0.25
-"""In so large a share of the steps may counters contradict each other by chance: a window of a sample less."""
+"""The share of the steps in which counters may contradict each other by chance: their windows differ by a sample."""
 _WHOLE: Final = 10_000
 _VM, _GPU, _OTHERS = (f"{of}:{GPU_USE}" for of in ("vm", "gpu", "neighbours"))
 
 
 def without_contradictions(case: DiagnosisCase) -> tuple[DiagnosisCase, tuple[str, ...]]:
-    """Return the case without series that contradict each other, and what was left out of it, in words.
+    """Return the case without series that contradict each other, and a note on each that was left out.
 
     A VM that uses 60 % of a GPU whose own use is 0 %: neither is believed, nor is what its neighbours use. Where VMs
     together use more than there is, what its neighbours use is unknown.

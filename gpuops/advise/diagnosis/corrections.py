@@ -78,7 +78,7 @@ def _groups(vm: Vm) -> tuple[tuple[str, ...], ...]:
 
 
 def _agreement(findings: Collection[SettledDiagnosis], least: int) -> tuple[Component, int] | None:
-    """Return the cause in more than half of the findings, and in how many; None = there is none, or too few agree."""
+    """Return the cause in more than half of the findings, and in how many; None = too few agree."""
     for component in {finding.cause for finding in findings}:
         agreeing = sum(finding.cause is component for finding in findings)
         if agreeing >= least and 2 * agreeing > len(findings):

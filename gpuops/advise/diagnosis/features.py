@@ -1,4 +1,4 @@
-"""A case as a row of numbers: how each channel was over the while, and how pairs of channels went together."""
+"""A case as a row of numbers: statistics of each channel, and correlations of pairs of channels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_SHARES: Final = (
     "host memory",
     "host CPU",
 )
-"""Channels that are used in pairs alone: by their level models learn the set-up, and not what is at fault."""
+"""Channels that are used in pairs alone: from their level models learn the set-up, and not the fault."""
 SHARES: Final = tuple(channel for channel in CHANNELS if channel not in _NO_SHARES)
 STATISTICS: Final = ("mean", "lowest", "tenth", "median", "nine tenths", "highest", "spread", "change", "at its top")
 PAIRS: Final = (
@@ -49,7 +49,7 @@ NAMES: Final = (
     *SYMPTOMS,
     *FACTS,
 )
-"""What each number of a row is."""
+"""The name of each number of a row."""
 
 BEARS_ON: Final[Mapping[Component, tuple[str, ...]]] = {
     Component.NOISY_NEIGHBOUR: (
@@ -80,16 +80,17 @@ BEARS_ON: Final[Mapping[Component, tuple[str, ...]]] = {
     Component.NETWORK: ("packets lost", "ready"),
     Component.DRIVER: ("gpu use", "CPU", "frame buffer"),
 }
-"""The channels that can tell each; FACTS bear on all.
+"""The channels by which each component is recognised; FACTS bear on all.
 
-A narrow link and remote memory have no other sign than less use of the GPU, which anything has: what models learn of it
-are habits of the cases that they learn from.
+A narrow link and remote memory have no sign of their own but less use of the GPU, which every fault causes. From that
+sign models would only learn habits of the training cases.
 """
 
 
 def columns(component: Component) -> list[int]:
-    """The places in NAMES of what bears on it: numbers of these channels, pairs of which both are among them, or the
-    second beside the GPU's use, and facts.
+    """Return the places in NAMES of the numbers that bear on a component, and of the facts.
+
+    A pair counts if both of its channels bear on the component, or the second one where the first is the GPU's use.
     """
     channels_of_it = BEARS_ON[component]
     found = [at for at, name in enumerate(NAMES) if name in FACTS or name.partition(": ")[0] in channels_of_it]
@@ -103,7 +104,7 @@ def columns(component: Component) -> list[int]:
 
 
 def features(cases: Iterable[DiagnosisCase]) -> Floats:
-    """A row for each case, a column for each of NAMES; nothing is NaN."""
+    """Return a row for each case with a column for each of NAMES; nothing is NaN."""
     return np.array([_row(case) for case in cases]).reshape(-1, len(NAMES))
 
 
@@ -116,7 +117,7 @@ def _row(case: DiagnosisCase) -> list[float]:
 
 
 def _statistics(values: Floats) -> Floats:
-    """A row of STATISTICS for each channel; `values`: a row for each channel, a column for each step."""
+    """Return a row of STATISTICS for each channel; `values`: a row for each channel, a column for each step."""
     missing = np.isnan(values)
     count = (~missing).sum(axis=1)
     found = np.full((len(values), len(STATISTICS)), UNKNOWN)

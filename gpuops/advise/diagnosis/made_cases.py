@@ -56,10 +56,10 @@ HOSTS: Final = (
 
 
 def made_cases(seed: int, each_fault: int) -> Iterator[LabelledCase]:
-    """So many cases of each fault, and as many without one as with one; the same for the same seed."""
-    wanted = [fault for fault in FAULTS for _ in range(each_fault)]
-    wanted += [Component.NONE] * len(wanted)
-    for number, component in enumerate(wanted):
+    """Make so many cases of each fault, and as many without a fault as with one; the same for the same seed."""
+    components = [fault for fault in FAULTS for _ in range(each_fault)]
+    components += [Component.NONE] * len(components)
+    for number, component in enumerate(components):
         rng = np.random.default_rng((seed, number))
         yield _MadeCase(rng, component).labelled(f"made-{seed}-{number}")
 
@@ -109,7 +109,7 @@ class _MadeCase:
             case SchedulerPolicy.FIXED_SHARE:
                 return 1.0 / self.slots
 
-    def _wanted(self) -> Floats:
+    def _demand(self) -> Floats:
         """Return the share of a GPU that the VM would use alone: a desktop, a training or an inference service.
 
         One in thirty healthy VMs is not used at all.
@@ -117,13 +117,13 @@ class _MadeCase:
         kind, level = self.rng.choice(("desktop", "training", "inference")), float(self.rng.uniform(0.1, 1.0))
         steps = np.arange(STEPS)
         if kind == "desktop":
-            wanted = 0.45 * level * (self.rng.random(STEPS) < 0.6) * self.rng.uniform(0.3, 1.0, STEPS)
+            demand = 0.45 * level * (self.rng.random(STEPS) < 0.6) * self.rng.uniform(0.3, 1.0, STEPS)
         elif kind == "training":
             pauses = self.rng.random(STEPS) < 0.08
-            wanted = np.where(pauses, 0.1, 0.55 + 0.43 * level) * self.rng.uniform(0.93, 1.0, STEPS)
+            demand = np.where(pauses, 0.1, 0.55 + 0.43 * level) * self.rng.uniform(0.93, 1.0, STEPS)
         else:
             phase = float(self.rng.uniform(0, 2 * np.pi))
-            wanted = (
+            demand = (
                 level * (0.45 + 0.3 * np.sin(2 * np.pi * steps / STEPS + phase)) * self.rng.uniform(0.8, 1.2, STEPS)
             )
         if self.fault is Component.NONE and self.rng.random() < 1 / 30:
@@ -132,14 +132,14 @@ class _MadeCase:
             # it wants at least a tenth more than it is given, up to the whole GPU
             least = self._cap() * 1.1
             most = max(least, min(1.0, self._cap() * 4))
-            wanted = np.maximum(wanted, least + (most - least) * self.strength) * self.rng.uniform(0.97, 1.03, STEPS)
+            demand = np.maximum(demand, least + (most - least) * self.strength) * self.rng.uniform(0.97, 1.03, STEPS)
         elif self.scheduler is not SchedulerPolicy.BEST_EFFORT:
-            wanted = np.minimum(wanted, 0.9 * self._cap())
+            demand = np.minimum(demand, 0.9 * self._cap())
         if self.fault in (Component.NOISY_NEIGHBOUR, Component.LICENCE, Component.PCIE_LINK, Component.DRIVER):
-            wanted = np.maximum(wanted, self.rng.uniform(0.25, 0.5))
-        return np.clip(wanted, 0.0, 1.0)
+            demand = np.maximum(demand, self.rng.uniform(0.25, 0.5))
+        return np.clip(demand, 0.0, 1.0)
 
-    def _neighbours(self, wanted: Floats) -> Floats:
+    def _neighbours(self, demand: Floats) -> Floats:
         """What the others on the GPU would use together."""
         if self.sharers == 1:
             return np.zeros(STEPS)
@@ -147,10 +147,10 @@ class _MadeCase:
         others = most * self.rng.uniform(0.0, 0.9) * self.rng.uniform(0.6, 1.1, STEPS)
         if self.fault is Component.NOISY_NEIGHBOUR:
             # together they want at least a twelfth more than there is
-            full = 1.0 - wanted + (0.08 + 0.7 * self.strength) * self.rng.uniform(0.9, 1.1, STEPS)
+            full = 1.0 - demand + (0.08 + 0.7 * self.strength) * self.rng.uniform(0.9, 1.1, STEPS)
             return np.where(self.on, np.maximum(others, full), others)
         if self.scheduler is SchedulerPolicy.BEST_EFFORT:
-            return np.minimum(others, 0.97 - np.minimum(wanted, 0.97))  # there is enough for all, sometimes just so
+            return np.minimum(others, 0.97 - np.minimum(demand, 0.97))  # there is enough for all, sometimes just so
         return others
 
     # --- what it gets ---------------------------------------------------------------------------------------------
@@ -162,8 +162,8 @@ class _MadeCase:
 
     def _series(self) -> dict[str, Floats]:
         rng, fault = self.rng, self.fault
-        wanted = self._wanted()
-        others = self._neighbours(wanted)
+        demand = self._demand()
+        others = self._neighbours(demand)
         ready = rng.gamma(1.2, 0.008, STEPS) + (rng.random(STEPS) < 0.04) * rng.uniform(0.0, 0.12, STEPS)
         if fault is Component.CPU_READY:
             ready = ready + self._worse(0.05, 0.35)  # 5 % a vCPU is where VMware's advice begins (KB 2002181)
@@ -173,13 +173,13 @@ class _MadeCase:
         retired = self._errors()
         slow_link = self._worse(0.06, 0.45) if fault is Component.PCIE_LINK else np.zeros(STEPS)
         remote = self._worse(0.06, 0.3) if fault is Component.REMOTE_NUMA else np.zeros(STEPS)
-        memory, paging = self._frame_buffer(wanted)
+        memory, paging = self._frame_buffer(demand)
         paged_cpu, paged_memory = 0.6 * paging, 0.5 * paging  # the guest moves what does not fit into its own memory
         # whatever the VM waits for beside the GPU leaves the GPU alone for so much of the time
         waiting = 1.0 - (1 - slow_link) * (1 - remote) * (1 - paging) * (1 - np.minimum(0.8, 0.8 * ready))
         waiting = 1.0 - (1 - waiting) * (1 - swapping) * (1 - np.clip((latency - 15) / 400, 0, 0.5))
         waiting = 1.0 - (1 - waiting) * (1 - np.clip(lost * 4, 0, 0.6))
-        asked = wanted * (1 - waiting) * (1 - retired)
+        asked = demand * (1 - waiting) * (1 - retired)
         clock, heat, power_short, temperature_limit = self._throttling()
         asked = np.minimum(1.0, asked / clock)  # the same work keeps a slower GPU busy for longer
         cap = self._cap()
@@ -194,7 +194,7 @@ class _MadeCase:
         mine = np.minimum(asked, np.maximum(1.0 - others, fair)) if cap == 1.0 else np.minimum(asked, cap)
         theirs = np.minimum(others, 1.0 - mine)
         total = mine + theirs
-        cpu = np.clip(self._cpu(wanted, mine, remote, ready) + paged_cpu, 0.0, 1.0 - np.minimum(ready, 0.9))
+        cpu = np.clip(self._cpu(demand, mine, remote, ready) + paged_cpu, 0.0, 1.0 - np.minimum(ready, 0.9))
         gpu_clock = (
             self.gpu.mhz * np.where(total > 0.05, rng.uniform(0.95, 1.0, STEPS), rng.uniform(0.15, 0.6, STEPS)) * clock
         )
@@ -291,7 +291,7 @@ class _MadeCase:
         lost = 0.02 * np.clip(ready - 0.1, 0, 1) + (self.rng.random(STEPS) < 0.05) * self.rng.uniform(0, 0.004, STEPS)
         return lost + self._worse(0.004, 0.12) if self.fault is Component.NETWORK else lost
 
-    def _frame_buffer(self, wanted: Floats) -> tuple[Floats, Floats]:
+    def _frame_buffer(self, demand: Floats) -> tuple[Floats, Floats]:
         """Return the share of the frame buffer that is in use, and how much the VM waits for pages of it.
 
         A full frame buffer alone is no fault: frameworks that preallocate (JAX takes 75 %, TensorFlow and vLLM nearly
@@ -303,7 +303,7 @@ class _MadeCase:
             if rng.random() < 0.25:
                 return np.full(STEPS, rng.uniform(0.95, 0.995)), np.zeros(STEPS)
             level = rng.uniform(0.15, 0.97)
-            used = level * rng.uniform(0.97, 1.03, STEPS) * np.where(wanted > 0.02, 1.0, 0.9)
+            used = level * rng.uniform(0.97, 1.03, STEPS) * np.where(demand > 0.02, 1.0, 0.9)
             return np.clip(used, 0, 0.995), np.zeros(STEPS)
         before = rng.uniform(0.5, 0.93) * rng.uniform(0.97, 1.03, STEPS)
         full = np.where(self.on, rng.uniform(0.965, 1.0, STEPS), np.clip(before, 0, 0.96))
@@ -349,10 +349,10 @@ class _MadeCase:
         hot = self.gpu.hot_c + self.rng.uniform(-1, 4, STEPS)
         return np.round(np.where(self.on & too_hot, hot, usual))
 
-    def _cpu(self, wanted: Floats, mine: Floats, remote: Floats, ready: Floats) -> Floats:
+    def _cpu(self, demand: Floats, mine: Floats, remote: Floats, ready: Floats) -> Floats:
         """The share of its vCPUs that it uses."""
         each = self.rng.uniform(0.1, 0.6)
-        use = self.rng.uniform(0.03, 0.15) + each * (mine if self.fault is not Component.DRIVER else wanted)
+        use = self.rng.uniform(0.03, 0.15) + each * (mine if self.fault is not Component.DRIVER else demand)
         if self.fault is Component.DRIVER:
             use = np.where(self.on, use + 0.3 + 0.5 * self.strength, use)  # the guest draws and counts by its CPU
         use = use * (1 + 1.5 * remote) * self.rng.uniform(0.9, 1.1, STEPS)

@@ -1,4 +1,4 @@
-"""How probable each component is, by decision trees. Needs no library of machine learning, and is data."""
+"""Decision trees as plain data, which tell how probable each component is; no library of machine learning is needed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ Ints = NDArray[np.int64]
 FORMAT: Final = 2
 _MOST_DEPTH: Final = 64
 _AT_ONCE: Final = 64
-"""So many cases are asked about at once: their shares fit into a processor's cache."""
+"""The number of cases computed together: their shares fit into a processor's cache."""
 _LEAST_SHARE: Final = 5e-5
 _NONE: Final = COMPONENTS.index(Component.NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionTrees:
-    """Trees with their nodes one after the other. From its root a case goes on to `low` where the feature is at most
-    the threshold, else to `high`.
+    """Trees with their nodes one after the other.
+
+    A case goes from the root to `low` where the feature is at most the threshold, else to `high`.
     """
 
     feature: Ints
@@ -41,7 +42,7 @@ class DecisionTrees:
     """The first node of each tree."""
 
     def leaves(self, rows: Floats) -> Ints:
-        """The leaf to which each case comes: a row for each case, a column for each tree."""
+        """Return the leaf that each case reaches: a row for each case, a column for each tree."""
         inner = self.feature >= 0
         here = np.arange(len(self.feature))
         feature, low, high = (
@@ -57,7 +58,7 @@ class DecisionTrees:
         return node
 
     def summed(self, rows: Floats) -> Floats:
-        """The shares at these leaves, summed over all trees."""
+        """Return the shares at these leaves, summed over all trees."""
         leaves = self.leaves(rows)
         parts = [self.shares[leaves[at : at + _AT_ONCE]].sum(axis=1) for at in range(0, len(leaves), _AT_ONCE)]
         return np.vstack(parts) if parts else np.zeros((0, len(COMPONENTS)))
@@ -84,24 +85,24 @@ class ForestSettings:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """A model, and what is known of it."""
+    """A model with its settings and its origin."""
 
     trees: DecisionTrees
-    """These go by all features and tell all components."""
+    """Trees that use all features, for all components."""
     of_each: DecisionTrees
-    """As many for each component; they tell it alone, by the features that bear on it (`features.BEARS_ON`)."""
+    """Equally many trees for each component alone, which use the features that bear on it (`features.BEARS_ON`)."""
     settings: ForestSettings
     cases: int
-    """Of how many it was made."""
+    """The number of cases that it learned from."""
     corrections: tuple[str, ...]
     """The ids of the confirmed and corrected cases among them."""
     right: float
     """The share of components that it had right in cases never seen, 0 to 1."""
 
     def probabilities(self, rows: Floats) -> Floats:
-        """0 to 1: a row for each case, a column for each of COMPONENTS.
+        """Return probabilities of 0 to 1: a row for each case, a column for each of COMPONENTS.
 
-        The mean of both kinds of trees. Two faults can both be probable, so that a row adds up to 1 or more.
+        They are means of both kinds of trees. Two faults can both be probable, so that a row adds up to 1 or more.
         """
         of_each = self.of_each.summed(rows) / self.settings.trees_of_each
         of_each[:, _NONE] = np.prod(1 - np.delete(of_each, _NONE, axis=1), axis=1)
@@ -109,7 +110,7 @@ class Forest:
 
 
 def written(forest: Forest) -> dict[str, Any]:
-    """The forest as JSON has it."""
+    """Return the forest as a JSON document."""
     return {
         "format": FORMAT,
         "features": list(NAMES),
@@ -138,7 +139,7 @@ def _written_trees(trees: DecisionTrees) -> dict[str, Any]:
 
 
 def read(told: Mapping[str, Any]) -> Forest:
-    """The forest that `written` wrote. Raises ValueError for anything else, another version's features too."""
+    """Return the forest of a document that `written` made. Raises ValueError for any other, also for other features."""
     try:
         if told["format"] != FORMAT or told["features"] != list(NAMES) or told["components"] != list(COMPONENTS):
             raise ValueError("it is of another version of gpuops")

@@ -1,4 +1,4 @@
-"""Rules that are certain, for causes that a counter or a fact names by itself, whatever everything else looks like."""
+"""Rules for causes that one counter or one fact proves, whatever the other counters show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuops.model.measurements.case import DiagnosisCase
 from gpuops.model.measurements.component import Component
 
 REMOTE: Final = 0.2
-"""The share of its memory at another NUMA node than its GPU from which on that is a cause."""
+"""From this share of its memory at another NUMA node than its GPU on, remote memory is a cause."""
 SLOWED: Final = 0.1
 """In so large a share of the looks a GPU is slowed before that is a cause: one that touches its limit is not."""
 LEAST_SLOWED: Final = 3
@@ -21,7 +21,7 @@ LEAST_SLOWED: Final = 3
 
 
 def certain(case: DiagnosisCase) -> Mapping[Component, str]:
-    """Each component that is certainly at fault, and by which number. What is unknown says nothing."""
+    """Return each component that is certainly at fault, with the number that proves it; unknown ones prove nothing."""
     of, facts = states(case), case.facts
     found: dict[Component, str] = {}
     licensed, width = _known(of["licensed"]), _known(case.series.get("gpu:smi.gpu.pcieWidth.latest", np.zeros(0)))
@@ -46,7 +46,7 @@ def certain(case: DiagnosisCase) -> Mapping[Component, str]:
 
 
 def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
-    """What certainly is not at fault: it is known to be as it should in each look."""
+    """Return the components that are certainly not at fault: every look shows the intended state."""
     of, facts = states(case), case.facts
     found = set()
     looks = (

@@ -43,7 +43,7 @@ LIMITS: Final = (
 """Channels, and beyond what each is looked at. KB 2002181 of VMware: 5 % ready of a vCPU is where it begins to show."""
 _LIMITS: Final = np.array([[limit] for _, limit in LIMITS])
 _LEAST_STEPS: Final = 3
-"""Of fewer no mean of what is used of the GPU is told."""
+"""With fewer steps no mean of the GPU's use is computed."""
 _SPELLS: Final = ("share", "longest", "use then")
 _HELD: Final = ("use of its part", "use of an equal part")
 """Channels that a scheduler holds at 1."""

@@ -1,4 +1,4 @@
-"""Reads from the store of measurements what is known of VMs with a vGPU, as cases for a diagnosis. Writes nothing."""
+"""Reads the cases of VMs with a vGPU for a diagnosis from the store of measurements. Writes nothing."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.vm import Vm
 
 LOOKED_AT: Final = timedelta(hours=24)
-"""How far back a diagnosis looks where nothing else is said."""
+"""How far back a diagnosis looks by default."""
 LEAST_STEPS: Final = 6
-"""A VM of which there is less than half an hour is not judged."""
+"""A VM with less than half an hour of history is not judged."""
 _SMI: Final = "smi."
 _WIDTH: Final = "smi.gpu.pcieWidth.latest"
 _CLOCK: Final = "smi.gpu.clock.latest"
@@ -42,7 +42,7 @@ _NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops 
 def read_cases(
     store: tuple[Path, str], inventory: Inventory, catalog: Catalog, vms: Sequence[Vm], since: datetime | None
 ) -> tuple[dict[str, DiagnosisCase], dict[str, str]]:
-    """The case of each of these VMs (by id), and by name why another one has none.
+    """Return the case of each of these VMs by id, and why a VM has none by its name.
 
     Raises UsageError where none has any history; StateDamaged.
     """
@@ -63,7 +63,7 @@ def read_cases(
 
 
 class _CaseReading:
-    """What the store has of a while."""
+    """Reads what the store holds of one span."""
 
     def __init__(
         self, store: MeasurementReads, inventory: Inventory, catalog: Catalog, begin_s: int, steps: int
@@ -113,7 +113,7 @@ class _CaseReading:
         return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best, limit_w))
 
     def _of_host(self, host: Host) -> dict[str, NDArray[np.float64]]:
-        """By series; those of a GPU end on its address, however vCenter names its instances."""
+        """Return averages by series; those of a GPU end with its address, in place of its instance."""
         begin, until = (
             datetime.fromtimestamp(self._begin_s + at * FINE_S, self._inventory.taken_at.tzinfo)
             for at in (0, self._steps)
@@ -134,7 +134,7 @@ class _CaseReading:
     def _best(
         self, hosts: Collection[Host], of_host: Mapping[str, Mapping[str, NDArray[np.float64]]]
     ) -> dict[str, tuple[int | None, int | None]]:
-        """By GPU model the widest link and the highest clock that any of these hosts' GPUs had: what one can have."""
+        """Return the widest link and the highest clock of these hosts, by GPU model."""
         found: dict[str, tuple[int | None, int | None]] = {}
         for host in hosts:
             for gpu in host.gpus:
@@ -145,7 +145,7 @@ class _CaseReading:
 
 
 def _averages(arrays: Mapping[str, Values]) -> dict[str, NDArray[np.float64]]:
-    """The average of each step; a series without any is left out, NaN = missing."""
+    """Return the average of each step, NaN = missing; a series without any average is left out."""
     pairs: Iterator[tuple[str, NDArray[np.float64]]] = (
         (name, np.where(values[:, 2] > 0, values[:, 0].astype(float), np.nan)) for name, values in arrays.items()
     )
@@ -165,7 +165,7 @@ def _larger(one: int | None, other: int | None) -> int | None:
 
 
 def _gpu_of(vm: Vm, states: Sequence[GpuState]) -> GpuState | None:
-    """The GPU that certainly has its one vGPU; None = nobody can say."""
+    """Return the GPU that certainly has its one vGPU; None = unknown."""
     if len(vm.vgpus) != 1:
         return None
     there = [state for state in states if any(each.vm == vm.ref and each.certain for each in state.tenants)]

@@ -26,7 +26,7 @@ _SAMPLE_S: Final = 20
 
 
 def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: Collection[str]) -> CurrentUse:
-    """What the GPUs of these hosts (refs) and the vGPUs of these VMs use, in one call for each fifty of them.
+    """Return what the GPUs of these hosts (refs) and the vGPUs of these VMs use, by one call for each fifty of them.
 
     Raises NotConnected in its kinds, and ProtocolError for what is no reply.
     """
@@ -48,7 +48,7 @@ def current_use(site: Site, inventory: Inventory, hosts: Collection[str], vms: C
 
 
 def gpus_of_samples(host: Host, samples: Samples) -> Iterator[tuple[PciAddress, MeasuredUse]]:
-    """What each GPU of a host used in the newest sample, of those that its samples tell of."""
+    """Yield the use of each GPU of a host in the newest sample, for GPUs that have samples."""
     found: dict[str, dict[str, int | None]] = {}
     for series in samples.values:
         name, _, instance = series.partition("@")
@@ -59,7 +59,7 @@ def gpus_of_samples(host: Host, samples: Samples) -> Iterator[tuple[PciAddress, 
 
 
 def newest(samples: Samples, series: str) -> int | None:
-    """The newest value that is there; None = none is."""
+    """Return the newest value; None = there is no value."""
     values = samples.values.get(series)
     if values is None:
         return None
@@ -78,4 +78,4 @@ def _use(values: Mapping[str, int | None]) -> MeasuredUse:
 
 
 def _at_once() -> None:
-    """One look is not paced: it has few calls, and somebody waits for it."""
+    """Do not wait: one look has few calls, and a user waits for it."""

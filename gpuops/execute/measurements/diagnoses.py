@@ -31,7 +31,7 @@ from gpuops.model.measurements.case import DiagnosisCase, LabelledCase, plain
 from gpuops.model.measurements.component import Component
 
 MOST_OPEN: Final = 500
-"""So many diagnoses that nobody confirmed or corrected are kept, the newest."""
+"""How many diagnoses that were neither confirmed nor corrected are kept, the newest first."""
 SHIPPED_MODEL: Final = "shipped_model.json.gz"
 _ID: Final = re.compile(r"d-[0-9a-f]{10}")
 _TRAIN: Final = "the one that comes with gpuops answers then, and gpuops diagnose train makes a new one"
@@ -58,7 +58,7 @@ class _Suspected(
 
 
 class _Said(msgspec.Struct, frozen=True, rename={"vcenter": "vcenter", "vm": "vm", "at": "at", "suspects": "suspects"}):
-    """Of which VM, when and what."""
+    """The VM, the time and the suspects of a stored diagnosis."""
 
     vcenter: str
     vm: str
@@ -71,13 +71,13 @@ class _Kept(msgspec.Struct, frozen=True, rename={"found": "found", "of": "of", "
 
     found: list[Component] | None
     named: Component | None = None
-    """What was named first when a person settled it; None = nothing was, or gpuops did not keep that yet."""
+    """The first suspect when a person settled it; None = there was none, or an older gpuops did not store it."""
     of: _Said | None = None
-    """None = it was made before gpuops kept that."""
+    """None = an older gpuops made it, which did not store that."""
 
 
 class Diagnoses:
-    """Those of one state directory. Every method raises StateDamaged for what cannot be read or written."""
+    """The diagnoses of one state directory. Methods raise StateDamaged for files that cannot be read or written."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -85,7 +85,7 @@ class Diagnoses:
         self._model = self._folder / "model.json"
 
     def model(self) -> Forest:
-        """The model that was trained on this machine, or the one that comes with gpuops."""
+        """Return the model that was trained on this machine, or the one that comes with gpuops."""
         if not self._model.exists():
             return shipped_model()
         try:
@@ -100,7 +100,7 @@ class Diagnoses:
         write_private(self._model, json.dumps(written(model), separators=(",", ":")))
 
     def note(self, vcenter: str, vm: str, case: DiagnosisCase, suspects: Sequence[Suspect], at: datetime) -> str:
-        """Keeps what was said of a VM (id) at that moment, and gives the id by which it is confirmed or corrected."""
+        """Store the suspects of a VM (id) at that time, and return the id for `confirm` and `correct`."""
         told = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
         name = f"d-{hashlib.sha256(f'{vcenter} {told}'.encode()).hexdigest()[:10]}"
         path = self._path(name)
@@ -125,7 +125,7 @@ class Diagnoses:
         return name
 
     def newest(self, vcenter: str) -> dict[str, StoredDiagnosis]:
-        """What was last said of each VM of that vCenter, by its managed object id."""
+        """Return the last diagnosis of each VM of that vCenter, by its managed object id."""
         found: dict[str, StoredDiagnosis] = {}
         for path, kept, said in self._of_vcenter(vcenter):
             before = found.get(said.vm)
@@ -139,7 +139,7 @@ class Diagnoses:
         return found
 
     def settled(self, vcenter: str) -> tuple[SettledDiagnosis, ...]:
-        """What people confirmed or corrected of VMs of that vCenter."""
+        """Return the diagnoses of VMs of that vCenter that people confirmed or corrected."""
         return tuple(
             SettledDiagnosis(said.vm, kept.named, kept.found[0])
             for _, kept, said in self._of_vcenter(vcenter)
@@ -158,8 +158,8 @@ class Diagnoses:
                 yield path, kept, kept.of
 
     def settle(self, name: str, found: Component | None) -> tuple[Component, ...]:
-        """Notes what was at fault; None = what had been said. Raises UsageError for an id that there is not, and where
-        nothing had been said that could be confirmed."""
+        """Store what was at fault; None = the first suspect. Raises UsageError for an unknown id, and for a diagnosis
+        without a suspect that could be confirmed."""
         path = self._path(name)
         if not _ID.fullmatch(name) or not path.exists():
             raise UsageError(f"there is no diagnosis {name}", hint="gpuops diagnose shows the id of each")
@@ -174,7 +174,7 @@ class Diagnoses:
         return components
 
     def confirmed(self) -> tuple[LabelledCase, ...]:
-        """All that were confirmed or corrected, oldest id first."""
+        """Return all cases that were confirmed or corrected, oldest id first."""
         found = []
         for path in self._paths():
             told = self._read(path)
@@ -188,7 +188,7 @@ class Diagnoses:
         return tuple(found)
 
     def _forget(self) -> None:
-        """Drops the oldest of those that nobody settled, where there are too many."""
+        """Remove the oldest of the unsettled diagnoses where there are too many."""
         paths = sorted(self._paths(), key=lambda path: path.stat().st_mtime, reverse=True)
         if len(paths) <= MOST_OPEN:
             return

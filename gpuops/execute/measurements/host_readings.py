@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def host_readings(shell: HostShell, inventory: Inventory, say: Callable[[str], None]) -> tuple[dict[str, Block], int]:
-    """One step for each VM and host (ids) of which something is told, and how many hosts told something.
+    """Return one step for each VM and host (ids) with a reading, and how many hosts answered.
 
     Asked are connected hosts with GPUs, several at once; one that does not answer is said, and missing.
     """
@@ -49,7 +49,7 @@ def _asked(shell: HostShell, host: Host) -> SmiReadings | GpuopsError:
 
 
 def _blocks(host: Host, readings: SmiReadings, inventory: Inventory) -> Iterator[tuple[str, Block]]:
-    """Of a VM only where its name is that of one VM on the host: nvidia-smi knows no other."""
+    """Yield the steps of the host and of its VMs; nvidia-smi knows VMs by name, so the name must be unique there."""
     of_host = {f"{name}@{gpu.address}": value for gpu in readings.gpus for name, value in _gpu(gpu)}
     yield from _step(host.ref, of_host)
     here = inventory.vms_by_host.get(host.ref, ())
@@ -76,7 +76,7 @@ def _gpu(gpu: SmiGpu) -> Iterator[tuple[str, int | None]]:
 
 
 def _vgpus(vgpus: list[SmiVgpu]) -> tuple[int | None, int | None, int | None]:
-    """A number of several vGPUs is known where it is of each."""
+    """Return use, encoder and licence of a VM's vGPUs; a number is known if it is known of each vGPU."""
     used = [_hundredths(each.utilization_percent) for each in vgpus]
     encoded = [_hundredths(each.encoder_percent) for each in vgpus]
     licensed = [each.licensed for each in vgpus]

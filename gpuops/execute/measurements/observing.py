@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EVERY_S: Final = 20 * 60
 """Between two looks. A host keeps one hour: one look may fail, or come late, and nothing is missing."""
 CALLS_PER_MINUTE: Final = 60
-"""Of QueryPerf, at the most."""
+"""The most calls of QueryPerf."""
 
 _LATE_S: Final = 60
 """The newest samples come late."""
@@ -67,7 +67,7 @@ class _Pace:
 
 @dataclass(slots=True)
 class _Found:
-    """Of whom there was a sample."""
+    """The VMs and hosts that had a sample."""
 
     vms: set[str] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
@@ -75,7 +75,7 @@ class _Found:
 
 
 def observe(site: Site, retention: Retention | None = None) -> Cycle:
-    """One look at what is measured of VMs and hosts since the last one, written, rolled up, and old steps forgotten.
+    """Store the samples of VMs and hosts since the last look, roll them up, and remove old steps.
 
     What the hosts do not keep any more is filled from vCenter's five-minute averages of the last day, as far as it has
     them; the rest stays missing. Changes nothing in vCenter. Raises NotConnected in its kinds, StateDamaged.
@@ -86,7 +86,7 @@ def observe(site: Site, retention: Retention | None = None) -> Cycle:
 
 
 def observe_for_ever(site: Site, retention: Retention, told: Callable[[Cycle], None]) -> None:
-    """Looks every twenty minutes, and tells of each look; a vCenter that is away is tried again at the next.
+    """Observe every twenty minutes, and report each look; a vCenter that is away is tried again at the next one.
 
     Ends by the exception of a signal, and by a login that is refused.
     """

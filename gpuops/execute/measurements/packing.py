@@ -1,6 +1,6 @@
 """Packs what was measured of one VM or host in some hours into bytes, and unpacks it. Pure.
 
-Values up to 31 are kept exactly, larger ones with five significant bits: off by 3.2 % at the most. What has been packed
+Values up to 31 are kept exactly, larger ones with five significant bits: off by 3.2 % at most. What has been packed
 once is packed again to the same bytes. Series hardly change from step to step, so differences are kept, and compressed:
 by LZMA (lzma of Python's library, raw streams), which takes an eighth less than zlib, and a millisecond for a block.
 """
@@ -44,7 +44,7 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 _BITS: Final = 5
 _BITS_OF_FORMAT_1: Final = 6
 _LARGEST: Final = 1 << 52
-"""Counters of kB reach 2^42; a larger number is none."""
+"""Counters of kB reach 2^42; a larger number is no measured value."""
 
 Values = NDArray[np.int64]
 """A row for each step has the average, the highest and the fifteenths covered; MISSING in the first two = unknown."""
@@ -83,7 +83,7 @@ def _compressed(told: bytes) -> bytes:
 
 
 def unpack(packed: bytes) -> Block:
-    """The block of these bytes. Raises ValueError for what is none."""
+    """The block of these bytes. Raises ValueError for bytes that are no block."""
     try:
         told, bits = _decompressed(packed)
         names, steps, at = _head(told)

@@ -1,4 +1,4 @@
-"""What `gpuops observe` was last told by the hosts' own nvidia-smi of the vGPUs of desktops, for a snapshot."""
+"""The last readings of desktops' vGPUs that `gpuops observe` stored from the hosts' nvidia-smi, for a snapshot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoredVgpuUse:
     """Implements `VgpuUseSource` by the store of measurements, for sites that do not enter hosts at each look."""
 
     def __init__(self, store_dir: Path, url: str, say: Callable[[str], None]) -> None:
-        """`say` is told once why the store cannot be read: no night ends for that."""
+        """`say` gets the reason once if the store cannot be read; no night ends because of it."""
         self._store_dir = store_dir
         self._url = url
         self._say = say

@@ -69,17 +69,18 @@ vgpus_table = Table(
     Column("profile", String, primary_key=True),
     Column("most", Integer, nullable=False),
 )
-"""The most vGPUs of a profile that ran at once at the looks of a day. Counted at the look, for a VM that is gone later
-tells nobody which profile it had."""
+"""The most vGPUs of a profile that ran at once at the looks of a day. They are counted at the look: the profile of a VM
+that was removed later is unknown."""
 
 
 def made_database(state_dir: Path, url: str) -> Database:
-    """To write into: its tables are made, or made those of this version. Raises UsageError, StateDamaged."""
+    """Open the database to write to it, with the tables of this version. Raises UsageError, StateDamaged."""
     return to_write(_opened(state_dir, url), Contents.MEASUREMENTS, _has_tables)
 
 
 def found_database(state_dir: Path, url: str) -> Database | None:
-    """To read from: nothing is made or changed. None = there is none. Raises UsageError, StateDamaged."""
+    """Open the database to read from it; nothing is made or changed. None = it does not exist. Raises UsageError,
+    StateDamaged."""
     if not url and not os.path.lexists(state_dir / FILE_NAME):
         return None
     return to_read(_opened(state_dir, url), _has_tables)
@@ -90,7 +91,7 @@ def _opened(state_dir: Path, url: str) -> Database:
 
 
 def alone(connection: Connection, vcenter: str) -> None:
-    """Until this transaction ends nobody else writes measurements of this vCenter; SQLite has one writer anyway."""
+    """Keep other writers of this vCenter's measurements away until the transaction ends; SQLite has one writer."""
     if connection.dialect.name == "postgresql":
         lock = text("SELECT pg_advisory_xact_lock(hashtext(:lock))")
         connection.execute(lock, {"lock": f"gpuops measurements {vcenter}"})

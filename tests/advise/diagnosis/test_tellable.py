@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuops.advise.diagnosis.answer import diagnosed, scores
+from gpuops.advise.diagnosis.channels import channels
 from gpuops.advise.diagnosis.contradictions import without_contradictions
 from gpuops.advise.diagnosis.made_cases import made_cases
 from gpuops.advise.diagnosis.tellable import NEEDS, CounterSource, tellable_by, untellable
@@ -48,6 +49,15 @@ def test_a_counter_without_any_value_is_absent() -> None:
     assert Component.CPU_READY in untellable(DiagnosisCase(300, ready))
     ready["vm:cpu.ready.summation"][3] = 0
     assert Component.CPU_READY not in untellable(DiagnosisCase(300, ready))
+
+
+def test_a_vm_without_a_counter_uses_what_its_neighbours_leave_of_the_gpus_use() -> None:
+    series = {"gpu:gpu.utilization.average": np.full(12, 9_000.0), "neighbours:gpu.utilization.average": np.zeros(12)}
+    case = DiagnosisCase(300, series)
+    assert {Component.NOISY_NEIGHBOUR, Component.DRIVER}.isdisjoint(untellable(case))
+    assert (channels(case)["gpu use"] == 0.9).all()
+    del series["neighbours:gpu.utilization.average"]
+    assert {Component.NOISY_NEIGHBOUR, Component.DRIVER} <= untellable(case)
 
 
 def test_a_vm_that_uses_more_than_its_gpu_makes_both_unknown() -> None:
