@@ -95,5 +95,4 @@ def _definition(key: str, value: Any) -> Any:
 
 
 def _invalid(name: str | None) -> Exception:
-    fault: Exception = vim.fault.InvalidName(msg=f"A specified parameter was not correct: {name}", name=name or "")
-    return fault
+    return vim.fault.InvalidName(msg=f"A specified parameter was not correct: {name}", name=name or "")
