@@ -38,13 +38,13 @@ class ComputeResource(ComputeEntity):
         "summary": lambda self: vim.ComputeResource.Summary(**self.totals()),
     }
 
+    method_table: ClassVar[Methods] = {"Destroy_Task": removal.destroy}
+
     @prop("lifecycleManaged")
     @prop("configManagerEnabled")
     def _config_managed(self) -> bool:
         # configuration profiles are had only by clusters that are managed by one image
         return self.config_managed
-
-    method_table: ClassVar[Methods] = {"Destroy_Task": removal.destroy}
 
 
 def _union(lists: Any) -> list[str]:

@@ -21,16 +21,16 @@ class HostDatastoreBrowser(ManagedObject):
 
     wsdl_name = "HostDatastoreBrowser"
 
-    def __init__(self, entity: ManagedEntity) -> None:
-        super().__init__(entity.world, f"datastoreBrowser-{entity.moid}")
-        self.entity = entity
-        entity.world.register(self)
-
     property_table: ClassVar[Properties] = {
         "datastore": lambda self: (
             [self.entity] if self.entity.wsdl_name == "Datastore" else self.entity.read("datastore")
         )
     }
+
+    def __init__(self, entity: ManagedEntity) -> None:
+        super().__init__(entity.world, f"datastoreBrowser-{entity.moid}")
+        self.entity = entity
+        entity.world.register(self)
 
 
 class EnvironmentBrowser(ManagedObject):
@@ -38,6 +38,17 @@ class EnvironmentBrowser(ManagedObject):
 
     wsdl_name = "EnvironmentBrowser"
     world: World
+
+    property_table: ClassVar[Properties] = {
+        "datastoreBrowser": lambda self: self.world.get(f"datastoreBrowser-{self.owner.moid}")
+    }
+
+    method_table: ClassVar[Methods] = {
+        "QueryConfigTarget": lambda self, call, host=None: config_target.config_target(self._hosts(host)),
+        "QueryConfigOptionDescriptor": lambda self, call: config_option.descriptors(
+            [host.ref for host in self.owner.hosts()]
+        ),
+    }
 
     def __init__(self, moid: str, owner: ComputeEntity) -> None:
         super().__init__(owner.world, moid)
@@ -50,17 +61,6 @@ class EnvironmentBrowser(ManagedObject):
         if found.compute_resource() is not self.owner:
             raise faults.wrong_argument("host")
         return [found]
-
-    property_table: ClassVar[Properties] = {
-        "datastoreBrowser": lambda self: self.world.get(f"datastoreBrowser-{self.owner.moid}")
-    }
-
-    method_table: ClassVar[Methods] = {
-        "QueryConfigTarget": lambda self, call, host=None: config_target.config_target(self._hosts(host)),
-        "QueryConfigOptionDescriptor": lambda self, call: config_option.descriptors(
-            [host.ref for host in self.owner.hosts()]
-        ),
-    }
 
     @method
     def QueryTargetCapabilities(self, call: Call, host: Any = None) -> Any:

@@ -143,6 +143,8 @@ class HostImageConfigManager(HostManager):
 
     wsdl_name = "HostImageConfigManager"
 
+    method_table: ClassVar[Methods] = {"HostImageConfigGetAcceptance": lambda self, call: "partner"}
+
     @method
     def fetchSoftwarePackages(self, call: Call) -> Any:
         driver = self.host.state.driver_version
@@ -150,8 +152,6 @@ class HostImageConfigManager(HostManager):
         if driver:
             packages.append(("NVD-AIE-800-Driver" if "aie" in driver else "NVD-VGPU-800-Driver", driver, "NVIDIA"))
         return [self._package(*package) for package in packages]
-
-    method_table: ClassVar[Methods] = {"HostImageConfigGetAcceptance": lambda self, call: "partner"}
 
     def _package(self, name: str, version: str, vendor: str) -> Any:
         return filled(

@@ -26,6 +26,10 @@ class OptionManager(ManagedObject):
     wsdl_name = "OptionManager"
     world: World
 
+    property_table: ClassVar[Properties] = {
+        "supportedOption": lambda self: [_definition(key, value) for key, value in sorted(self.options.items())]
+    }
+
     def __init__(
         self,
         world: World,
@@ -44,10 +48,6 @@ class OptionManager(ManagedObject):
     @prop("setting")
     def _setting(self) -> list[Any]:
         return [vim.option.OptionValue(key=key, value=value) for key, value in sorted(self.options.items())]
-
-    property_table: ClassVar[Properties] = {
-        "supportedOption": lambda self: [_definition(key, value) for key, value in sorted(self.options.items())]
-    }
 
     @method
     def QueryOptions(self, call: Call, name: str | None) -> list[Any]:
