@@ -11,6 +11,7 @@ from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrow
 from gpuops.sim.objects.resource_pool import ResourcePool
 from gpuops.sim.operations import cluster_change, inventory_change, removal
 from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState
 
@@ -92,6 +93,10 @@ class ClusterComputeResource(ComputeResource):
     @method
     def RecommendHostsForVm(self, call: Call, vm: Any, pool: Any = None) -> Any:
         return initial_placement.recommended_hosts(self.world.get(vm))
+
+    @method
+    def PlaceVm(self, call: Call, placementSpec: Any) -> Any:
+        return move_trials.place(self, placementSpec)
 
     @method
     def ReconfigureComputeResource_Task(self, call: Call, spec: Any, modify: bool) -> Any:

@@ -1,13 +1,14 @@
-"""What VMs of a cluster can be made of, what can be browsed for files, and whether a VM would power on."""
+"""What VMs of a cluster can be made of, what can be browsed for files, and trials of starts and moves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import config_option, config_target
 
 if TYPE_CHECKING:
@@ -78,11 +79,8 @@ class EnvironmentBrowser(ManagedObject):
         return config_option.descriptors([host.ref for host in self.owner.hosts()])
 
 
-MOID: Final = "CompatChecker"
-
-
 class VirtualMachineCompatibilityChecker(ManagedObject):
-    """Trials of power-on; the task succeeds, what would fail is in its result."""
+    """Trials of power-on and of placement; the task succeeds, what would fail is in its result."""
 
     wsdl_name = "VirtualMachineCompatibilityChecker"
     world: World
@@ -90,3 +88,30 @@ class VirtualMachineCompatibilityChecker(ManagedObject):
     @method
     def CheckPowerOn_Task(self, call: Call, vm: Any, host: Any = None, pool: Any = None, testType: Any = None) -> Any:
         return initial_placement.check_power_on(self.world.get(vm), call, self.world.get(host) if host else None)
+
+    @method
+    def CheckCompatibility_Task(
+        self, call: Call, vm: Any, host: Any = None, pool: Any = None, testType: Any = None
+    ) -> Any:
+        return move_trials.check_compatibility(self.world.get(vm), call, host, pool)
+
+
+class VirtualMachineProvisioningChecker(ManagedObject):
+    """Trials of moves."""
+
+    wsdl_name = "VirtualMachineProvisioningChecker"
+    world: World
+
+    @method
+    def CheckMigrate_Task(
+        self, call: Call, vm: Any, host: Any = None, pool: Any = None, state: Any = None, testType: Any = None
+    ) -> Any:
+        return move_trials.check_migrate(self.world.get(vm), call, host, pool, state)
+
+    @method
+    def CheckRelocate_Task(self, call: Call, vm: Any, spec: Any, testType: Any = None) -> Any:
+        return move_trials.check_relocate(self.world.get(vm), call, spec)
+
+    @method
+    def QueryVMotionCompatibilityEx_Task(self, call: Call, vm: Any, host: Any) -> Any:
+        return move_trials.query_vmotion(map(self.world.get, vm), call, list(map(self.world.get, host)))

@@ -106,9 +106,11 @@ class HostAssignableHardwareManager(HostManager):
 
     @prop("config")
     def _config(self) -> Any:
-        from pyVmomi import vim
+        return host_graphics.hardware_labels(self.host.state)
 
-        return vim.host.AssignableHardwareConfig()
+    @method
+    def UpdateAssignableHardwareConfig(self, call: Call, config: Any) -> None:
+        passthrough_change.update_labels(self.host, call, config)
 
     @method
     def RetrieveDynamicPassthroughInfo(self, call: Call) -> Any:
