@@ -227,6 +227,7 @@ class HostEntity(ManagedEntity):
     def graphics_changed(self) -> None:
         """Touch every property that shows the settings of its GPUs."""
         self.touch("config", "summary")
+        self._touch_manager("assignableHardwareManager", "config")
         self._touch_manager(
             "graphicsManager", "graphicsInfo", "graphicsConfig", "sharedPassthruGpuTypes", "sharedGpuCapabilities"
         )

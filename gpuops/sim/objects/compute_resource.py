@@ -13,6 +13,7 @@ from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrow
 from gpuops.sim.objects.resource_pool import ResourcePool
 from gpuops.sim.operations import cluster_change, inventory_change, removal
 from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState
 
@@ -64,6 +65,7 @@ class ClusterComputeResource(ComputeResource):
 
     method_table: ClassVar[Methods] = {
         "RecommendHostsForVm": lambda self, call, vm, **_: initial_placement.recommended_hosts(self.world.get(vm)),
+        "PlaceVm": lambda self, call, placementSpec: move_trials.place(self, placementSpec),
         "ReconfigureComputeResource_Task": lambda self, call, spec, modify: cluster_change.reconfigure(
             self, call, spec, modify=modify
         ),

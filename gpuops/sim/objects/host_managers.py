@@ -80,10 +80,13 @@ class HostAssignableHardwareManager(HostManager):
 
     property_table: ClassVar[Properties] = {
         "binding": lambda self: self.host.read("config.assignableHardwareBinding"),
-        "config": lambda self: vim.host.AssignableHardwareConfig(),
+        "config": lambda self: host_graphics.hardware_labels(self.host.state),
     }
 
     method_table: ClassVar[Methods] = {
+        "UpdateAssignableHardwareConfig": lambda self, call, config: passthrough_change.update_labels(
+            self.host, call, config
+        ),
         "RetrieveDynamicPassthroughInfo": lambda self, call: config_target.dynamic_devices([self.host.state]),
         "RetrieveVendorDeviceGroupInfo": lambda self, call: [
             group_info(group) for group in offered_groups(self.host.state)
