@@ -46,7 +46,7 @@ format: setup  ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-peers: setup  ## govc, pyVmomi and Ansible modules against our simulator, gpuops against vcsim (needs Go)
+peers: setup  ## govc, pyVmomi, clients from PyPI and Ansible modules against our simulator, gpuops against vcsim (needs Go)
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m pytest -n $(or $(WORKERS),$(AND_TWO)) --maxprocesses 4 --dist worksteal --durations 10 -m peer tests/peers
 

@@ -120,5 +120,4 @@ def _element(values: Any, key: str) -> Any:
 
 
 def _invalid(text: str) -> Exception:
-    fault: Exception = vmodl.query.InvalidProperty(msg=f"The property path '{text}' is not valid.", name=text)
-    return fault
+    return vmodl.query.InvalidProperty(msg=f"The property path '{text}' is not valid.", name=text)

@@ -55,6 +55,8 @@ class Task(ManagedObject):
     volatile = True
     world: ObjectStore
 
+    method_table: ClassVar[Methods] = {"CancelTask": lambda self, call: self._cancel(self)}
+
     def __init__(
         self,
         world: ObjectStore,
@@ -160,5 +162,3 @@ class Task(ManagedObject):
 
     def _result(self) -> Any:
         return self.result.ref if isinstance(self.result, ManagedObject) else self.result
-
-    method_table: ClassVar[Methods] = {"CancelTask": lambda self, call: self._cancel(self)}

@@ -75,8 +75,7 @@ class PoolEntity(ManagedEntity):
 
     def owner(self) -> ComputeEntity:
         """The compute resource it shares out."""
-        found: ComputeEntity = self.world.get(self.owner_moid)
-        return found
+        return self.world.get(self.owner_moid)
 
     def add(self, vm: VmEntity) -> None:
         """Add a VM."""
@@ -186,8 +185,7 @@ class HostEntity(ManagedEntity):
 
     def compute_resource(self) -> ComputeEntity:
         """Its cluster, or the compute resource of a host without one."""
-        found: ComputeEntity = self.world.get(self.state.parent)
-        return found
+        return self.world.get(self.state.parent)
 
     def vms(self) -> list[VmEntity]:
         """The VMs registered on it, in the order they came."""
@@ -229,6 +227,7 @@ class HostEntity(ManagedEntity):
     def graphics_changed(self) -> None:
         """Touch every property that shows the settings of its GPUs."""
         self.touch("config", "summary")
+        self._touch_manager("assignableHardwareManager", "config")
         self._touch_manager(
             "graphicsManager", "graphicsInfo", "graphicsConfig", "sharedPassthruGpuTypes", "sharedGpuCapabilities"
         )
@@ -307,13 +306,11 @@ class VmEntity(ManagedEntity):
 
     def host(self) -> HostEntity:
         """The host it is registered on."""
-        found: HostEntity = self.world.get(self.state.host)
-        return found
+        return self.world.get(self.state.host)
 
     def datastore(self) -> DatastoreEntity:
         """The datastore of its files."""
-        found: DatastoreEntity = self.world.get(self.state.datastore)
-        return found
+        return self.world.get(self.state.datastore)
 
     # --- changes ------------------------------------------------------------------------------------------------
 

@@ -174,5 +174,4 @@ def not_supported(text: str = "The operation is not supported on the object.") -
 
 
 def _fault(kind: Any, msg: str, /, **fields: Any) -> Exception:
-    made: Exception = kind(msg=msg, **{name: value for name, value in fields.items() if value is not None})
-    return made
+    return kind(msg=msg, **{name: value for name, value in fields.items() if value is not None})

@@ -30,6 +30,20 @@ class ManagedEntity(ManagedObject):
     wsdl_name = "ManagedEntity"
     world: World
 
+    property_table: ClassVar[Properties] = {
+        "name": lambda self: self.name,
+        "parent": lambda self: self.world.get(self.parent).ref if self.parent else UNSET,
+        "customValue value": lambda self: custom_values(self.attributes),
+        "availableField": lambda self: [field for field in self._all_fields() if _applies(field, self.ref)],
+        "overallStatus configStatus": lambda self: "green",
+        "effectiveRole": lambda self: [ADMINISTRATOR_ROLE],
+        "alarmActionsEnabled": lambda self: True,
+        "permission": lambda self: [
+            grant.to_vmomi(self) for grant in self.world.authority.permissions if grant.moid == self.moid
+        ],
+        "recentTask": lambda self: [task.ref for task in self.world.tasks.recent(self)],
+    }
+
     def __init__(
         self, world: World, moid: str, name: str, parent: str | None, attributes: dict[int, str] | None = None
     ) -> None:
@@ -77,20 +91,6 @@ class ManagedEntity(ManagedObject):
         values = {**self.attributes, key: value}
         self.attributes = {known: text for known, text in values.items() if text != ""}
         self.touch("customValue", "value", "summary")
-
-    property_table: ClassVar[Properties] = {
-        "name": lambda self: self.name,
-        "parent": lambda self: self.world.get(self.parent).ref if self.parent else UNSET,
-        "customValue value": lambda self: custom_values(self.attributes),
-        "availableField": lambda self: [field for field in self._all_fields() if _applies(field, self.ref)],
-        "overallStatus configStatus": lambda self: "green",
-        "effectiveRole": lambda self: [ADMINISTRATOR_ROLE],
-        "alarmActionsEnabled": lambda self: True,
-        "permission": lambda self: [
-            grant.to_vmomi(self) for grant in self.world.authority.permissions if grant.moid == self.moid
-        ],
-        "recentTask": lambda self: [task.ref for task in self.world.tasks.recent(self)],
-    }
 
     def _empty(self) -> Any:
         return []

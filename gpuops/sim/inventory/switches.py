@@ -29,8 +29,7 @@ class PortgroupEntity(ManagedEntity):
         self.version = 1
 
     def switch(self) -> DistributedSwitchEntity:
-        found: DistributedSwitchEntity = self.world.get(self.switch_moid)
-        return found
+        return self.world.get(self.switch_moid)
 
     @property
     def is_uplink(self) -> bool:
@@ -63,8 +62,7 @@ class DistributedSwitchEntity(ManagedEntity):
 
     @property
     def uuid(self) -> str:
-        found: str = self.kept.uuid
-        return found
+        return self.kept.uuid
 
     @property
     def uplinks(self) -> list[str]:

@@ -20,11 +20,8 @@ class HostNetworkSystem(HostManager):
 
     wsdl_name = "HostNetworkSystem"
 
-    @prop("networkInfo")
-    def _info(self) -> Any:
-        return self.host.read("config.network")
-
     property_table: ClassVar[Properties] = {
+        "networkInfo": lambda self: self.host.read("config.network"),
         "networkConfig": lambda self: host_network.config(self.host.state),
         "dnsConfig": lambda self: self.host.read("config.network").dnsConfig,
         "ipRouteConfig": lambda self: self.host.read("config.network").ipRouteConfig,
@@ -60,6 +57,15 @@ class HostVirtualNicManager(HostManager):
 
     wsdl_name = "HostVirtualNicManager"
 
+    method_table: ClassVar[Methods] = {
+        "SelectVnicForNicType": lambda self, call, nicType, device: network_change.select_adapter(
+            self.host, call, nicType, device, on=True
+        ),
+        "DeselectVnicForNicType": lambda self, call, nicType, device: network_change.select_adapter(
+            self.host, call, nicType, device, on=False
+        ),
+    }
+
     @prop("info")
     def _info(self) -> Any:
         return host_network.selections(self.host.state)
@@ -70,12 +76,3 @@ class HostVirtualNicManager(HostManager):
         if found is None:
             raise faults.wrong_argument("nicType")
         return found
-
-    method_table: ClassVar[Methods] = {
-        "SelectVnicForNicType": lambda self, call, nicType, device: network_change.select_adapter(
-            self.host, call, nicType, device, on=True
-        ),
-        "DeselectVnicForNicType": lambda self, call, nicType, device: network_change.select_adapter(
-            self.host, call, nicType, device, on=False
-        ),
-    }

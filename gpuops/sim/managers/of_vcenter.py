@@ -248,8 +248,7 @@ def offer(world: World) -> None:
 
 
 def _make(world: World, wsdl_name: str, moid: str) -> ManagedObject:
-    made: ManagedObject = _kind(wsdl_name)(world, moid)
-    return made
+    return _kind(wsdl_name)(world, moid)
 
 
 @cache

@@ -13,6 +13,7 @@ from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrow
 from gpuops.sim.objects.resource_pool import ResourcePool
 from gpuops.sim.operations import cluster_change, inventory_change, removal
 from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import cluster
 from gpuops.sim.state.drs import DrsState
 
@@ -38,13 +39,13 @@ class ComputeResource(ComputeEntity):
         "summary": lambda self: vim.ComputeResource.Summary(**self.totals()),
     }
 
+    method_table: ClassVar[Methods] = {"Destroy_Task": removal.destroy}
+
     @prop("lifecycleManaged")
     @prop("configManagerEnabled")
     def _config_managed(self) -> bool:
         # configuration profiles are had only by clusters that are managed by one image
         return self.config_managed
-
-    method_table: ClassVar[Methods] = {"Destroy_Task": removal.destroy}
 
 
 def _union(lists: Any) -> list[str]:
@@ -64,6 +65,7 @@ class ClusterComputeResource(ComputeResource):
 
     method_table: ClassVar[Methods] = {
         "RecommendHostsForVm": lambda self, call, vm, **_: initial_placement.recommended_hosts(self.world.get(vm)),
+        "PlaceVm": lambda self, call, placementSpec: move_trials.place(self, placementSpec),
         "ReconfigureComputeResource_Task": lambda self, call, spec, modify: cluster_change.reconfigure(
             self, call, spec, modify=modify
         ),

@@ -21,6 +21,15 @@ class VmfsDatastore(DatastoreEntity):
 
     wsdl_name = "Datastore"
 
+    property_table: ClassVar[Properties] = {
+        "capability": lambda self: default("DatastoreCapability"),
+        "vm": lambda self: list(self.vms.values()),
+        "browser": lambda self: self.world.get(f"datastoreBrowser-{self.moid}"),
+        "iormConfiguration": lambda self: filled(
+            vim.StorageResourceManager.IORMConfigInfo, enabled=False, congestionThreshold=30
+        ),
+    }
+
     @prop("summary")
     def _summary(self) -> Any:
         return vim.Datastore.Summary(
@@ -49,15 +58,6 @@ class VmfsDatastore(DatastoreEntity):
             timestamp=self.world.clock.now(),
             vmfs=host_storage.vmfs(self),
         )
-
-    property_table: ClassVar[Properties] = {
-        "capability": lambda self: default("DatastoreCapability"),
-        "vm": lambda self: list(self.vms.values()),
-        "browser": lambda self: self.world.get(f"datastoreBrowser-{self.moid}"),
-        "iormConfiguration": lambda self: filled(
-            vim.StorageResourceManager.IORMConfigInfo, enabled=False, congestionThreshold=30
-        ),
-    }
 
     @prop("host")
     def _hosts(self) -> Any:

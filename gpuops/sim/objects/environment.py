@@ -1,13 +1,14 @@
-"""What VMs of a cluster can be made of, what can be browsed for files, and whether a VM would power on."""
+"""What VMs of a cluster can be made of, what can be browsed for files, and trials of starts and moves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties, method
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.operations.admission import initial_placement
+from gpuops.sim.operations.vms import move_trials
 from gpuops.sim.render import config_option, config_target
 
 if TYPE_CHECKING:
@@ -21,16 +22,16 @@ class HostDatastoreBrowser(ManagedObject):
 
     wsdl_name = "HostDatastoreBrowser"
 
-    def __init__(self, entity: ManagedEntity) -> None:
-        super().__init__(entity.world, f"datastoreBrowser-{entity.moid}")
-        self.entity = entity
-        entity.world.register(self)
-
     property_table: ClassVar[Properties] = {
         "datastore": lambda self: (
             [self.entity] if self.entity.wsdl_name == "Datastore" else self.entity.read("datastore")
         )
     }
+
+    def __init__(self, entity: ManagedEntity) -> None:
+        super().__init__(entity.world, f"datastoreBrowser-{entity.moid}")
+        self.entity = entity
+        entity.world.register(self)
 
 
 class EnvironmentBrowser(ManagedObject):
@@ -38,6 +39,17 @@ class EnvironmentBrowser(ManagedObject):
 
     wsdl_name = "EnvironmentBrowser"
     world: World
+
+    property_table: ClassVar[Properties] = {
+        "datastoreBrowser": lambda self: self.world.get(f"datastoreBrowser-{self.owner.moid}")
+    }
+
+    method_table: ClassVar[Methods] = {
+        "QueryConfigTarget": lambda self, call, host=None: config_target.config_target(self._hosts(host)),
+        "QueryConfigOptionDescriptor": lambda self, call: config_option.descriptors(
+            [host.ref for host in self.owner.hosts()]
+        ),
+    }
 
     def __init__(self, moid: str, owner: ComputeEntity) -> None:
         super().__init__(owner.world, moid)
@@ -50,17 +62,6 @@ class EnvironmentBrowser(ManagedObject):
         if found.compute_resource() is not self.owner:
             raise faults.wrong_argument("host")
         return [found]
-
-    property_table: ClassVar[Properties] = {
-        "datastoreBrowser": lambda self: self.world.get(f"datastoreBrowser-{self.owner.moid}")
-    }
-
-    method_table: ClassVar[Methods] = {
-        "QueryConfigTarget": lambda self, call, host=None: config_target.config_target(self._hosts(host)),
-        "QueryConfigOptionDescriptor": lambda self, call: config_option.descriptors(
-            [host.ref for host in self.owner.hosts()]
-        ),
-    }
 
     @method
     def QueryTargetCapabilities(self, call: Call, host: Any = None) -> Any:
@@ -79,11 +80,8 @@ class EnvironmentBrowser(ManagedObject):
         return config_option.config_option(key, frozenset(spec.guestId) if spec else frozenset())
 
 
-MOID: Final = "CompatChecker"
-
-
 class VirtualMachineCompatibilityChecker(ManagedObject):
-    """Trials of power-on; the task succeeds, what would fail is in its result."""
+    """Trials of power-on and of placement; the task succeeds, what would fail is in its result."""
 
     wsdl_name = "VirtualMachineCompatibilityChecker"
     world: World
@@ -91,5 +89,27 @@ class VirtualMachineCompatibilityChecker(ManagedObject):
     method_table: ClassVar[Methods] = {
         "CheckPowerOn_Task": lambda self, call, vm, host=None, **_: initial_placement.check_power_on(
             self.world.get(vm), call, self.world.get(host) if host else None
-        )
+        ),
+        "CheckCompatibility_Task": lambda self, call, vm, host=None, pool=None, **_: move_trials.check_compatibility(
+            self.world.get(vm), call, host, pool
+        ),
+    }
+
+
+class VirtualMachineProvisioningChecker(ManagedObject):
+    """Trials of moves."""
+
+    wsdl_name = "VirtualMachineProvisioningChecker"
+    world: World
+
+    method_table: ClassVar[Methods] = {
+        "CheckMigrate_Task": lambda self, call, vm, host=None, pool=None, state=None, **_: move_trials.check_migrate(
+            self.world.get(vm), call, host, pool, state
+        ),
+        "CheckRelocate_Task": lambda self, call, vm, spec, **_: move_trials.check_relocate(
+            self.world.get(vm), call, spec
+        ),
+        "QueryVMotionCompatibilityEx_Task": lambda self, call, vm, host: move_trials.query_vmotion(
+            map(self.world.get, vm), call, list(map(self.world.get, host))
+        ),
     }

@@ -150,8 +150,7 @@ class ManagedMethodExecuter(HostManager):
 
     @property
     def _modules(self) -> HostKernelModuleSystem:
-        found: HostKernelModuleSystem = self.world.get(f"kernelModuleSystem-{self.host.number}")
-        return found
+        return self.world.get(f"kernelModuleSystem-{self.host.number}")
 
 
 def _described(type_name: str) -> Any:

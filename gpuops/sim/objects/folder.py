@@ -85,10 +85,6 @@ class Datacenter(ManagedEntity):
 
     wsdl_name = "Datacenter"
 
-    def __init__(self, world: World, moid: str, name: str, parent: str) -> None:
-        super().__init__(world, moid, name, parent)
-        self.folders: dict[str, FolderEntity] = {}
-
     property_table: ClassVar[Properties] = {
         "vmFolder": lambda self: self.folders["vm"],
         "hostFolder": lambda self: self.folders["host"],
@@ -103,6 +99,10 @@ class Datacenter(ManagedEntity):
         "PowerOnMultiVM_Task": lambda self, call, vm, **_: power.power_on_all(self, call, vm),
         "Destroy_Task": removal.destroy,
     }
+
+    def __init__(self, world: World, moid: str, name: str, parent: str) -> None:
+        super().__init__(world, moid, name, parent)
+        self.folders: dict[str, FolderEntity] = {}
 
 
 FOLDERS: Final = ("vm", "host", "datastore", "network")

@@ -80,10 +80,13 @@ class HostAssignableHardwareManager(HostManager):
 
     property_table: ClassVar[Properties] = {
         "binding": lambda self: self.host.read("config.assignableHardwareBinding"),
-        "config": lambda self: vim.host.AssignableHardwareConfig(),
+        "config": lambda self: host_graphics.hardware_labels(self.host.state),
     }
 
     method_table: ClassVar[Methods] = {
+        "UpdateAssignableHardwareConfig": lambda self, call, config: passthrough_change.update_labels(
+            self.host, call, config
+        ),
         "RetrieveDynamicPassthroughInfo": lambda self, call: config_target.dynamic_devices([self.host.state]),
         "RetrieveVendorDeviceGroupInfo": lambda self, call: [
             group_info(group) for group in offered_groups(self.host.state)
@@ -143,6 +146,8 @@ class HostImageConfigManager(HostManager):
 
     wsdl_name = "HostImageConfigManager"
 
+    method_table: ClassVar[Methods] = {"HostImageConfigGetAcceptance": lambda self, call: "partner"}
+
     @method
     def fetchSoftwarePackages(self, call: Call) -> Any:
         driver = self.host.state.driver_version
@@ -150,8 +155,6 @@ class HostImageConfigManager(HostManager):
         if driver:
             packages.append(("NVD-AIE-800-Driver" if "aie" in driver else "NVD-VGPU-800-Driver", driver, "NVIDIA"))
         return [self._package(*package) for package in packages]
-
-    method_table: ClassVar[Methods] = {"HostImageConfigGetAcceptance": lambda self, call: "partner"}
 
     def _package(self, name: str, version: str, vendor: str) -> Any:
         return filled(

@@ -18,6 +18,13 @@ class HostProfile(ManagedObject):
     wsdl_name = "HostProfile"
     world: World
 
+    property_table: ClassVar[Properties] = {
+        "name": lambda self: self.name,
+        "entity": lambda self: [self.world.get(moid) for moid in self.entities],
+        "createdTime modifiedTime": lambda self: self.made_at,
+        "complianceStatus": lambda self: "unknown",
+    }
+
     def __init__(self, world: World, moid: str, name: str, entities: tuple[str, ...], module_options: str) -> None:
         super().__init__(world, moid)
         self.name = name
@@ -29,13 +36,6 @@ class HostProfile(ManagedObject):
     def holds(self, host: HostSystem) -> bool:
         """Whether it is attached to the host or to its cluster."""
         return host.moid in self.entities or host.state.parent in self.entities
-
-    property_table: ClassVar[Properties] = {
-        "name": lambda self: self.name,
-        "entity": lambda self: [self.world.get(moid) for moid in self.entities],
-        "createdTime modifiedTime": lambda self: self.made_at,
-        "complianceStatus": lambda self: "unknown",
-    }
 
 
 class HostProfileManager(ManagedObject):

@@ -30,6 +30,14 @@ class ResourcePool(PoolEntity):
         "resourcePool": lambda self: self.pools,
     }
 
+    method_table: ClassVar[Methods] = {
+        "CreateResourcePool": lambda self, call, name, spec: inventory_change.create_pool(
+            self, call, name, spec, new_pool
+        ),
+        "DestroyChildren": removal.destroy_children,
+        "Destroy_Task": removal.destroy,
+    }
+
     @prop("config")
     def _config(self) -> Any:
         # the system reserves all that there is for the root pool (vSphere API, ResourcePool)
@@ -63,14 +71,6 @@ class ResourcePool(PoolEntity):
         return vim.ResourcePool.Summary(
             name=self.name, config=self._config(), runtime=self._runtime(), configuredMemoryMB=configured
         )
-
-    method_table: ClassVar[Methods] = {
-        "CreateResourcePool": lambda self, call, name, spec: inventory_change.create_pool(
-            self, call, name, spec, new_pool
-        ),
-        "DestroyChildren": removal.destroy_children,
-        "Destroy_Task": removal.destroy,
-    }
 
     @method
     def UpdateConfig(self, call: Call, name: str | None = None, config: Any = None) -> None:
@@ -116,6 +116,8 @@ class VirtualApp(ResourcePool):
 
     wsdl_name = "VirtualApp"
 
+    property_table: ClassVar[Properties] = {"parentFolder": lambda self: self.world.get(self.folder)}
+
     def __init__(self, world: World, moid: str, name: str, pool: ResourcePool, folder: str) -> None:
         super().__init__(world, moid, name, pool.moid, pool.owner_moid)
         self.folder = folder
@@ -127,5 +129,3 @@ class VirtualApp(ResourcePool):
         vm.state.pool = self.moid
         self.add(vm)
         vm.touch("resourcePool", "parentVApp")
-
-    property_table: ClassVar[Properties] = {"parentFolder": lambda self: self.world.get(self.folder)}

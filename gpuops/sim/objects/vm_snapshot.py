@@ -22,11 +22,6 @@ class VirtualMachineSnapshot(ManagedObject):
     wsdl_name = "VirtualMachineSnapshot"
     world: World
 
-    def __init__(self, world: World, moid: str, vm: VmEntity, taken: VmState) -> None:
-        super().__init__(world, moid)
-        self.vm = vm
-        self.taken = taken
-
     property_table: ClassVar[Properties] = {
         "vm": lambda self: self.vm,
         "config": lambda self: vm_config.config(self.taken, self.vm.host().state),
@@ -43,6 +38,11 @@ class VirtualMachineSnapshot(ManagedObject):
             self.vm, call, self.moid, name, description
         ),
     }
+
+    def __init__(self, world: World, moid: str, vm: VmEntity, taken: VmState) -> None:
+        super().__init__(world, moid)
+        self.vm = vm
+        self.taken = taken
 
     @method
     def RevertToSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:

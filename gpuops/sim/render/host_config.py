@@ -51,7 +51,7 @@ def config(host: HostEntity) -> Any:
         sharedPassthruGpuTypes=host_graphics.offered(gpus),
         sharedGpuCapabilities=host_graphics.capabilities(state, gpus),
         assignableHardwareBinding=host_graphics.bindings(host),
-        assignableHardwareConfig=vim.host.AssignableHardwareConfig(),
+        assignableHardwareConfig=host_graphics.hardware_labels(host.state),
         option=host.manager(OWN_MOIDS["advancedOption"]).read("setting"),
         storageDevice=host_storage.device(host.datastores()),
         fileSystemVolume=host_storage.volumes(host.datastores()),

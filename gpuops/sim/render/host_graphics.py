@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 STUN_SECONDS_PER_GIB: Final = 1.4
 """Stun of a vMotion at 10 Gbit/s per GiB of frame buffer in use (VMware vSphere 7.0, vMotion of vGPU VMs)."""
 
+HARDWARE_LABEL: Final = "hardwareLabel"
+"""The attribute of assignable hardware that a label overrides."""
+
 
 def stun_s(type_: VgpuType) -> int | None:
     """vCenter's estimate for one vGPU of the type; None = it has none, which only C and Q types have (VMware vSphere
@@ -132,6 +135,19 @@ def _gpu_passthrough(gpu: HostGpu | OtherHostDevice) -> Any:
         directPathState=vim.host.PciPassthruInfo.DirectPathState(
             mode=configured_mode(gpu), configurableModes=configurable_modes(gpu)
         ),
+    )
+
+
+def hardware_labels(host: HostState) -> Any:
+    """`config.assignableHardwareConfig`: the hardware labels of devices. The name of the attribute is from memory."""
+    return vim.host.AssignableHardwareConfig(
+        attributeOverride=[
+            vim.host.AssignableHardwareConfig.AttributeOverride(
+                instanceId=f"pcie-{device.pci_id}", name=HARDWARE_LABEL, value=device.label
+            )
+            for device in host.devices
+            if device.label is not None
+        ]
     )
 
 

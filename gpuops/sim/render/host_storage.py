@@ -98,7 +98,7 @@ def _target(number: int, store: DatastoreEntity) -> Any:
 
 
 def _paths(number: int, store: DatastoreEntity) -> Any:
-    lun_key, name = f"key-vim.host.MultipathInfo.LogicalUnit-{number}", f"{ADAPTER}:C0:T{number}:L0"
+    lun_key, name = f"key-vim.host.MultipathInfo.LogicalUnit-{_canonical(store)}", f"{ADAPTER}:C0:T{number}:L0"
     return vim.host.MultipathInfo.LogicalUnit(
         key=lun_key,
         id=_canonical(store),

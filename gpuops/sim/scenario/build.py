@@ -13,8 +13,7 @@ from gpuops.errors import PolicyError
 from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.managers import of_hosts, of_vcenter
-from gpuops.sim.objects.environment import MOID as CHECKER
-from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker
+from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker, VirtualMachineProvisioningChecker
 from gpuops.sim.objects.host_profiles import HostProfileManager
 from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file
@@ -143,7 +142,8 @@ def new_world(
     for kind, moid in _SERVICES:
         world.register(kind(world, moid))
     world.register(OptionManager(world, VCENTER_MOID, world.options))
-    world.register(VirtualMachineCompatibilityChecker(world, CHECKER))
+    world.register(VirtualMachineCompatibilityChecker(world, "CompatChecker"))
+    world.register(VirtualMachineProvisioningChecker(world, "ProvChecker"))
     if DIRECT_PATH_MOID in (moid for _, moid in managers_of(api_version).values()):
         world.register(DirectPathProfileManager(world, DIRECT_PATH_MOID))
     of_vcenter.offer(world)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.inventory_tree import ancestors
@@ -15,22 +14,14 @@ from gpuops.sim.objects.resource_pool import new_pool
 from gpuops.sim.operations.inventory_change import rehome, reparent
 from gpuops.sim.operations.removal import forget
 from gpuops.sim.scenario.hosts import enter_host
+from gpuops.sim.scenario.saved_values import adapter, dump
 from gpuops.sim.state.host_state import HostState
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from gpuops.sim.inventory.managed_entity import ManagedEntity
     from gpuops.sim.world import World
 
 KINDS: Final = ("Folder", "Datacenter", "ComputeResource", "ClusterComputeResource", "HostSystem", "ResourcePool")
-
-
-@cache
-def _host_adapter() -> TypeAdapter[HostState]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(HostState)
 
 
 def _entities(world: World) -> Iterator[Any]:
@@ -60,8 +51,7 @@ def _described(entity: Any) -> dict[str, Any]:
         case FolderEntity():
             return {**described, "kind": entity.kind}
         case HostEntity():
-            state = _host_adapter().dump_python(entity.state, mode="json")
-            return {**described, "state": {**state, "vms": {}}}
+            return {**described, "state": {**dump(entity.state), "vms": {}}}
         case ComputeEntity():
             return {**described, "pool": entity.pool.moid}
         case _ if entity.wsdl_name == "Datacenter":
@@ -81,7 +71,7 @@ def restore_made(world: World, saved: dict[str, Any]) -> None:
         case "Datacenter":
             world.get(parent).add(new_datacenter(world, name, parent, [moid, *saved["folders"]]))
         case "HostSystem":
-            enter_host(world, moid, _host_adapter().validate_python(saved["state"]))
+            enter_host(world, moid, adapter(HostState).validate_python(saved["state"]))
         case "ResourcePool":
             new_pool(world, moid, name, world.get(parent))
         case kind:

@@ -5,27 +5,17 @@ What clients set of distributed switches and port groups is saved as it was give
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.objects.datastore import Network
 from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
 from gpuops.sim.operations.networks.distributed_change import drop
-from gpuops.sim.scenario.saved_values import from_json, to_json
+from gpuops.sim.scenario.saved_values import adapter, dump, from_json, to_json
 from gpuops.sim.state.host_network import HostNetwork
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
     from gpuops.sim.world import World
-
-
-@cache
-def _adapter() -> TypeAdapter[HostNetwork]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(HostNetwork)
 
 
 def save(world: World, untouched: World) -> dict[str, Any]:
@@ -58,7 +48,7 @@ def restore(world: World, saved: dict[str, Any]) -> None:
         _restore_switch(world, switch)
     for moid, values in saved["hosts"].items():
         state = world.get(moid).state
-        state.network = _adapter().validate_python(values["network"])
+        state.network = adapter(HostNetwork).validate_python(values["network"])
         state.networks = tuple(values["networks"])
 
 
@@ -115,9 +105,6 @@ def _enter(entity: DistributedSwitchEntity | PortgroupEntity, saved: dict[str, A
 
 def _hosts(world: World) -> dict[str, dict[str, Any]]:
     return {
-        host.moid: {
-            "network": _adapter().dump_python(host.state.network, mode="json"),
-            "networks": list(host.state.networks),
-        }
+        host.moid: {"network": dump(host.state.network), "networks": list(host.state.networks)}
         for host in world.by_type("HostSystem")
     }

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +24,7 @@ from gpuops.sim.inventory.registration import enter, leave
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
 from gpuops.sim.scenario import saved_inventory, saved_network
+from gpuops.sim.scenario.saved_values import adapter, dump
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.state.drs import DrsState
@@ -32,32 +32,18 @@ from gpuops.sim.state.gpu_admission import VgpuPolicy
 from gpuops.sim.state.vm_state import UnregisteredVm, VmState
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.world import World
 
 FORMAT: Final = 5
 LARGEST_FILE: Final = 512 * 1024 * 1024
 """The state of the largest fleet, and of what was done to it."""
-HOST_FIELDS: Final = (
-    "connection",
-    "power",
-    "in_maintenance",
-    "default_graphics_type",
-    "module_options",
-    "loaded_module_options",
-)
-GPU_FIELDS: Final = (
-    "graphics_type",
-    "configured_type",
-    "passthrough_enabled",
-    "passthrough_active",
-    "label",
-    "waits_for_maintenance",
-)
-PORT_FIELDS: Final = ("functions", "next_functions")
 DEVICE_FIELDS: Final = ("passthrough_enabled", "passthrough_active", "label", "waits_for_maintenance")
+GPU_FIELDS: Final = ("graphics_type", "configured_type", *DEVICE_FIELDS)
+PORT_FIELDS: Final = ("functions", "next_functions")
+HOST_FIELDS: Final = (
+    "connection", "power", "in_maintenance", "default_graphics_type", "module_options", "loaded_module_options"
+)  # fmt: skip
 
 
 def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) -> dict[str, Any]:
@@ -77,7 +63,10 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "networks": saved_network.save(world, untouched),
         "clusters": _changed(_clusters(world), _clusters(untouched)),
         "datastores": _changed(_space(world), _space(untouched)),
-        "unregistered": {store.moid: _unregistered(store) for store in world.by_type("Datastore")},
+        "unregistered": {
+            store.moid: {path: dump(each) for path, each in store.unregistered.items()}
+            for store in world.by_type("Datastore")
+        },
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
         "options": _changed(world.options.items(), untouched.options.items()),
         "direct_path": asdict(world.direct_path),
@@ -103,14 +92,14 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
         _restore_host(world.get(moid), values)
     saved_network.restore(world, saved["networks"])
     for moid, values in saved["clusters"].items():
-        world.get(moid).drs = _drs_adapter().validate_python(values)
+        world.get(moid).drs = adapter(DrsState).validate_python(values)
     for moid, free_mib in saved["datastores"].items():
         world.get(moid).free_mib = free_mib
     for moid, files in saved["unregistered"].items():
         world.get(moid).unregistered = {
-            path: _unregistered_adapter().validate_python(values) for path, values in files.items()
+            path: adapter(UnregisteredVm).validate_python(values) for path, values in files.items()
         }
-    world.direct_path = _direct_path_adapter().validate_python(saved["direct_path"])
+    world.direct_path = adapter(DirectPathState).validate_python(saved["direct_path"])
     world.tags.load(saved["tags"])
     world.ledger.load(saved["ledger"])
     world.tasks.load(saved.get("tasks", ()), world.sessions)  # a state of before has none
@@ -123,7 +112,7 @@ def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
     for moid in saved["removed"]["vms"]:
         leave(world.get(moid))
     for moid, values in saved["vms"].items():
-        _restore_vm(world, moid, _vm_adapter().validate_python(values))
+        _restore_vm(world, moid, adapter(VmState).validate_python(values))
     for moid, place in saved["places"].items():
         saved_inventory.restore_place(world.get(moid), place)
     for moid in saved["removed"]["others"]:
@@ -135,72 +124,40 @@ def _changed(now: Any, before: Any) -> dict[str, Any]:
     return {key: value for key, value in now if key not in known or known[key] != value}
 
 
-@cache
-def _vm_adapter() -> TypeAdapter[VmState]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(VmState)
-
-
-@cache
-def _unregistered_adapter() -> TypeAdapter[UnregisteredVm]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(UnregisteredVm)
-
-
-@cache
-def _drs_adapter() -> TypeAdapter[DrsState]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(DrsState)
-
-
-@cache
-def _direct_path_adapter() -> TypeAdapter[DirectPathState]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(DirectPathState)
-
-
 def _vms(world: World) -> Iterator[tuple[str, Any]]:
-    adapter = _vm_adapter()
     for vm in world.by_type("VirtualMachine"):
-        yield vm.moid, adapter.dump_python(vm.state, mode="json")
-
-
-def _unregistered(store: Any) -> dict[str, Any]:
-    adapter = _unregistered_adapter()
-    return {path: adapter.dump_python(each, mode="json") for path, each in store.unregistered.items()}
+        yield vm.moid, dump(vm.state)
 
 
 def _hosts(world: World) -> Iterator[tuple[str, Any]]:
     for host in world.by_type("HostSystem"):
         state = host.state
-        yield (
-            host.moid,
-            {
-                **{name: getattr(state, name) for name in HOST_FIELDS},
-                "attributes": {str(key): value for key, value in host.attributes.items()},
-                "policy": state.policy.value,
-                "boot_time": state.boot_time.isoformat(),
-                "gpus": {
-                    gpu.pci_id: {"mode": gpu.mode.value, **{name: getattr(gpu, name) for name in GPU_FIELDS}}
-                    for gpu in state.gpus
-                },
-                "others": {
-                    device.pci_id: {name: getattr(device, name) for name in DEVICE_FIELDS} for device in state.others
-                },
-                "ports": {port.pci_id: {name: getattr(port, name) for name in PORT_FIELDS} for port in state.ports},
-                "options": dict(state.options),
-                "rulesets": dict(state.rulesets),
-            },
-        )
+        values = {
+            **_fields(state, HOST_FIELDS),
+            "attributes": {str(key): value for key, value in host.attributes.items()},
+            "policy": state.policy.value,
+            "boot_time": state.boot_time.isoformat(),
+            "gpus": {gpu.pci_id: {"mode": gpu.mode.value, **_fields(gpu, GPU_FIELDS)} for gpu in state.gpus},
+            "others": {device.pci_id: _fields(device, DEVICE_FIELDS) for device in state.others},
+            "ports": {port.pci_id: _fields(port, PORT_FIELDS) for port in state.ports},
+            "options": dict(state.options),
+            "rulesets": dict(state.rulesets),
+        }
+        yield host.moid, values
+
+
+def _fields(state: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in names}
+
+
+def _set_fields(state: Any, names: tuple[str, ...], values: dict[str, Any]) -> None:
+    for name in names:
+        setattr(state, name, values[name])
 
 
 def _clusters(world: World) -> Iterator[tuple[str, Any]]:
     for cluster in world.by_type("ClusterComputeResource"):
-        yield cluster.moid, _drs_adapter().dump_python(cluster.drs, mode="json")
+        yield cluster.moid, dump(cluster.drs)
 
 
 def _space(world: World) -> Iterator[tuple[str, Any]]:
@@ -222,20 +179,17 @@ def _restore_vm(world: World, moid: str, state: VmState) -> None:
 
 def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
     state = host.state
-    for name in HOST_FIELDS:
-        setattr(state, name, values[name])
+    _set_fields(state, HOST_FIELDS, values)
     host.attributes = {int(key): value for key, value in values["attributes"].items()}
     state.policy, state.boot_time = VgpuPolicy(values["policy"]), datetime.fromisoformat(values["boot_time"])
     for gpu in state.gpus:
         gpu.mode = GpuMode(values["gpus"][gpu.pci_id]["mode"])
-        for name in GPU_FIELDS:
-            setattr(gpu, name, values["gpus"][gpu.pci_id].get(name, getattr(gpu, name)))  # newer fields: as they were
+        # fields that are newer than the file stay
+        _set_fields(gpu, GPU_FIELDS, {**_fields(gpu, GPU_FIELDS), **values["gpus"][gpu.pci_id]})
     for device in state.others:
-        for name in DEVICE_FIELDS:
-            setattr(device, name, values["others"][device.pci_id][name])
+        _set_fields(device, DEVICE_FIELDS, values["others"][device.pci_id])
     for port in state.ports:
-        for name in PORT_FIELDS:
-            setattr(port, name, values["ports"][port.pci_id][name])
+        _set_fields(port, PORT_FIELDS, values["ports"][port.pci_id])
     # in place, for a manager shows them; a state of before has none
     state.options.update(values.get("options", {}))
     state.rulesets.update(values.get("rulesets", {}))
@@ -269,13 +223,10 @@ class StateFile:
         try:
             restore(parse_json(raw))
         except vmodl.fault.ManagedObjectNotFound as error:
-            raise StateDamaged(
-                f"{self._path} is not the state of this scenario: it names {error.obj._moId[:80]!r}, "
-                "which is not there",
-                hint="remove it to begin afresh",
-            ) from error
+            raise self._damaged(f"it names {error.obj._moId[:80]!r}, which is not there") from error
         except (*NOT_PARSED, AttributeError) as error:  # whatever a state that this world did not save holds
-            raise StateDamaged(
-                f"{self._path} is not the state of this scenario: {type(error).__name__}: {error}",
-                hint="remove it to begin afresh",
-            ) from error
+            raise self._damaged(f"{type(error).__name__}: {error}") from error
+
+    def _damaged(self, reason: str) -> StateDamaged:
+        message = f"{self._path} is not the state of this scenario: {reason}"
+        return StateDamaged(message, hint="remove it to begin afresh")

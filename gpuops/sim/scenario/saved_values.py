@@ -1,14 +1,32 @@
-"""Objects of the API as JSON values, for what a saved state keeps as clients gave it."""
+"""States and objects of the API as JSON values, for saved states."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 TYPE: Final = "_typeName"
 REFERENCE: Final = "_reference"
+
+
+@cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Reads and writes a state of the simulated vCenter. pydantic is imported only for it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def dump(state: Any) -> Any:
+    """Return the JSON values of a state."""
+    kind: Any = type(state)
+    return adapter(kind).dump_python(state, mode="json")
 
 
 def to_json(value: Any) -> Any:

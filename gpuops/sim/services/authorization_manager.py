@@ -32,20 +32,6 @@ class AuthorizationManager(ManagedObject):
         "roleList": lambda self: [_role(role) for role in self.world.authority.roles.values()],
     }
 
-    @prop("description")
-    def _description(self) -> Any:
-        groups = sorted({each.rpartition(".")[0] for each in all_privileges()})
-        return vim.AuthorizationDescription(
-            privilege=[_element(each) for each in all_privileges()], privilegeGroup=[_element(each) for each in groups]
-        )
-
-    # --- questions ------------------------------------------------------------------------------------------------
-
-    @method
-    def HasPrivilegeOnEntity(self, call: Call, entity: Any, sessionId: str, privId: list[str]) -> list[bool]:
-        obj, user = self.world.get(entity), self._user(sessionId)
-        return [self.world.authority.may(user, obj, each) for each in privId]
-
     method_table: ClassVar[Methods] = {
         "HasPrivilegeOnEntities": lambda self, call, entity, sessionId, privId: self._availability(
             entity, self._user(sessionId), privId
@@ -62,6 +48,20 @@ class AuthorizationManager(ManagedObject):
         ],
         "RetrieveAllPermissions": lambda self, call: [self._to_vmomi(grant) for grant in self._all()],
     }
+
+    @prop("description")
+    def _description(self) -> Any:
+        groups = sorted({each.rpartition(".")[0] for each in all_privileges()})
+        return vim.AuthorizationDescription(
+            privilege=[_element(each) for each in all_privileges()], privilegeGroup=[_element(each) for each in groups]
+        )
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @method
+    def HasPrivilegeOnEntity(self, call: Call, entity: Any, sessionId: str, privId: list[str]) -> list[bool]:
+        obj, user = self.world.get(entity), self._user(sessionId)
+        return [self.world.authority.may(user, obj, each) for each in privId]
 
     def _availability(self, entities: list[Any], user: str, privileges: list[str]) -> list[Any]:
         found = []

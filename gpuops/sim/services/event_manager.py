@@ -21,9 +21,6 @@ class EventHistoryCollector(HistoryCollector):
 
     wsdl_name = "EventHistoryCollector"
 
-    def matching(self) -> list[Any]:
-        return matching_events(self.world, self.spec)
-
     property_table: ClassVar[Properties] = {
         "latestPage": lambda self: self.latest_page(),
         "initialized": lambda self: True,
@@ -33,6 +30,9 @@ class EventHistoryCollector(HistoryCollector):
         "ReadNextEvents": lambda self, call, maxCount: self.read_next(maxCount),
         "ReadPreviousEvents": lambda self, call, maxCount: self.read_previous(maxCount),
     }
+
+    def matching(self) -> list[Any]:
+        return matching_events(self.world, self.spec)
 
 
 def matching_events(world: World, spec: Any) -> list[Any]:
@@ -77,21 +77,21 @@ class EventManager(ManagedObject):
     wsdl_name = "EventManager"
     world: World
 
+    property_table: ClassVar[Properties] = {"maxCollector": lambda self: 1000}
+
+    method_table: ClassVar[Methods] = {
+        "QueryEvents": lambda self, call, filter, **_: matching_events(self.world, filter)
+    }
+
     @prop("latestEvent")
     def _latest_event(self) -> Any:
         latest = self.world.events.latest
         return UNSET if latest is None else latest.render()
 
-    property_table: ClassVar[Properties] = {"maxCollector": lambda self: 1000}
-
     @prop("description")
     def _description(self) -> Any:
         category = vim.ElementDescription(key="info", label="Information", summary="Information")
         return vim.event.EventDescription(category=[category], eventInfo=[_detail(kind) for kind in MESSAGES])
-
-    method_table: ClassVar[Methods] = {
-        "QueryEvents": lambda self, call, filter, **_: matching_events(self.world, filter)
-    }
 
     @method
     def CreateCollectorForEvents(self, call: Call, filter: Any) -> EventHistoryCollector:

@@ -29,21 +29,6 @@ class GuestFileManager(ManagedObject):
     wsdl_name = "GuestFileManager"
     world: World
 
-    def __init__(self, world: World, moid: str) -> None:
-        super().__init__(world, moid)
-        self._printed: dict[tuple[str, str, object], bytes] = {}
-
-    def change(self, vm: VmEntity, path: str, content: bytes | None) -> None:
-        """Writes that file of a guest with declared programs, or removes it (None)."""
-        if content is None:
-            self._printed.pop(_key(vm, path), None)
-        else:
-            self._printed[_key(vm, path)] = content
-
-    def paths(self, vm: VmEntity) -> list[str]:
-        """The files that declared programs have left in the guest."""
-        return [path for moid, path, boot in self._printed if (moid, boot) == (vm.moid, vm.state.boot_time)]
-
     method_table: ClassVar[Methods] = {
         "MakeDirectoryInGuest": lambda self, call, vm, auth, directoryPath, createParentDirectories: (
             guest_files.make_directory(self._changed(call, vm, auth), directoryPath, parents=createParentDirectories)
@@ -73,6 +58,21 @@ class GuestFileManager(ManagedObject):
             entered(self.world, call, vm, auth, guest_programs.QUERY), filePath, index or 0, maxResults, matchPattern
         ),
     }
+
+    def __init__(self, world: World, moid: str) -> None:
+        super().__init__(world, moid)
+        self._printed: dict[tuple[str, str, object], bytes] = {}
+
+    def change(self, vm: VmEntity, path: str, content: bytes | None) -> None:
+        """Writes that file of a guest with declared programs, or removes it (None)."""
+        if content is None:
+            self._printed.pop(_key(vm, path), None)
+        else:
+            self._printed[_key(vm, path)] = content
+
+    def paths(self, vm: VmEntity) -> list[str]:
+        """The files that declared programs have left in the guest."""
+        return [path for moid, path, boot in self._printed if (moid, boot) == (vm.moid, vm.state.boot_time)]
 
     @method
     def InitiateFileTransferFromGuest(self, call: Call, vm: Any, auth: Any, guestFilePath: str) -> Any:

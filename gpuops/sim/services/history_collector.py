@@ -25,6 +25,8 @@ class HistoryCollector(ManagedObject):
     volatile = True
     world: World
 
+    property_table: ClassVar[Properties] = {"filter": lambda self: self.spec}
+
     def __init__(self, world: World, session: ClientSession, spec: Any) -> None:
         super().__init__(world, session.unique_moid())
         self.session = session
@@ -56,8 +58,6 @@ class HistoryCollector(ManagedObject):
         page = self.matching()[start : self._position]
         self._position = start
         return page[::-1]
-
-    property_table: ClassVar[Properties] = {"filter": lambda self: self.spec}
 
     @method
     def SetCollectorPageSize(self, call: Call, maxCount: int) -> None:

@@ -26,6 +26,10 @@ class OptionManager(ManagedObject):
     wsdl_name = "OptionManager"
     world: World
 
+    property_table: ClassVar[Properties] = {
+        "supportedOption": lambda self: [_definition(key, value) for key, value in sorted(self.options.items())]
+    }
+
     def __init__(
         self,
         world: World,
@@ -44,10 +48,6 @@ class OptionManager(ManagedObject):
     @prop("setting")
     def _setting(self) -> list[Any]:
         return [vim.option.OptionValue(key=key, value=value) for key, value in sorted(self.options.items())]
-
-    property_table: ClassVar[Properties] = {
-        "supportedOption": lambda self: [_definition(key, value) for key, value in sorted(self.options.items())]
-    }
 
     @method
     def QueryOptions(self, call: Call, name: str | None) -> list[Any]:
@@ -95,5 +95,4 @@ def _definition(key: str, value: Any) -> Any:
 
 
 def _invalid(name: str | None) -> Exception:
-    fault: Exception = vim.fault.InvalidName(msg=f"A specified parameter was not correct: {name}", name=name or "")
-    return fault
+    return vim.fault.InvalidName(msg=f"A specified parameter was not correct: {name}", name=name or "")

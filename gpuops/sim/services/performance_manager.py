@@ -40,17 +40,23 @@ class PerformanceManager(ManagedObject):
     wsdl_name = "PerformanceManager"
     world: World
 
-    @prop("perfCounter")
-    def _perf_counter(self) -> list[Any]:
-        lacks = _AVERAGES if "gpu-counter-names" in self.world.deviations else ()  # assumption: gpu-counter-names
-        return [_counter_info(counter) for counter in COUNTERS if counter.full_name not in lacks]
-
     property_table: ClassVar[Properties] = {
         "historicalInterval": lambda self: [
             vim.HistoricalInterval(key=key, samplingPeriod=period, name=name, length=length, level=LEVEL, enabled=True)
             for key, period, name, length in _INTERVALS
         ]
     }
+
+    method_table: ClassVar[Methods] = {
+        "QueryPerf": lambda self, call, querySpec: [
+            metric for spec in querySpec if (metric := self._entity_metric(spec)) is not None
+        ]
+    }
+
+    @prop("perfCounter")
+    def _perf_counter(self) -> list[Any]:
+        lacks = _AVERAGES if "gpu-counter-names" in self.world.deviations else ()  # assumption: gpu-counter-names
+        return [_counter_info(counter) for counter in COUNTERS if counter.full_name not in lacks]
 
     @prop("description")
     def _description(self) -> Any:
@@ -92,12 +98,6 @@ class PerformanceManager(ManagedObject):
         if not 1 <= level <= 4:
             raise vmodl.fault.InvalidArgument(msg=f"There is no level {level}", invalidProperty="level")
         return [_counter_info(counter) for counter in COUNTERS if counter.level <= level]
-
-    method_table: ClassVar[Methods] = {
-        "QueryPerf": lambda self, call, querySpec: [
-            metric for spec in querySpec if (metric := self._entity_metric(spec)) is not None
-        ]
-    }
 
     # --- samples --------------------------------------------------------------------------------------------------
 

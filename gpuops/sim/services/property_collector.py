@@ -34,6 +34,13 @@ class PropertyCollector(ManagedObject):
     volatile = True
     world: World
 
+    property_table: ClassVar[Properties] = {"filter": lambda self: list(self._filters.values())}
+
+    method_table: ClassVar[Methods] = {
+        "WaitForUpdates": lambda self, call, version: self._updates(call, version or "", None, UNLIMITED),
+        "CheckForUpdates": lambda self, call, version: self._updates(call, version or "", 0, UNLIMITED),
+    }
+
     def __init__(self, world: World, moid: str, session: ClientSession) -> None:
         super().__init__(world, moid)
         self.session = session
@@ -47,8 +54,6 @@ class PropertyCollector(ManagedObject):
     def find(self, moid: str) -> ManagedObject | None:
         """The object of a moid, as this session sees it."""
         return self.session.objects.find(moid) or self.world.find(moid)
-
-    property_table: ClassVar[Properties] = {"filter": lambda self: list(self._filters.values())}
 
     # --- bulk reads -----------------------------------------------------------------------------------------------
 
@@ -137,11 +142,6 @@ class PropertyCollector(ManagedObject):
     def WaitForUpdatesEx(self, call: Call, version: str | None, options: Any) -> Encoded | None:
         limit = (options and options.maxObjectUpdates) or UPDATES_PER_PAGE
         return self._updates(call, version or "", None if options is None else options.maxWaitSeconds, limit)
-
-    method_table: ClassVar[Methods] = {
-        "WaitForUpdates": lambda self, call, version: self._updates(call, version or "", None, UNLIMITED),
-        "CheckForUpdates": lambda self, call, version: self._updates(call, version or "", 0, UNLIMITED),
-    }
 
     @method
     def CancelWaitForUpdates(self, call: Call) -> None:

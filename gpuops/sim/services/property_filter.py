@@ -47,6 +47,11 @@ class PropertyFilter(ManagedObject):
     wsdl_name = "PropertyFilter"
     world: World
 
+    property_table: ClassVar[Properties] = {
+        "spec": lambda self: self.selection.spec,
+        "partialUpdates": lambda self: self.partial_updates,
+    }
+
     def __init__(
         self, world: World, moid: str, collector: FilterOwner, selection: Selection, *, partial_updates: bool
     ) -> None:
@@ -195,11 +200,6 @@ class PropertyFilter(ManagedObject):
         return [missing_object(ref, vmodl.fault.ManagedObjectNotFound(obj=ref), encoding) for ref in refs]
 
     # --- the object on the wire -----------------------------------------------------------------------------------
-
-    property_table: ClassVar[Properties] = {
-        "spec": lambda self: self.selection.spec,
-        "partialUpdates": lambda self: self.partial_updates,
-    }
 
     @method
     def DestroyPropertyFilter(self, call: Call) -> None:

@@ -71,6 +71,18 @@ class ServiceInstance(ManagedObject):
     volatile = True
     world: World
 
+    property_table: ClassVar[Properties] = {
+        "capability": lambda self: vim.Capability(
+            provisioningSupported=True, multiHostSupported=True, userShellAccessSupported=False
+        ),
+        "serverClock": lambda self: self.world.clock.now() + self.world.skew,
+    }
+
+    method_table: ClassVar[Methods] = {
+        "RetrieveServiceContent": lambda self, call: self._content(),
+        "CurrentTime": lambda self, call: self.world.clock.now() + self.world.skew,
+    }
+
     def __init__(self, world: World) -> None:
         super().__init__(world, MOID)
         self.instance_uuid = world.sessions.unique_id()
@@ -103,15 +115,3 @@ class ServiceInstance(ManagedObject):
             licenseProductName="VMware VirtualCenter Server",
             licenseProductVersion=f"{major.split('.')[0]}.0",
         )
-
-    property_table: ClassVar[Properties] = {
-        "capability": lambda self: vim.Capability(
-            provisioningSupported=True, multiHostSupported=True, userShellAccessSupported=False
-        ),
-        "serverClock": lambda self: self.world.clock.now() + self.world.skew,
-    }
-
-    method_table: ClassVar[Methods] = {
-        "RetrieveServiceContent": lambda self, call: self._content(),
-        "CurrentTime": lambda self, call: self.world.clock.now() + self.world.skew,
-    }

@@ -22,15 +22,15 @@ class TaskHistoryCollector(HistoryCollector):
 
     wsdl_name = "TaskHistoryCollector"
 
-    def matching(self) -> list[Any]:
-        return [task.read("info") for task in self.world.tasks.history() if _matches(task, self.spec)]
-
     property_table: ClassVar[Properties] = {"latestPage": lambda self: self.latest_page()}
 
     method_table: ClassVar[Methods] = {
         "ReadNextTasks": lambda self, call, maxCount: self.read_next(maxCount),
         "ReadPreviousTasks": lambda self, call, maxCount: self.read_previous(maxCount),
     }
+
+    def matching(self) -> list[Any]:
+        return [task.read("info") for task in self.world.tasks.history() if _matches(task, self.spec)]
 
 
 def _matches(task: Task, spec: Any) -> bool:
@@ -73,6 +73,12 @@ class TaskManager(ManagedObject):
         "maxCollector": lambda self: 1000,
     }
 
+    method_table: ClassVar[Methods] = {
+        "CreateCollectorWithInfoFilterForTasks": lambda self, call, filter, **_: self.CreateCollectorForTasks(
+            call, filter
+        )
+    }
+
     @prop("description")
     def _description(self) -> Any:
         states = [
@@ -90,12 +96,6 @@ class TaskManager(ManagedObject):
         if call.session is None:
             raise vmodl.fault.InvalidRequest(msg="A collector belongs to a session.")
         return TaskHistoryCollector(self.world, call.session, filter)
-
-    method_table: ClassVar[Methods] = {
-        "CreateCollectorWithInfoFilterForTasks": lambda self, call, filter, **_: self.CreateCollectorForTasks(
-            call, filter
-        )
-    }
 
 
 # Labels of TaskInfo.descriptionId, as the vSphere Client shows them.

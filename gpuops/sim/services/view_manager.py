@@ -53,6 +53,12 @@ class ContainerView(ManagedObjectView):
 
     wsdl_name = "ContainerView"
 
+    property_table: ClassVar[Properties] = {
+        "container": lambda self: self.container,
+        "type": lambda self: VmomiSupport.GetVmodlType("string[]")(self.types),
+        "recursive": lambda self: self.recursive,
+    }
+
     def __init__(
         self, world: World, session: ClientSession, container: ManagedObject, types: tuple[str, ...], *, recursive: bool
     ) -> None:
@@ -77,12 +83,6 @@ class ContainerView(ManagedObjectView):
     def held(self) -> list[ManagedObject]:
         self.refresh()
         return list(self._members.values())
-
-    property_table: ClassVar[Properties] = {
-        "container": lambda self: self.container,
-        "type": lambda self: VmomiSupport.GetVmodlType("string[]")(self.types),
-        "recursive": lambda self: self.recursive,
-    }
 
 
 class ListView(ManagedObjectView):

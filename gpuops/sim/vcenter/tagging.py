@@ -24,6 +24,7 @@ from gpuops.sim.vcenter.vapi_values import (
     check,
     operation_input,
     operation_not_found,
+    structure_type,
 )
 
 TAGGING: Final = "com.vmware.cis.tagging"
@@ -31,30 +32,31 @@ _OBJECT: Final = StructureType("com.vmware.vapi.std.dynamic_ID", {"type": TEXT, 
 _TAG_FIELDS: Final[Fields] = {"name": TEXT, "description": TEXT}
 _CARDINALITY: Final = Enumeration(f"{TAGGING}.category_model.cardinality", ("SINGLE", "MULTIPLE"))
 _CATEGORY_FIELDS: Final[Fields] = {**_TAG_FIELDS, "cardinality": _CARDINALITY, "associable_types": ListOf(TEXT)}
-
-
-def _spec(name: str, fields: Fields, *optional: str) -> StructureType:
-    return StructureType(f"{TAGGING}.{name}", fields, frozenset(optional))
-
-
 _TAG: Final = operation_input(tag_id=TEXT)
 _CATEGORY: Final = operation_input(category_id=TEXT)
 INPUTS: Final = {
     "category_list": operation_input(),
     "category_get": _CATEGORY,
     "category_create": operation_input(
-        create_spec=_spec("category.create_spec", {**_CATEGORY_FIELDS, "category_id": TEXT}, "category_id")
+        create_spec=structure_type(
+            f"{TAGGING}.category.create_spec", {**_CATEGORY_FIELDS, "category_id": TEXT}, "category_id"
+        )
     ),
     "category_update": operation_input(
-        category_id=TEXT, update_spec=_spec("category.update_spec", _CATEGORY_FIELDS, *_CATEGORY_FIELDS)
+        category_id=TEXT,
+        update_spec=structure_type(f"{TAGGING}.category.update_spec", _CATEGORY_FIELDS, *_CATEGORY_FIELDS),
     ),
     "category_delete": _CATEGORY,
     "tag_list": operation_input(),
     "tag_get": _TAG,
     "tag_create": operation_input(
-        create_spec=_spec("tag.create_spec", {**_TAG_FIELDS, "category_id": TEXT, "tag_id": TEXT}, "tag_id")
+        create_spec=structure_type(
+            f"{TAGGING}.tag.create_spec", {**_TAG_FIELDS, "category_id": TEXT, "tag_id": TEXT}, "tag_id"
+        )
     ),
-    "tag_update": operation_input(tag_id=TEXT, update_spec=_spec("tag.update_spec", _TAG_FIELDS, *_TAG_FIELDS)),
+    "tag_update": operation_input(
+        tag_id=TEXT, update_spec=structure_type(f"{TAGGING}.tag.update_spec", _TAG_FIELDS, *_TAG_FIELDS)
+    ),
     "tag_delete": _TAG,
     "tag_list_tags_for_category": _CATEGORY,
     "tag_association_attach": operation_input(tag_id=TEXT, object_id=_OBJECT),

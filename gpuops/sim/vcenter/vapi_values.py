@@ -92,6 +92,11 @@ TRUTH: Final = Scalar("BOOLEAN", bool)
 _NAMES: Final = {str: "STRING", bool: "BOOLEAN", int: "INTEGER", float: "DOUBLE", list: "LIST", dict: "STRUCTURE"}
 
 
+def structure_type(name: str, fields: Fields, *optional: str) -> StructureType:
+    """The shape of a structure; those of `optional` may be left out."""
+    return StructureType(name, fields, frozenset(optional))
+
+
 def operation_input(*optional: str, **fields: Shape) -> StructureType:
     """The shape of an operation's parameters."""
     return StructureType("operation-input", fields, frozenset(optional))

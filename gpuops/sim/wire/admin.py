@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,7 +37,7 @@ class Admin:
 
     def serve(self, incoming: Incoming) -> Outgoing:
         """The reply to a request below /gpuops-sim/."""
-        if not self.world.sessions.accepts(*basic_login(incoming)):
+        if not self.world.sessions.accepts(*basic_login(incoming.headers)):
             return _json(401, {"error": "log in with the server's user and password"})
         route = self._routes.get((incoming.verb, urlsplit(incoming.target).path.removeprefix(PREFIX)))
         if route is None:
@@ -84,9 +84,9 @@ class Admin:
         return {}
 
 
-def basic_login(incoming: Incoming) -> tuple[str, str]:
+def basic_login(headers: Mapping[str, str]) -> tuple[str, str]:
     """User and password of an HTTP basic login; empty when there is none."""
-    kind, _, encoded = incoming.headers.get("authorization", "").partition(" ")
+    kind, _, encoded = headers.get("authorization", "").partition(" ")
     if kind.lower() != "basic":
         return "", ""
     try:

@@ -167,8 +167,7 @@ class Dispatcher:
         found = session.objects.find(request.moid) if session else None
         if found is not None and isinstance(found.ref, type(named)):
             return found
-        obj: ManagedObject = self.world.get(named)
-        return obj
+        return self.world.get(named)
 
     def _collector(self, session: ClientSession | None) -> PropertyCollector:
         if session is None:

@@ -27,23 +27,19 @@ class SimClient:
 
     def ledger(self, *, after_sequence: int = 0) -> list[dict[str, Any]]:
         """The applied effects later than `after_sequence`, oldest first."""
-        found: list[dict[str, Any]] = self._call("GET", f"/ledger?after={after_sequence}")["entries"]
-        return found
+        return self._call("GET", f"/ledger?after={after_sequence}")["entries"]
 
     def bugs(self) -> list[str]:
         """Tracebacks of the simulator's own bugs; empty when all is well."""
-        found: list[str] = self._call("GET", "/bugs")["bugs"]
-        return found
+        return self._call("GET", "/bugs")["bugs"]
 
     def clock(self) -> dict[str, Any]:
         """`{mode, now}`."""
-        found: dict[str, Any] = self._call("GET", "/clock")
-        return found
+        return self._call("GET", "/clock")
 
     def advance(self, seconds: float) -> dict[str, Any]:
         """Move time forward; `{mode, now}` afterwards."""
-        found: dict[str, Any] = self._call("POST", "/clock", {"advance_s": seconds})
-        return found
+        return self._call("POST", "/clock", {"advance_s": seconds})
 
     def state(self) -> Any:
         """The world's state as JSON."""

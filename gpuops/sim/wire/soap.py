@@ -186,8 +186,7 @@ def _is_checked(expected: Any) -> bool:
 def _unreadable(kind: Any, element: Any, expected: Any) -> Exception:
     """InvalidRequest, or its InvalidType for a value that says itself that it is of another type (vSphere API)."""
     name, wanted = etree.QName(element).localname, VmomiSupport.GetWsdlName(expected)
-    fault: Exception = kind(msg=f"{name} cannot be read as {wanted}")
-    return fault
+    return kind(msg=f"{name} cannot be read as {wanted}")
 
 
 def _value(text: bytes, expected: Any, version: str) -> Any:

@@ -1,5 +1,5 @@
-"""Does UpdatePassthruConfig: sets passthrough and hardware labels of a host's GPUs, and the virtual functions (SR-IOV)
-of its network ports.
+"""Does UpdatePassthruConfig and UpdateAssignableHardwareConfig: sets passthrough and hardware labels of a host's GPUs,
+and the virtual functions (SR-IOV) of its network ports.
 
 A change is in force at once when the host can rebind devices without a reboot, otherwise after one; `applyNow` on a
 host that cannot is refused. Labels need no reboot (vSphere API, HostPciPassthruConfig; the last from memory).
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim
 
 from gpuops.sim.operations.hosts.graphics_change import facts
+from gpuops.sim.render.host_graphics import HARDWARE_LABEL
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -38,6 +39,20 @@ def update(host: HostEntity, call: Call, configs: list[Any]) -> None:
                 gpu.passthrough_active = gpu.passthrough_enabled
         if config.hardwareLabel is not None:
             gpu.label = config.hardwareLabel or None
+    host.graphics_changed()
+    host.world.ledger.record(call, host, before=before, after=facts(host))
+
+
+def update_labels(host: HostEntity, call: Call, config: Any) -> None:
+    """UpdateAssignableHardwareConfig: the overrides are all that there are then. Raises HostConfigFault."""
+    labels = {}
+    for override in config.attributeOverride:
+        if override.name != HARDWARE_LABEL:
+            raise _fault(f"The simulated vCenter keeps no override of {override.name}.")
+        labels[_device(host, override.instanceId.removeprefix("pcie-")).pci_id] = override.value or None
+    before = facts(host)
+    for device in host.state.devices:
+        device.label = labels.get(device.pci_id)
     host.graphics_changed()
     host.world.ledger.record(call, host, before=before, after=facts(host))
 

@@ -99,11 +99,7 @@ def _move(
         vm.refuse_while_asked()
         if folder is not None:
             holds_vms(folder)
-        if host.state.connection != "connected" or (host.state.in_maintenance and hot):
-            raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
-        _sees_files(vm, host, store)
-        if hot:
-            may_migrate(vm, host)
+        refuse_move(vm, host, store)
         kind = "VmBeingHotMigratedEvent" if hot else "VmBeingRelocatedEvent"
         vm.post(call, kind, destHost=host_argument(host))
 
@@ -121,6 +117,16 @@ def _move(
         vm.post(call, "VmMigratedEvent" if hot else "VmRelocatedEvent", sourceHost=host_argument(source))
 
     return vm.world.tasks.start(call, task_name, vm, takes_s, begin=begin, finish=finish)
+
+
+def refuse_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = None) -> None:
+    """Raises the fault with which a move there, by vMotion for a VM that runs elsewhere, is refused at its start."""
+    hot = _is_hot(vm, host)
+    if host.state.connection != "connected" or (host.state.in_maintenance and hot):
+        raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
+    _sees_files(vm, host, store)
+    if hot:
+        may_migrate(vm, host)
 
 
 def _is_hot(vm: VmEntity, host: HostEntity) -> bool:

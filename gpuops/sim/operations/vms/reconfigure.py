@@ -152,34 +152,18 @@ def _set_cpus(vm: VmEntity, state: VmState, cpus: int) -> None:
     state.cpus = cpus
 
 
-def _set_cores_per_socket(vm: VmEntity, state: VmState, cores: int) -> None:
-    state.cores_per_socket = cores or 1  # 0 = automatic
+def _allocation(name: str, attribute: str) -> Setter:
+    """The setter of the reservation of an allocation."""
 
+    def setter(vm: VmEntity, state: VmState, allocation: Any) -> None:
+        if allocation.limit not in (None, -1) or (allocation.shares and allocation.shares.level == "custom"):
+            raise faults.not_supported(f"The simulated vCenter keeps no limits or custom shares in {name}.")
+        if (allocation.reservation or 0) < 0:
+            raise faults.wrong_argument(f"{name}.reservation")
+        if allocation.reservation is not None:
+            setattr(state, attribute, int(allocation.reservation))
 
-def _set_memory_locked(vm: VmEntity, state: VmState, locked: bool) -> None:
-    state.memory_locked = locked
-
-
-def _set_memory_allocation(vm: VmEntity, state: VmState, allocation: Any) -> None:
-    reservation = _reservation(allocation, "memoryAllocation")
-    if reservation is not None:
-        state.memory_reservation_mib = reservation
-
-
-def _set_cpu_allocation(vm: VmEntity, state: VmState, allocation: Any) -> None:
-    reservation = _reservation(allocation, "cpuAllocation")
-    if reservation is not None:
-        state.cpu_reservation_mhz = reservation
-
-
-def _reservation(allocation: Any, name: str) -> int | None:
-    if allocation.limit not in (None, -1) or (allocation.shares and allocation.shares.level == "custom"):
-        raise faults.not_supported(f"The simulated vCenter keeps no limits or custom shares in {name}.")
-    if allocation.reservation is None:
-        return None
-    if allocation.reservation < 0:
-        raise faults.wrong_argument(f"{name}.reservation")
-    return int(allocation.reservation)
+    return setter
 
 
 def _set_guest_id(vm: VmEntity, state: VmState, guest_id: str) -> None:
@@ -275,11 +259,11 @@ SETTERS: Final[dict[str, Setter]] = {
     "uuid": _plain("uuid"),
     "instanceUuid": _plain("instance_uuid"),
     "numCPUs": _set_cpus,
-    "numCoresPerSocket": _set_cores_per_socket,
+    "numCoresPerSocket": lambda vm, state, cores: setattr(state, "cores_per_socket", cores or 1),  # 0 = automatic
     "memoryMB": _set_memory_mib,
-    "memoryReservationLockedToMax": _set_memory_locked,
-    "memoryAllocation": _set_memory_allocation,
-    "cpuAllocation": _set_cpu_allocation,
+    "memoryReservationLockedToMax": _plain("memory_locked"),
+    "memoryAllocation": _allocation("memoryAllocation", "memory_reservation_mib"),
+    "cpuAllocation": _allocation("cpuAllocation", "cpu_reservation_mhz"),
     "cpuHotAddEnabled": _plain("cpu_hot_add"),
     "nestedHVEnabled": _plain("nested_virtualization"),
     "memoryHotAddEnabled": _plain("memory_hot_add"),

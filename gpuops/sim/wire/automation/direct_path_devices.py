@@ -33,6 +33,7 @@ from gpuops.sim.vcenter.vapi_values import (
     operation_not_found,
     operation_unsupported,
     structure,
+    structure_type,
 )
 
 if TYPE_CHECKING:
@@ -66,24 +67,20 @@ _LIST: Final = operation_input(
     "list_details",
     host=TEXT,
     filter_spec=StructureType(f"{DEVICES}.filter_spec", {"devices": ListOf(TEXT)}),
-    iteration_spec=StructureType(
-        f"{DEVICES}.iteration_spec",
-        {"page_size": Scalar("INTEGER", int), "marker": TEXT},
-        frozenset({"page_size", "marker"}),
+    iteration_spec=structure_type(
+        f"{DEVICES}.iteration_spec", {"page_size": Scalar("INTEGER", int), "marker": TEXT}, "page_size", "marker"
     ),
-    list_details=StructureType(f"{DEVICES}.list_details", {"vm_class": TRUTH}, frozenset({"vm_class"})),
+    list_details=structure_type(f"{DEVICES}.list_details", {"vm_class": TRUTH}, "vm_class"),
 )
 _CONFIGURE: Final = operation_input(
     host=TEXT,
-    configure_spec=StructureType(
-        f"{DEVICES}.configure_spec", {"device": TEXT, "new_mode": _MODES}, frozenset({"new_mode"})
-    ),
+    configure_spec=structure_type(f"{DEVICES}.configure_spec", {"device": TEXT, "new_mode": _MODES}, "new_mode"),
 )
 _GET_TASK: Final = operation_input(
     "spec",
     task=TEXT,
-    spec=StructureType(
-        f"{TASKS}.get_spec", {"return_all": TRUTH, "exclude_result": TRUTH}, frozenset({"return_all", "exclude_result"})
+    spec=structure_type(
+        f"{TASKS}.get_spec", {"return_all": TRUTH, "exclude_result": TRUTH}, "return_all", "exclude_result"
     ),
 )
 _ERRORS: Final = (

@@ -30,11 +30,11 @@ from gpuops.sim.vcenter.vapi_values import (
     structure,
 )
 from gpuops.sim.wire.automation import vm_values
+from gpuops.sim.wire.automation.structures import VCENTER, fields_of, structure_of
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
 
-VCENTER: Final = "com.vmware.vcenter"
 _CONNECTIONS: Final = {"connected": "CONNECTED", "disconnected": "DISCONNECTED", "notResponding": "NOT_RESPONDING"}
 _HOST_POWER: Final = {"poweredOn": "POWERED_ON", "poweredOff": "POWERED_OFF", "standBy": "STANDBY"}
 _FOLDER_TYPES: Final = {
@@ -242,12 +242,7 @@ def _host_summary(obj: ManagedObject) -> Mapping[str, Any]:
 
 
 def _cluster_summary(obj: ManagedObject) -> Mapping[str, Any]:
-    settings = obj.read("configurationEx")
-    return {
-        "name": _name(obj),
-        "ha_enabled": bool(settings.dasConfig.enabled),
-        "drs_enabled": bool(settings.drsConfig.enabled),
-    }
+    return fields_of("cluster.summary", obj.read("configurationEx"), name=_name(obj))
 
 
 def _cluster_details(obj: ManagedObject) -> Struct:
@@ -256,22 +251,12 @@ def _cluster_details(obj: ManagedObject) -> Struct:
 
 
 def _datastore_summary(obj: ManagedObject) -> Mapping[str, Any]:
-    summary = obj.read("summary")
-    space = {"free_space": OptionalValue(summary.freeSpace), "capacity": OptionalValue(summary.capacity)}
-    return {"name": _name(obj), "type": _datastore_type(obj), **space}
+    return fields_of("datastore.summary", obj.read("summary"))
 
 
 def _datastore_details(obj: ManagedObject) -> Struct:
-    summary = obj.read("summary")
-    fields = {
-        "name": _name(obj),
-        "type": _datastore_type(obj),
-        "accessible": summary.accessible,
-        "free_space": OptionalValue(summary.freeSpace),
-        "multiple_host_access": bool(summary.multipleHostAccess),
-        "thin_provisioning_supported": bool(obj.read("capability").perFileThinProvisioningSupported),
-    }
-    return Struct(f"{VCENTER}.datastore.info", fields)
+    thin = bool(obj.read("capability").perFileThinProvisioningSupported)
+    return structure_of("datastore.info", obj.read("summary"), thin_provisioning_supported=thin)
 
 
 def _named(obj: ManagedObject) -> Mapping[str, Any]:
@@ -294,26 +279,20 @@ def _network_summary(obj: ManagedObject) -> Mapping[str, Any]:
 
 def _pool_details(obj: ManagedObject) -> Struct:
     config = obj.read("config")
-    fields = {
-        "name": _name(obj),
-        "resource_pools": [pool.moid for pool in obj.linked("resourcePool")],
-        "cpu_allocation": OptionalValue(_allocation(config.cpuAllocation)),
-        "memory_allocation": OptionalValue(_allocation(config.memoryAllocation)),
-    }
-    return Struct(f"{VCENTER}.resource_pool.info", fields)
+    return structure_of(
+        "resource_pool.info",
+        None,
+        name=_name(obj),
+        resource_pools=[pool.moid for pool in obj.linked("resourcePool")],
+        cpu_allocation=_allocation(config.cpuAllocation),
+        memory_allocation=_allocation(config.memoryAllocation),
+    )
 
 
 def _allocation(given: Any) -> Struct:
-    level = str(given.shares.level).upper()
-    own = given.shares.shares if level == "CUSTOM" else None
-    shares = Struct(f"{VCENTER}.resource_pool.shares_info", {"level": level, "shares": OptionalValue(own)})
-    fields = {
-        "reservation": given.reservation,
-        "expandable_reservation": given.expandableReservation,
-        "limit": given.limit,
-        "shares": shares,
-    }
-    return Struct(f"{VCENTER}.resource_pool.resource_allocation_info", fields)
+    number = given.shares.shares if given.shares.level == "custom" else None
+    shares = structure_of("resource_pool.shares_info", given.shares, shares=number)
+    return structure_of("resource_pool.resource_allocation_info", given, shares=shares)
 
 
 # --- the services ---------------------------------------------------------------------------------------------------

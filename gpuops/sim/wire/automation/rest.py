@@ -7,8 +7,6 @@ alone under /api.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from gpuops.files.file import parse_json
 from gpuops.sim.vcenter.tagging import TAGGING
 from gpuops.sim.vcenter.vapi_values import TRUTH, ListOf, MapValue, OptionalValue, Shape, Struct, VapiFault, structure
+from gpuops.sim.wire.admin import basic_login
 from gpuops.sim.wire.automation import inventory_reads
 from gpuops.sim.wire.automation.direct_path_devices import CONFIGURE, DEVICES, TASKS
 from gpuops.sim.wire.automation.power import POWER
@@ -76,7 +75,7 @@ def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers:
     action = next(iter(query.get("~action") or query.get("action") or ()), "")
     if steps in (["cis", "session"], ["session"]):
         if verb == "POST" and action != "get":
-            return services.log_in(*_basic_credentials(headers.get("authorization", "")))
+            return services.log_in(*basic_login(headers))
         operation = {"DELETE": "delete", "GET": "get"}.get(verb, action)
         return services.invoke(headers.get(SESSION_HEADER, ""), SESSION, operation, {})
     if steps[:2] == ["cis", "tagging"] and 3 <= len(steps) <= 4:
@@ -179,15 +178,6 @@ def _content(body: bytes) -> object:
         return parse_json(body)
     except ValueError:
         raise VapiFault("invalid_request", "The body of the request is not valid JSON.") from None
-
-
-def _basic_credentials(header: str) -> tuple[str, str]:
-    try:
-        decoded = base64.b64decode(header.removeprefix("Basic "), validate=True).decode()
-    except (binascii.Error, UnicodeError):
-        return "", ""
-    user, _, password = decoded.partition(":")
-    return user, password
 
 
 def _untyped(value: Any, *, old: bool) -> Any:

@@ -11,15 +11,14 @@ from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.vcenter.vapi_values import Enumeration, MapValue, OptionalValue, Struct
+from gpuops.sim.wire.automation.structures import structure_of
 
 D = vim.vm.device
 _VM: Final = "com.vmware.vcenter.vm"
 _HARDWARE: Final = f"{_VM}.hardware"
 _POWER: Final = {"poweredOn": "POWERED_ON", "poweredOff": "POWERED_OFF", "suspended": "SUSPENDED"}
 POWER_STATE: Final = Enumeration(f"{_VM}.power.state", tuple(_POWER.values()))
-_FIRMWARE: Final = {"bios": "BIOS", "efi": "EFI"}
 _SHARING: Final = {"noSharing": "NONE", "virtualSharing": "VIRTUAL", "physicalSharing": "PHYSICAL"}
-_MAC_TYPES: Final = {"manual": "MANUAL", "generated": "GENERATED", "assigned": "ASSIGNED"}
 _SCSI_TYPES: Final = (
     (D.ParaVirtualSCSIController, "PVSCSI"),
     (D.VirtualLsiLogicSASController, "LSILOGICSAS"),
@@ -96,27 +95,26 @@ def info(vm: ManagedObject) -> Struct:
     config = vm.read("config")
     devices = config.hardware.device
     controllers = {device.key: device for device in devices if isinstance(device, D.VirtualController)}
-    identity = {"name": config.name, "bios_uuid": config.uuid, "instance_uuid": config.instanceUuid}
     fields = {
         "guest_OS": guest_os(config.guestId),
         "name": vm.display_name,
-        "identity": OptionalValue(Struct(f"{_VM}.identity.info", identity)),
+        "identity": OptionalValue(structure_of("vm.identity.info", config)),
         "power_state": power_state(vm),
         "instant_clone_frozen": OptionalValue(bool(vm.read("runtime").instantCloneFrozen)),
-        "hardware": _version(config),
+        "hardware": structure_of("vm.hardware.info", config, version=config.version.upper().replace("-", "_")),
         "boot": _boot(config),
         "boot_devices": _boot_devices(config.bootOptions.bootOrder),
-        "cpu": _cpu(config),
-        "memory": _memory(config),
+        "cpu": structure_of("vm.hardware.cpu.info", config),
+        "memory": structure_of("vm.hardware.memory.info", config),
         "disks": _map(devices, D.VirtualDisk, lambda disk: _disk(disk, controllers)),
         "nics": _map(devices, tuple(kind for kind, _ in _CARD_TYPES), _network_card),
         "cdroms": _map(devices, D.VirtualCdrom, lambda drive: _cdrom(drive, controllers)),
         "floppies": MapValue({}),
         "parallel_ports": MapValue({}),
         "serial_ports": MapValue({}),
-        "sata_adapters": _map(devices, D.VirtualSATAController, _sata_adapter),
+        "sata_adapters": _map(devices, D.VirtualSATAController, _adapter("sata")),
         "scsi_adapters": _map(devices, D.VirtualSCSIController, _scsi_adapter),
-        "nvme_adapters": OptionalValue(_map(devices, D.VirtualNVMEController, _nvme_adapter)),
+        "nvme_adapters": OptionalValue(_map(devices, D.VirtualNVMEController, _adapter("nvme"))),
     }
     return Struct("com.vmware.vcenter.VM.info", fields)
 
@@ -130,26 +128,11 @@ def _kind(device: Any, names: tuple[tuple[Any, str], ...]) -> str:
     return next(name for kind, name in names if isinstance(device, kind))
 
 
-def _version(config: Any) -> Struct:
-    upgrade = {"upgrade_policy": "NEVER", "upgrade_version": OptionalValue(None)}
-    state = {"upgrade_status": "NONE", "upgrade_error": OptionalValue(None)}
-    version = config.version.upper().replace("-", "_")
-    return Struct(f"{_HARDWARE}.info", {"version": version, **upgrade, **state})
-
-
 def _boot(config: Any) -> Struct:
-    options, kind = config.bootOptions, _FIRMWARE[str(config.firmware)]
-    protocol = str(options.networkBootProtocol or "ipv4").upper()
-    fields = {
-        "type": kind,
-        "efi_legacy_boot": OptionalValue(False if kind == "EFI" else None),
-        "network_protocol": OptionalValue(protocol if kind == "EFI" else None),
-        "delay": options.bootDelay,
-        "retry": options.bootRetryEnabled,
-        "retry_delay": options.bootRetryDelay,
-        "enter_setup_mode": options.enterBIOSSetup,
-    }
-    return Struct(f"{_HARDWARE}.boot.info", fields)
+    if str(config.firmware) != "efi":
+        return structure_of("vm.hardware.boot.info", config)
+    protocol = str(config.bootOptions.networkBootProtocol or "ipv4").upper()
+    return structure_of("vm.hardware.boot.info", config, efi_legacy_boot=False, network_protocol=protocol)
 
 
 def _boot_devices(order: list[Any]) -> list[Struct]:
@@ -158,145 +141,77 @@ def _boot_devices(order: list[Any]) -> list[Struct]:
     for kind, devices in groupby(order, key=lambda device: _kind(device, _BOOT_DEVICES)):
         keys = [str(device.deviceKey) for device in devices] if kind in ("DISK", "ETHERNET") else [None]
         each = [(None, keys)] if kind == "DISK" else [(key, None) for key in keys]
-        for nic, disks in each:
-            fields = {"type": kind, "nic": OptionalValue(nic), "disks": OptionalValue(disks)}
-            entries.append(Struct(f"{_HARDWARE}.boot.device.entry", fields))
+        entries += [
+            structure_of("vm.hardware.boot.device.entry", None, type=kind, nic=nic, disks=disks) for nic, disks in each
+        ]
     return entries
 
 
-def _cpu(config: Any) -> Struct:
-    fields = {
-        "count": config.hardware.numCPU,
-        "cores_per_socket": config.hardware.numCoresPerSocket,
-        "hot_add_enabled": bool(config.cpuHotAddEnabled),
-        "hot_remove_enabled": bool(config.cpuHotRemoveEnabled),
-    }
-    return Struct(f"{_HARDWARE}.cpu.info", fields)
-
-
-def _memory(config: Any) -> Struct:
-    fields = {
-        "size_MiB": config.hardware.memoryMB,
-        "hot_add_enabled": bool(config.memoryHotAddEnabled),
-        "hot_add_increment_size_MiB": OptionalValue(config.hotPlugMemoryIncrementSize),
-        "hot_add_limit_MiB": OptionalValue(config.hotPlugMemoryLimit),
-    }
-    return Struct(f"{_HARDWARE}.memory.info", fields)
-
-
-def _address(device: Any, controllers: Mapping[int, Any]) -> tuple[str, dict[str, OptionalValue]]:
+def _address(device: Any, controllers: Mapping[int, Any]) -> dict[str, Any]:
     """The kind of the bus that a disk or drive is on, and its address there under the name of that kind."""
     controller = controllers[device.controllerKey]
     kind = _kind(controller, _BUSES)
     given: dict[str, Any] = {"bus": controller.busNumber, "unit": device.unitNumber}
     if kind == "IDE":
         given = {"primary": controller.busNumber == 0, "master": device.unitNumber == 0}
-    address = Struct(f"{_HARDWARE}.{kind.lower()}_address_info", given)
-    return kind, {name.lower(): OptionalValue(address if name == kind else None) for _, name in _BUSES}
+    return {"type": kind, kind.lower(): Struct(f"{_HARDWARE}.{kind.lower()}_address_info", given)}
 
 
 def _disk(disk: Any, controllers: Mapping[int, Any]) -> Struct:
-    kind, address = _address(disk, controllers)
-    backing = {"type": "VMDK_FILE", "vmdk_file": OptionalValue(disk.backing.fileName)}
-    fields = {
-        "label": disk.deviceInfo.label,
-        "type": kind,
-        **address,
-        "backing": Struct(f"{_HARDWARE}.disk.backing_info", backing),
-        "capacity": OptionalValue(disk.capacityInBytes),
-    }
-    return Struct(f"{_HARDWARE}.disk.info", fields)
+    backing = structure_of("vm.hardware.disk.backing_info", disk.backing)
+    return structure_of("vm.hardware.disk.info", disk, backing=backing, **_address(disk, controllers))
 
 
 def _cdrom(drive: Any, controllers: Mapping[int, Any]) -> Struct:
-    kind, address = _address(drive, controllers)
-    iso = isinstance(drive.backing, D.VirtualCdrom.IsoBackingInfo)
-    backing = {
-        "type": "ISO_FILE" if iso else "CLIENT_DEVICE",
-        "iso_file": OptionalValue(drive.backing.fileName if iso else None),
-        "host_device": OptionalValue(None),
-        "auto_detect": OptionalValue(None),
-        "device_access_type": OptionalValue(None if iso else "PASSTHRU"),
-    }
-    fields = {
-        "type": kind,
-        "label": drive.deviceInfo.label,
-        "ide": address["ide"],
-        "sata": address["sata"],
-        "backing": Struct(f"{_HARDWARE}.cdrom.backing_info", backing),
-        **_connection(drive),
-    }
-    return Struct(f"{_HARDWARE}.cdrom.info", fields)
-
-
-_BACKING: Final = (
-    "network", "network_name", "host_device", "distributed_switch_uuid", "distributed_port", "connection_cookie",
-    "opaque_network_type", "opaque_network_id",
-)  # fmt: skip
+    shown = {"type": "CLIENT_DEVICE", "device_access_type": "PASSTHRU"}
+    if isinstance(drive.backing, D.VirtualCdrom.IsoBackingInfo):
+        shown = {"type": "ISO_FILE", "iso_file": drive.backing.fileName}
+    backing = structure_of("vm.hardware.cdrom.backing_info", None, **shown)
+    address, state = _address(drive, controllers), _state(drive)
+    return structure_of("vm.hardware.cdrom.info", drive, backing=backing, state=state, **address)
 
 
 def _network_backing(backing: Any) -> Struct:
     known: dict[str, Any]
     if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
-        kind, port = "DISTRIBUTED_PORTGROUP", backing.port
+        port = backing.port
         known = {
+            "type": "DISTRIBUTED_PORTGROUP",
             "network": port.portgroupKey,
             "distributed_switch_uuid": port.switchUuid,
             "distributed_port": port.portKey,
             "connection_cookie": port.connectionCookie,
         }
     else:
-        kind, known = "STANDARD_PORTGROUP", {"network": backing.network._moId, "network_name": backing.deviceName}
-    fields = {name: OptionalValue(known.get(name)) for name in _BACKING}
-    return Struct(f"{_HARDWARE}.ethernet.backing_info", {"type": kind, **fields})
+        known = {"type": "STANDARD_PORTGROUP", "network": backing.network._moId, "network_name": backing.deviceName}
+    return structure_of("vm.hardware.ethernet.backing_info", None, **known)
 
 
 def _network_card(card: Any) -> Struct:
     kind = _kind(card, _CARD_TYPES)
-    fields = {
-        "label": card.deviceInfo.label,
-        "type": kind,
-        "upt_compatibility_enabled": OptionalValue(bool(card.uptCompatibilityEnabled) if kind == "VMXNET3" else None),
-        "upt_v2_compatibility_enabled": OptionalValue(None),
-        "mac_type": _MAC_TYPES[card.addressType],
-        "mac_address": OptionalValue(card.macAddress),
-        "pci_slot_number": OptionalValue(None),
-        "wake_on_lan_enabled": bool(card.wakeOnLanEnabled),
-        "backing": _network_backing(card.backing),
-        **_connection(card),
-    }
-    return Struct(f"{_HARDWARE}.ethernet.info", fields)
+    return structure_of(
+        "vm.hardware.ethernet.info",
+        card,
+        type=kind,
+        upt_compatibility_enabled=bool(card.uptCompatibilityEnabled) if kind == "VMXNET3" else None,
+        backing=_network_backing(card.backing),
+        state=_state(card),
+    )
 
 
-def _connection(device: Any) -> dict[str, Any]:
-    given = device.connectable
-    return {
-        "state": "CONNECTED" if given.connected else "NOT_CONNECTED",
-        "start_connected": given.startConnected,
-        "allow_guest_control": given.allowGuestControl,
-    }
+def _state(device: Any) -> str:
+    return "CONNECTED" if device.connectable.connected else "NOT_CONNECTED"
 
 
-def _adapter(controller: Any) -> dict[str, Any]:
-    return {"label": controller.deviceInfo.label, "pci_slot_number": OptionalValue(None)}
-
-
-def _sata_adapter(controller: Any) -> Struct:
-    fields = {**_adapter(controller), "type": "AHCI", "bus": controller.busNumber}
-    return Struct(f"{_HARDWARE}.adapter.sata.info", fields)
+def _adapter(bus: str) -> Callable[[Any], Struct]:
+    return lambda controller: structure_of(f"vm.hardware.adapter.{bus}.info", controller)
 
 
 def _scsi_adapter(controller: Any) -> Struct:
-    address = {"bus": controller.busNumber, "unit": controller.scsiCtlrUnitNumber}
-    fields = {
-        **_adapter(controller),
-        "type": _kind(controller, _SCSI_TYPES),
-        "scsi": Struct(f"{_HARDWARE}.scsi_address_info", address),
-        "sharing": _SHARING[str(controller.sharedBus)],
-    }
-    return Struct(f"{_HARDWARE}.adapter.scsi.info", fields)
-
-
-def _nvme_adapter(controller: Any) -> Struct:
-    fields = {**_adapter(controller), "bus": controller.busNumber}
-    return Struct(f"{_HARDWARE}.adapter.nvme.info", fields)
+    return structure_of(
+        "vm.hardware.adapter.scsi.info",
+        controller,
+        type=_kind(controller, _SCSI_TYPES),
+        scsi=structure_of("vm.hardware.scsi_address_info", controller),
+        sharing=_SHARING[str(controller.sharedBus)],
+    )

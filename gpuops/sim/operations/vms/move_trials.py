@@ -1,0 +1,125 @@
+"""Trials of moves, which report for each host what the move itself would be refused for, and change nothing.
+
+vSphere API, VirtualMachineProvisioningChecker and ClusterComputeResource.PlaceVm. From memory: CheckMigrate_Task and
+CheckRelocate_Task look for free GPU slots too, and QueryVMotionCompatibilityEx_Task at none of what runs on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from pyVmomi import VmomiSupport, vim, vmodl
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations.admission.host_admission import admission
+from gpuops.sim.operations.admission.initial_placement import BEST_RATING, TRIAL_S
+from gpuops.sim.operations.vms.movement import may_migrate, refuse_move, target_of
+from gpuops.sim.state.vm_state import Power
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import ComputeEntity, DatastoreEntity, HostEntity, VmEntity
+
+Judge = Callable[["VmEntity", "HostEntity"], None]
+"""Raises the fault with which the host refuses the VM."""
+
+
+def check_migrate(vm: VmEntity, call: Call, host: Any, pool: Any, state: Any) -> Any:
+    """CheckMigrate_Task: a result for the host, or for each host of the resource pool's cluster or of the VM's."""
+    if state is not None and str(state) != vm.state.power.value:
+        raise faults.wrong_power_state(vm.state.power, Power(str(state)))
+    target, _ = target_of(vm, host, pool)
+    hosts = [target] if host is not None else target.compute_resource().hosts()
+    return _report(call, [(vm, each) for each in hosts], judge_move)
+
+
+def check_relocate(vm: VmEntity, call: Call, spec: Any) -> Any:
+    """CheckRelocate_Task: a result for the host that RelocateVM_Task would move the VM to."""
+    target, _ = target_of(vm, spec.host, spec.pool)
+    store = vm.world.get(spec.datastore) if spec.datastore else None
+    return _report(call, [(vm, target)], lambda vm, host: judge_move(vm, host, store))
+
+
+def check_compatibility(vm: VmEntity, call: Call, host: Any, pool: Any) -> Any:
+    """CheckCompatibility_Task: whether the hosts reach the VM's files; whether it can run there is no part of it."""
+    target, _ = target_of(vm, host, pool)
+    hosts = [target] if host is not None else target.compute_resource().hosts()
+    return _report(call, [(vm, each) for each in hosts], refuse_move)
+
+
+def query_vmotion(vms: Iterable[VmEntity], call: Call, hosts: Iterable[HostEntity]) -> Any:
+    """QueryVMotionCompatibilityEx_Task: a result for each VM and host, whatever their state."""
+    return _report(call, [(vm, host) for vm in vms for host in hosts], may_migrate)
+
+
+def judge_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = None) -> None:
+    """Raises the fault in which a move there would end, now."""
+    refuse_move(vm, host, store)
+    if vm.state.power is Power.ON and host is not vm.host():
+        admission(vm, host)
+
+
+def place(cluster: ComputeEntity, spec: Any) -> Any:
+    """PlaceVm for a VM that exists: a recommendation for each host that takes it, the one with the fewest VMs first.
+
+    Without one, `drsFault` has the faults of all hosts.
+    """
+    if spec.vm is None or spec.placementType not in (None, "relocate", "reconfigure"):
+        raise faults.not_supported("The simulated vCenter places only virtual machines that exist.")
+    vm: VmEntity = cluster.world.get(spec.vm)
+    hosts = [cluster.world.get(host) for host in spec.hosts] or cluster.hosts()
+    refusals = {host.moid: _refusal(vm, host, judge_move) for host in hosts}
+    takers = sorted(
+        (host for host in hosts if refusals[host.moid] is None), key=lambda host: (len(host.running_vms()), host.name)
+    )
+    if not takers:
+        vm_faults = vim.cluster.DrsFaults.FaultsByVm(vm=vm.ref, fault=list(refusals.values()))
+        return vim.cluster.PlacementResult(drsFault=vim.cluster.DrsFaults(reason="placement", faultsByVm=[vm_faults]))
+    return vim.cluster.PlacementResult(
+        recommendations=[_recommendation(cluster, vm, host, number) for number, host in enumerate(takers)]
+    )
+
+
+def _recommendation(cluster: ComputeEntity, vm: VmEntity, host: HostEntity, number: int) -> Any:
+    action = vim.cluster.PlacementAction(
+        type="PlacementV1",
+        target=vm.ref,
+        vm=vm.ref,
+        targetHost=host.ref,
+        relocateSpec=vim.vm.RelocateSpec(host=host.ref),
+    )
+    return vim.cluster.Recommendation(
+        key=str(number),
+        type="V1",
+        time=cluster.world.clock.now(),
+        rating=max(1, BEST_RATING - number),
+        reason="xvmotionPlacement",
+        reasonText="Placement of a virtual machine",
+        action=[action],
+        target=host.ref,
+    )
+
+
+def _report(call: Call, pairs: list[tuple[VmEntity, HostEntity]], judge: Judge) -> Any:
+    """Start the task whose result is a check.Result of each pair."""
+    vm = pairs[0][0]
+
+    def finish() -> Any:
+        results = VmomiSupport.GetVmodlType("vim.vm.check.Result[]")
+        return results([_result(*pair, judge) for pair in pairs])
+
+    return vm.world.tasks.start(call, call.method, vm, TRIAL_S, finish=finish, exclusive=False)
+
+
+def _result(vm: VmEntity, host: HostEntity, judge: Judge) -> Any:
+    refusal = _refusal(vm, host, judge)
+    return vim.vm.check.Result(vm=vm.ref, host=host.ref, error=[] if refusal is None else [refusal])
+
+
+def _refusal(vm: VmEntity, host: HostEntity, judge: Judge) -> Any:
+    try:
+        judge(vm, host)
+    except vmodl.MethodFault as refusal:
+        return refusal
+    return None
