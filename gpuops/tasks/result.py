@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from gpuops.api import catalog_of
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.placement.project import project
 from gpuops.report.document import Document
 from gpuops.report.plan_json import report_document
 from gpuops.report.vms.vm_state import differences
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.requests import policy_of
-
-if TYPE_CHECKING:
-    from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.core.host_steps import HostStep
-    from gpuops.plan.core.steps import Step
-    from gpuops.plan.hosts.change.report import ChangeReport
 
 REFUSED: Final = "refused, nothing changed"
 PARTLY: Final = "partly done"
@@ -81,9 +79,12 @@ BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 def inventory_after(report: Report) -> Inventory:
     """How the VMs are afterwards: as they were read back, foreseen in check mode."""
-    if not report.applied:
-        return _foreseen(report.plan.steps if report.plan.feasible else (), report.before)
-    return report.after or report.before
+    if report.applied:
+        return report.after or report.before
+    world, catalog = report.before, catalog_of(report.before)
+    for step in report.plan.steps if report.plan.feasible else ():
+        world = project(step, world, catalog) if step.vm in world.vms else world
+    return world
 
 
 def result_of(report: Report, kind: str, after: Inventory, warnings: list[str]) -> TaskResult:
@@ -104,13 +105,3 @@ def reasons_of(report: Report | Report[HostStep] | ChangeReport, *unmet: str) ->
     """Every reason why something is not done, each with its next move."""
     failed = [outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason]
     return [*(each.line for each in report.plan.rejections), *unmet, *failed]
-
-
-def _foreseen(steps: list[Step] | tuple[Step, ...], before: Inventory) -> Inventory:
-    from gpuops.api import catalog_of
-
-    world, catalog = before, catalog_of(before)
-    for step in steps:
-        if step.vm in world.vms:
-            world = project(step, world, catalog)
-    return world

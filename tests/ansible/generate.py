@@ -4,7 +4,8 @@ An option that is a field of a request is written once, as that field: `gpuops.c
 from it, and this program the option in the module's DOCUMENTATION, whose description is the field's help unless
 `OWN_WORDS` names it. `vms` of `vm_gpus` and `after_clone` of `vm_gpu` have the options of another module. Every other
 option is written in DOCUMENTATION, and is the parameter of the same name of the module's task (`gpuops/tasks/`).
-`plugins/module_utils/arguments.py` has the argument specs of all modules, which are made from their documentation.
+`plugins/module_utils/arguments.py` has the argument specs of all modules, which are made from their documentation;
+the lists in `tests/sanity/` have every module.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ OWN_WORDS: Final = {
 
 FRAGMENTS: Final = ("connection", "host_shell", "rolling", "vm")
 NO_LOG: Final = {"password": True, "password_file": False, "journal_url": True, "ssh_key": False}
+LICENCE: Final = "validate-modules:missing-gplv3-license  # gpuops is under Apache-2.0"
+"""What `ansible-test sanity` ignores of every module."""
+
 VM: Final = ("vm", "moid", "uuid")
 _KEYS: Final = ("type", "elements", "choices", "aliases", "default", "required")
 _TYPES: Final = {str: "str", int: "int", bool: "bool", float: "float"}
@@ -87,7 +91,9 @@ def generate() -> dict[Path, str]:
     _nest(options["vm_gpu"]["after_clone"], options["vm_clone"], "after_clone.")
     _nest(options["vm_gpus"]["vms"], {**vm, **gpus}, "vms[].", OWN_WORDS["vm_gpus"].split())
     files = {PLUGINS / "modules" / f"{name}.py": _with_options(text, options[name]) for name, text in texts.items()}
-    return {**files, ARGUMENTS: _arguments(texts, options)}
+    ignored = "".join(f"plugins/modules/{name}.py {LICENCE}\n" for name in texts)
+    lists = dict.fromkeys(sorted((PLUGINS.parent / "tests" / "sanity").glob("ignore-*.txt")), ignored)
+    return {**files, **lists, ARGUMENTS: _arguments(texts, options)}
 
 
 def _options_of(request: type[Any], module: str, before: Options) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -178,12 +178,3 @@ def test_no_init_file_makes_the_collection_a_package() -> None:
 def test_every_name_in_the_readme_is_a_module() -> None:
     text = Path(COLLECTION / "README.md").read_text(encoding="utf-8")
     assert [name for name in NAMES if f"| `{name}` |" not in text] == []
-
-
-def test_the_lists_of_ansible_test_name_the_licence_of_every_module() -> None:
-    modules = {f"plugins/modules/{path.name}" for path in (COLLECTION / "plugins" / "modules").glob("*.py")}
-    lists = sorted((COLLECTION / "tests" / "sanity").glob("ignore-*.txt"))
-    assert lists
-    for each in lists:
-        lines = each.read_text(encoding="utf-8").splitlines()
-        assert modules <= {line.split()[0] for line in lines if "missing-gplv3-license" in line}, each.name

@@ -113,6 +113,15 @@ def test_the_hint_of_an_error_has_the_words_of_the_module(door: ModuleType) -> N
     assert (module.said["msg"], module.said["hint"]) == ("power is missing; say power: cycle", "say power: cycle")
 
 
+def test_an_alias_is_no_argument_of_a_task(door: ModuleType) -> None:
+    vm = {"options": {"vm": {"aliases": ["name"]}, "host": {}}}
+    given = {"vm": "ml-07", "name": "ml-07", "host": None}
+    arguments = {"user": {"aliases": ["admin"]}, "vms": vm, "clone": vm, "other": vm}
+    params = {"user": "u", "admin": "u", "vms": [given], "clone": given, "other": None}
+    kept = {"vm": "ml-07", "host": None}
+    assert door.without_aliases(arguments, params) == {"user": "u", "vms": [kept], "clone": kept, "other": None}
+
+
 def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gpuops.errors", None)
     module = ended(door, lambda _: TaskResult({}))

@@ -24,9 +24,20 @@ def main(name, mutually_exclusive=(), **rules):
     def ask(module):
         from gpuops.tasks.perform import perform
 
-        return perform(name, module.params, apply=not module.check_mode)
+        return perform(name, without_aliases(ARGUMENTS[name], module.params), apply=not module.check_mode)
 
     finish(module, ask)
+
+
+def without_aliases(arguments, params):
+    """The parameters by the names of the arguments; Ansible keeps one that is given by an alias under both names."""
+    named = {name: params[name] for name in arguments}
+    for name, argument in arguments.items():
+        if "options" in argument and isinstance(named[name], list):
+            named[name] = [without_aliases(argument["options"], each) for each in named[name]]
+        elif "options" in argument and named[name] is not None:
+            named[name] = without_aliases(argument["options"], named[name])
+    return named
 
 
 def finish(module, ask):
