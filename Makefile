@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AND_TWO := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench model bench-results pictures peers collection collections long soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
+.PHONY: help setup hooks demo test lint format generate bench model bench-results pictures peers collection collections long soak soak-services fleet clusters job-nights mutants results sbom release man lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ lint: setup  ## style, types and the floors of the house
 format: setup  ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+generate: setup  ## write the options and argument specs of Ansible's modules anew, from the fields of requests
+	$(BIN)/python -m tests.ansible.generate
 
 peers: setup  ## govc, pyVmomi, clients from PyPI and Ansible modules against our simulator, gpuops against vcsim (needs Go)
 	$(MAKE) -C tests/peers --no-print-directory

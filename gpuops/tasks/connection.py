@@ -79,13 +79,9 @@ class HostShellArguments:
             raise UsageError("host_shell is none of the host shells", hint="set it to none or ssh")
         if self.ssh_port is not None and not 0 < self.ssh_port <= _LAST_PORT:
             raise UsageError(f"ssh_port {self.ssh_port} is no port", hint=f"it is 1 to {_LAST_PORT}, 22 by default")
-        said: dict[str, Any] = {
-            "username": self.ssh_user,
-            "known_hosts": _path(self.ssh_known_hosts),
-            "key": _path(self.ssh_key),
-            "port": self.ssh_port,
-        }
-        return NvidiaSmi(Ssh(**{name: value for name, value in said.items() if value is not None}))
+        files = {"known_hosts": _path(self.ssh_known_hosts), "key": _path(self.ssh_key)}
+        options: dict[str, Any] = {"username": self.ssh_user, "port": self.ssh_port, **files}
+        return NvidiaSmi(Ssh(**{name: option for name, option in options.items() if option is not None}))
 
 
 NO_SHELL: Final = HostShellArguments()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuops.advise.idle import idleness
+from gpuops.api import catalog_of
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import PhysicalGpu
+from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
 from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms
@@ -14,11 +16,7 @@ from gpuops.report.document import Document
 from gpuops.report.monitoring.fleet import Fleet, HostView, fleet
 from gpuops.report.vms.vm_state import vm_state
 from gpuops.tasks.connection import ConnectionArguments, open_site
-
-if TYPE_CHECKING:
-    from gpuops.model.devices.catalog import Board, Catalog
-    from gpuops.model.devices.gpu import PhysicalGpu
-    from gpuops.model.nights.rotation import Policy
+from gpuops.tasks.requests import policy_of
 
 
 def machines(connection: ConnectionArguments, *, policy: str | None = None) -> tuple[Document, list[str]]:
@@ -26,10 +24,7 @@ def machines(connection: ConnectionArguments, *, policy: str | None = None) -> t
 
     With a policy each VM has its role in it, and a desktop is idle by the measure of its pool. Raises GpuopsError.
     """
-    from gpuops.api import catalog_of
-    from gpuops.config.policy import load_policy
-
-    night = load_policy(Path(policy).expanduser()) if policy else None
+    night = policy_of(policy)
     site, warnings = open_site(connection)
     with site:
         seen = site.vcenter.inventory()

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuops.api import Site, capacity, catalog_of, guest_check, place, readiness
+from gpuops.config.date_text import parse_since
 from gpuops.errors import Refused, UsageError
+from gpuops.model.guests.guest import GuestWay
+from gpuops.model.nights.rotation import Policy
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.model.workloads.workload import Workload
+from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.guest.question import GuestQuestion, ssh_door, wanted_frameworks
+from gpuops.plan.guest.rows import GuestNeeds, MustHave
+from gpuops.plan.queue.one_workload import Refusal
+from gpuops.plan.queue.place import Place
+from gpuops.report.advice.capacity import capacity_document
+from gpuops.report.advice.placement import placements_document
+from gpuops.report.document import Document
+from gpuops.report.monitoring.fleet import FleetFilters, fleet
+from gpuops.report.monitoring.guest import guest_check_document
+from gpuops.report.monitoring.inventory import fleet_document
+from gpuops.report.monitoring.readiness import readiness_document
+from gpuops.report.vms.vm_state import vm_state
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
-from gpuops.tasks.result import TaskResult, reasons_line
-
-if TYPE_CHECKING:
-    from gpuops.api import Site
-    from gpuops.model.fleet_change import ApplyLayout
-    from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.vm import Vm
-    from gpuops.model.workloads.workload import Workload
-    from gpuops.report.document import Document
+from gpuops.tasks.requests import policy_of, request_of
+from gpuops.tasks.result import TaskResult, reading, task_result, unchanged
 
 
 def vm_gpu_info(
@@ -26,88 +40,64 @@ def vm_gpu_info(
     host: str | None = None,
     profile: str | None = None,
     guest: str | None = None,
-    guest_timeout_s: float = 0.0,
+    guest_timeout: float = 0.0,
 ) -> TaskResult:
     """This VM, or every one with GPU devices; with `guest` (`tools` or `address`) once that is there in the one VM.
 
     Raises VmNotFound, HostNotFound, ProfileUnknown, UsageError, and Refused for a guest of a VM that does not run.
     """
-    from gpuops.api import catalog_of
-    from gpuops.report.monitoring.fleet import FleetFilters, fleet
-    from gpuops.report.vms.vm_state import vm_state
-
     if guest is not None and vm is None:
         raise UsageError("guest means nothing without a VM", hint="say vm, moid or uuid")
     site, warnings = open_site(connection)
     with site:
         seen = site.vcenter.inventory()
         if guest is not None and vm is not None:
-            return _guest(seen.find_vm(vm), seen, guest, guest_timeout_s, site, warnings)
+            return _guest(seen.find_vm(vm), seen, guest, guest_timeout, site, warnings)
         if vm is None:
-            found = fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)).vms
+            vms = fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)).vms
         else:
-            one = seen.find_vm(vm)
-            if one.devices is None:  # the bulk read leaves out VMs on hosts without GPUs
-                seen = site.vcenter.observe(seen, [one.ref])
-            found = (seen.vm(one.ref),)
-    return _unchanged({"vms": [vm_state(each, seen) for each in found]}, warnings)
+            named = seen.find_vm(vm)
+            if named.devices is None:  # the bulk read leaves out VMs on hosts without GPUs
+                seen = site.vcenter.observe(seen, [named.ref])
+            vms = (seen.vm(named.ref),)
+    return unchanged({"vms": [vm_state(each, seen) for each in vms]}, warnings)
 
 
 def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
     """The VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
-    from gpuops.model.vcenter.vm import PowerState
-    from gpuops.report.vms.vm_state import vm_state
-
     if vm.power is not PowerState.ON:
         raise Refused(f"{vm.name} is {vm.power or 'in an unknown state'}: no guest runs in it", hint="start it first")
-    told = site.vcenter.wait_for_guest(vm.ref, timeout_s, address=sign == "address")
+    state = site.vcenter.wait_for_guest(vm.ref, timeout_s, address=sign == "address")
     seen = site.vcenter.observe(seen, [vm.ref])
     result = {
         "vms": [vm_state(seen.vm(vm.ref), seen)],
-        "guest": {"tools_running": told.tools_running, "address": told.address},
+        "guest": {"tools_running": state.tools_running, "address": state.address},
     }
-    if told.address is not None if sign == "address" else told.tools_running:
-        return _unchanged(result, warnings)
-    lacks = "has no address" if told.tools_running else "does not run VMware Tools"
+    if state.address is not None if sign == "address" else state.tools_running:
+        return unchanged(result, warnings)
+    lacks = "has no address" if state.tools_running else "does not run VMware Tools"
     reason = f"{vm.name}: its guest {lacks} after {timeout_s:.0f} s (next: look at its console)"
     return TaskResult({"changed": False, **result, "reasons": [reason]}, 4, reason, tuple(warnings))
 
 
-def host_gpu_info(
-    connection: ConnectionArguments,
-    *,
-    host: str | None = None,
-    profile: str | None = None,
-    shell: HostShellArguments = NO_SHELL,
-) -> TaskResult:
+@reading
+def host_gpu_info(site: Site, host: str | None = None, profile: str | None = None) -> Document:
     """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free, and with a host shell the health of GPUs.
 
     Raises HostNotFound, ProfileUnknown, UsageError for a host shell that means nothing.
     """
-    from gpuops.api import catalog_of
-    from gpuops.report.monitoring.fleet import FleetFilters, fleet
-    from gpuops.report.monitoring.inventory import fleet_document
-
-    site, warnings = open_site(connection, shell=shell)
-    with site:
-        seen = site.with_vgpus(site.vcenter.inventory())
-    found = fleet_document(fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)))
-    told = {key: found[key] for key in ("vcenter", "api_version", "hosts_without_gpus")}
-    return _unchanged({**told, "hosts": list(found["hosts"])}, warnings)
+    seen = site.with_vgpus(site.vcenter.inventory())
+    document = fleet_document(fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)))
+    return {
+        **{key: document[key] for key in ("vcenter", "api_version", "hosts_without_gpus")},
+        "hosts": list(document["hosts"]),
+    }
 
 
-def gpu_readiness_info(
-    connection: ConnectionArguments, *, cluster: str | None = None, host: str | None = None
-) -> TaskResult:
+@reading
+def gpu_readiness_info(site: Site, cluster: str | None = None, host: str | None = None) -> Document:
     """Whether hosts can be emptied, and whether one can be lost. Raises UsageError, HostNotFound."""
-    from gpuops.api import readiness
-    from gpuops.plan.core.scope import Scope
-    from gpuops.report.monitoring.readiness import readiness_document
-
-    site, warnings = open_site(connection)
-    with site:
-        found = readiness(Scope(cluster, host), site.vcenter.inventory(), site)
-    return _unchanged({"readiness": readiness_document(found)}, warnings)
+    return {"readiness": readiness_document(readiness(Scope(cluster, host), site.vcenter.inventory(), site))}
 
 
 def guest_gpu_info(
@@ -124,51 +114,28 @@ def guest_gpu_info(
     expect: Sequence[str] | None = None,
 ) -> TaskResult:
     """Whether guests are ready for work on their GPUs. Raises UsageError, VmNotFound, VmAmbiguous, Refused."""
-    from gpuops.api import guest_check
-    from gpuops.config.policy import load_policy
-    from gpuops.model.guests.guest import GuestWay
-    from gpuops.plan.guest.question import GuestQuestion, ssh_door, wanted_frameworks
-    from gpuops.plan.guest.rows import GuestNeeds, MustHave
-    from gpuops.report.monitoring.guest import guest_check_document
-
     way = GuestWay(via)
-    wanted = GuestNeeds(wanted_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
-    question = GuestQuestion(vm, pool, wanted, ssh_door(way, ssh_user, ssh_host, ssh_port))
+    needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
+    question = GuestQuestion(vm, pool, needs, ssh_door(way, ssh_user, ssh_host, ssh_port))
     question.checked(policy=policy is not None)
-    rules = load_policy(Path(policy).expanduser()) if policy else None
+    rules = policy_of(policy)
     site, warnings = open_site(connection)
     site.say = warnings.append
     with site:
-        found = guest_check(question, site.vcenter.inventory(), site, rules)
-    return _unchanged({"guest_check": guest_check_document(found, way)}, warnings)
+        checked = guest_check(question, site.vcenter.inventory(), site, rules)
+    return unchanged({"guest_check": guest_check_document(checked, way)}, warnings)
 
 
-def gpu_capacity_info(
-    connection: ConnectionArguments,
-    *,
-    profile: str | None = None,
-    cluster: str | None = None,
-    host: str | None = None,
-    policy: str | None = None,
-    shell: HostShellArguments = NO_SHELL,
-) -> TaskResult:
+@reading
+def gpu_capacity_info(site: Site, policy: Policy | None = None, **options: Any) -> Document:
     """How many more vGPUs and whole GPUs fit, with a policy also when its desktops are suspended. Raises UsageError."""
-    from gpuops.api import capacity
-    from gpuops.config.policy import load_policy
-    from gpuops.plan.capacity.question import CapacityRequest
-    from gpuops.report.advice.capacity import capacity_document
-
-    night = load_policy(Path(policy).expanduser()) if policy else None
-    site, warnings = open_site(connection, shell=shell)
-    with site:
-        seen = site.with_vgpus(site.vcenter.inventory())
-        found = capacity(CapacityRequest(profile, cluster, host), seen, site, night)
-    return _unchanged({"capacity": capacity_document(found, night.name if night else None)}, warnings)
+    seen = site.with_vgpus(site.vcenter.inventory())
+    room = capacity(request_of(CapacityRequest, options), seen, site, policy)
+    return {"capacity": capacity_document(room, policy.name if policy else None)}
 
 
 def gpu_sizing_info(
     connection: ConnectionArguments,
-    options: Mapping[str, Any],
     *,
     workloads: str | None = None,
     busy: str | None = None,
@@ -176,6 +143,7 @@ def gpu_sizing_info(
     policy: str | None = None,
     pool: str | None = None,
     since: str | None = None,
+    **options: Any,
 ) -> TaskResult:
     """How many VMs may share a GPU; `options` are fields of `SizeRequest`. vCenter is asked where history says.
 
@@ -183,79 +151,71 @@ def gpu_sizing_info(
     """
     from gpuops.api import size
     from gpuops.api.sizing import size_stated
-    from gpuops.config.date_text import parse_since
-    from gpuops.config.policy import load_policy
     from gpuops.plan.capacity.sizing import SizeRequest
     from gpuops.report.advice.sizing import sizing_document
 
-    request = SizeRequest(**{name: value for name, value in options.items() if value is not None})
+    request = request_of(SizeRequest, options)
     of_history = {"--policy": policy, "--pool": pool, "--since": since}
     file = Path(workloads).expanduser() if workloads else None
     stated = size_stated(request, file, busy, overlap, of_history)
     if stated is not None:
-        return _unchanged({"sizing": sizing_document(stated)}, [])
-    night = load_policy(Path(policy).expanduser()) if policy else None
+        return unchanged({"sizing": sizing_document(stated)})
+    rules = policy_of(policy)
     site, warnings = open_site(connection)
     with site:
         seen = site.vcenter.inventory()
         begin = parse_since("--since", since, seen.taken_at) if since is not None else None
-        found = size(request, seen, site, night, pool=pool, since=begin)
-    return _unchanged({"sizing": sizing_document(found)}, warnings)
+        sizing = size(request, seen, site, rules, pool=pool, since=begin)
+    return unchanged({"sizing": sizing_document(sizing)}, warnings)
 
 
+@reading
 def gpu_diagnosis_info(
-    connection: ConnectionArguments, *, vm: str | None = None, host: str | None = None, since: str | None = None
-) -> TaskResult:
+    site: Site, vm: str | None = None, host: str | None = None, since: str | None = None
+) -> Document:
     """Which component slows VMs down, by what `observe` has stored. Raises UsageError, VmNotFound, HostNotFound."""
     from gpuops.api.diagnosing import diagnose
-    from gpuops.config.date_text import parse_since
     from gpuops.report.monitoring.diagnosis import diagnosed_document
 
-    site, warnings = open_site(connection)
-    with site:
-        seen = site.vcenter.inventory()
-        begin = parse_since("--since", since, seen.taken_at) if since is not None else None
-        found = diagnose(seen, site, vm=vm, host=host, since=begin)
-    return _unchanged({"diagnosis": diagnosed_document(found, seen)}, warnings)
+    seen = site.vcenter.inventory()
+    begin = parse_since("--since", since, seen.taken_at) if since is not None else None
+    return {"diagnosis": diagnosed_document(diagnose(seen, site, vm=vm, host=host, since=begin), seen)}
 
 
 def gpu_placement(
     connection: ConnectionArguments,
-    requests: Sequence[Mapping[str, Any]] | None,
-    file: str | None,
-    options: Mapping[str, Any],
-    shell: HostShellArguments = NO_SHELL,
+    *,
+    requests: Sequence[Mapping[str, Any]] | None = None,
+    file: str | None = None,
     mig_layout: str | None = None,
+    shell: HostShellArguments = NO_SHELL,
+    **options: Any,
 ) -> TaskResult:
     """A place for each request, or every reason against one; `options` are fields of `Place`.
 
     `mig_layout`: FILE:NAME of a layout; the answer is as if GPUs had its GPU instances. Raises UsageError, PolicyError.
     """
-    from gpuops.api import catalog_of, place
-    from gpuops.plan.queue.one_workload import Refusal
-    from gpuops.plan.queue.place import Place
-    from gpuops.report.advice.placement import placements_document
-
-    asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})
-    layout = _layout(mig_layout, asked.workloads) if mig_layout is not None else None
-    site, warnings = open_site(connection, shell=shell)
-    with site:
-        found = place(asked, site, layout)
-    document = placements_document(found, catalog_of(found.before))
-    refused = [answer for answer in found.answers if isinstance(answer, Refusal)]
-    reasons = [f"{answer.workload.name}: {reason}" for answer in refused for reason in answer.rejections]
-    message = reasons_line(reasons, f"{len(refused)} of {len(found.answers)} without a place") if refused else ""
-    result = {"changed": False, "placement": document, "reasons": reasons}
-    return TaskResult(result, found.exit_code, message, (*warnings, *found.warnings))
-
-
-def _layout(text: str, workloads: Sequence[Workload]) -> ApplyLayout:
-    """Return the layout of `mig_layout`, for the hosts that the requests name if all of them name the same."""
     from gpuops.config.layout_file import parse_layout_option
     from gpuops.model.fleet_change import ApplyLayout
 
-    hosts = {workload.host for workload in workloads}
-    return ApplyLayout(parse_layout_option(text, "mig_layout"), hosts.pop() if len(hosts) == 1 else None)
+    request, layout = request_of(Place, {**options, "workloads": _workloads(requests, file)}), None
+    if mig_layout is not None:  # for the hosts that the requests name, if all of them name the same
+        hosts = {workload.host for workload in request.workloads}
+        layout = ApplyLayout(parse_layout_option(mig_layout, "mig_layout"), hosts.pop() if len(hosts) == 1 else None)
+    site, warnings = open_site(connection, shell=shell)
+    with site:
+        placements = place(request, site, layout)
+    document = placements_document(placements, catalog_of(placements.before))
+    refused = [answer for answer in placements.answers if isinstance(answer, Refusal)]
+    reasons = [f"{answer.workload.name}: {reason}" for answer in refused for reason in answer.rejections]
+    headline = f"{len(refused)} of {len(placements.answers)} without a place"
+    return task_result(
+        {"changed": False, "placement": document},
+        placements.exit_code,
+        reasons,
+        (*warnings, *placements.warnings),
+        headline if refused else "",
+    )
 
 
 def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -> tuple[Workload, ...]:
@@ -265,9 +225,5 @@ def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -
         raise UsageError("say either requests or file", hint="templates/requests.yaml shows what a request may say")
     if file is not None:
         return load_requests(Path(file).expanduser())
-    said = requests or ()
-    return requests_of([{key: value for key, value in one.items() if value is not None} for one in said], "requests")
-
-
-def _unchanged(result: Document, warnings: list[str]) -> TaskResult:
-    return TaskResult({"changed": False, **result}, warnings=tuple(warnings))
+    given = [{key: value for key, value in one.items() if value is not None} for one in requests or ()]
+    return requests_of(given, "requests")

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final
 
+from gpuops.api import catalog_of
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.placement.project import project
 from gpuops.report.document import Document
 from gpuops.report.plan_json import report_document
 from gpuops.report.vms.vm_state import differences
+from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
+from gpuops.tasks.requests import policy_of
 
-if TYPE_CHECKING:
-    from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.core.steps import Step
+REFUSED: Final = "refused, nothing changed"
+PARTLY: Final = "partly done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +32,46 @@ class TaskResult:
     """As of the command line: anything but 0 fails the task."""
     message: str = ""
     """What a failed task says in one line."""
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
 
-def reasons_line(reasons: list[str], done: str) -> str:
-    """Every reason in one line: `refused, nothing changed: A; B`."""
-    return f"{done}: {'; '.join(reasons)}" if reasons else done
+def task_result(
+    result: Document, exit_code: int, reasons: list[str], warnings: Iterable[str], headline: str, *told: str
+) -> TaskResult:
+    """Return the result with every reason; a failed task says them in one line: `refused, nothing changed: A; B`.
+
+    `told`: the reasons of that line, where they are others.
+    """
+    line = "; ".join(told or reasons)
+    message = f"{headline}: {line}" if line else headline
+    return TaskResult({**result, "reasons": reasons}, exit_code, message if exit_code else "", tuple(warnings))
+
+
+def reading(read: Callable[..., Document]) -> Callable[..., TaskResult]:
+    """Return the task that gives `read` a site, and the policy of a file, and whose result is the document it returns.
+
+    The task changes nothing. A policy that cannot be read is refused before the login.
+    """
+
+    @wraps(read)
+    def task(connection: ConnectionArguments, *, shell: HostShellArguments = NO_SHELL, **options: Any) -> TaskResult:
+        if "policy" in options:
+            options["policy"] = policy_of(options["policy"])
+        site, warnings = open_site(connection, shell=shell)
+        with site:
+            document = read(site, **options)
+        return unchanged(document, warnings)
+
+    return task
+
+
+def unchanged(document: Document, warnings: Iterable[str] = ()) -> TaskResult:
+    return TaskResult({"changed": False, **document}, warnings=tuple(warnings))
+
+
+def difference(name: str, before: Document | str, after: Document | str) -> Document:
+    """What Ansible shows of one object with --diff."""
+    return {"before_header": name, "after_header": name, "before": before, "after": after}
 
 
 BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
@@ -38,43 +79,29 @@ BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 def inventory_after(report: Report) -> Inventory:
     """How the VMs are afterwards: as they were read back, foreseen in check mode."""
-    if not report.applied:
-        return _foreseen(report.plan.steps if report.plan.feasible else (), report.before)
-    return report.after or report.before
+    if report.applied:
+        return report.after or report.before
+    world, catalog = report.before, catalog_of(report.before)
+    for step in report.plan.steps if report.plan.feasible else ():
+        world = project(step, world, catalog) if step.vm in world.vms else world
+    return world
 
 
 def result_of(report: Report, kind: str, after: Inventory, warnings: list[str]) -> TaskResult:
     """`kind` names the plan's document, as for the command line."""
-    reasons = _reasons(report)
     result: Document = {
         "changed": report.changed,
         "diff": differences([step.vm for step in report.plan.steps], report.before, after),
         "because": list(report.plan.because),
-        "reasons": reasons,
         "plan": report_document(report, kind),
     }
-    message = reasons_line(reasons, _headline(report)) if report.exit_code else ""
-    return TaskResult(result, report.exit_code, message, (*warnings, *report.plan.warnings))
+    reasons = reasons_of(report, *(each.line for each in report.plan.unmet))
+    headline = PARTLY if report.plan.feasible else REFUSED
+    headline = "done without its journal" if report.journal_lost else headline
+    return task_result(result, report.exit_code, reasons, (*warnings, *report.plan.warnings), headline)
 
 
-def _foreseen(steps: list[Step] | tuple[Step, ...], before: Inventory) -> Inventory:
-    from gpuops.api import catalog_of
-
-    world, catalog = before, catalog_of(before)
-    for step in steps:
-        if step.vm in world.vms:
-            world = project(step, world, catalog)
-    return world
-
-
-def _reasons(report: Report) -> list[str]:
+def reasons_of(report: Report | Report[HostStep] | ChangeReport, *unmet: str) -> list[str]:
     """Every reason why something is not done, each with its next move."""
-    against = [*report.plan.rejections, *report.plan.unmet]
-    told = [each.line for each in against]
-    return [*told, *(outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason)]
-
-
-def _headline(report: Report) -> str:
-    if report.journal_lost:
-        return "done without its journal"
-    return "partly done" if report.plan.feasible else "refused, nothing changed"
+    failed = [outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason]
+    return [*(each.line for each in report.plan.rejections), *unmet, *failed]

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+from gpuops.config.vcenter.sources import sim_clock
+from gpuops.sim.wire import server_process
 from gpuops.tasks.result import TaskResult
 
 
 def sim_vcenter(
-    ready_file: str,
-    *,
-    started: bool,
-    scenario: str = "lab",
-    state_file: str | None = None,
-    port: int = 0,
-    clock: str | None = None,
-    seed: int = 0,
-    apply: bool,
+    ready_file: str, state: str, state_file: str | None, clock: str | None, *, apply: bool, **options: Any
 ) -> TaskResult:
     """Starts one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError.
 
-    Without `clock` the environment says what moves its time, as for the command line.
+    `options` are those of `gpuops sim serve`. Without `clock` the environment says what moves its time, as there.
     """
-    from gpuops.config.vcenter.sources import sim_clock
-    from gpuops.sim.wire import server_process
-
-    path = Path(ready_file).expanduser().absolute()
+    path, started = Path(ready_file).expanduser().absolute(), state == "started"
     running = server_process.running_server(path)
     changed = started is (running is None)
     if changed and apply:
@@ -34,13 +26,9 @@ def sim_vcenter(
             server_process.stop(path, running)
             running = None
         else:
-            state = ["--state", str(Path(state_file).expanduser().absolute())] if state_file else []
-            options = ["--scenario", scenario, "--port", str(port), "--seed", str(seed), *state]
-            running = server_process.start(path, [*options, "--clock", clock or sim_clock(os.environ)])
-    return TaskResult(
-        {
-            "changed": changed,
-            "hostname": f"sim@{path}" if started else None,
-            "url": running.url if running is not None and started else None,
-        }
-    )
+            options["state"] = str(Path(state_file).expanduser().absolute()) if state_file else None
+            options["clock"] = clock or sim_clock(os.environ)
+            given = [[f"--{name}", str(value)] for name, value in options.items() if value is not None]
+            running = server_process.start(path, [word for words in given for word in words])
+    url = running.url if running is not None and started else None
+    return TaskResult({"changed": changed, "hostname": f"sim@{path}" if started else None, "url": url})

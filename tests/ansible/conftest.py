@@ -45,3 +45,11 @@ def ansible(tmp_path_factory: pytest.TempPathFactory) -> Ansible:
         return done
 
     return run
+
+
+@pytest.fixture(scope="module")
+def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place to import the collection from, as Ansible would: `gpuops/` itself must not become one."""
+    place = tmp_path_factory.mktemp("collections")
+    (place / "ansible_collections").symlink_to(ROOT / "gpuops" / "ansible_collections")
+    return place

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +17,8 @@ import pytest
 from gpuops.errors import GpuopsError, Locked, VmNotFound
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.tasks.result import TaskResult
-from tests.ansible.conftest import COLLECTION
+
+DOOR = "ansible_collections.gpuops.vsphere.plugins.module_utils.door"
 
 
 class Ended(Exception):
@@ -43,14 +46,12 @@ class Module:
         raise Ended
 
 
-@pytest.fixture(scope="module")
-def door() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("door", COLLECTION / "plugins" / "module_utils" / "door.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def door(collections: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(collections))
+    yield importlib.import_module(DOOR)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ansible_collections"]:
+        del sys.modules[name]
 
 
 def ended(door: ModuleType, ask: Callable[[Any], TaskResult]) -> Module:
@@ -112,6 +113,15 @@ def test_the_hint_of_an_error_has_the_words_of_the_module(door: ModuleType) -> N
     assert (module.said["msg"], module.said["hint"]) == ("power is missing; say power: cycle", "say power: cycle")
 
 
+def test_an_alias_is_no_argument_of_a_task(door: ModuleType) -> None:
+    vm = {"options": {"vm": {"aliases": ["name"]}, "host": {}}}
+    given = {"vm": "ml-07", "name": "ml-07", "host": None}
+    arguments = {"user": {"aliases": ["admin"]}, "vms": vm, "clone": vm, "other": vm}
+    params = {"user": "u", "admin": "u", "vms": [given], "clone": given, "other": None}
+    kept = {"vm": "ml-07", "host": None}
+    assert door.without_aliases(arguments, params) == {"user": "u", "vms": [kept], "clone": kept, "other": None}
+
+
 def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gpuops.errors", None)
     module = ended(door, lambda _: TaskResult({}))
@@ -119,14 +129,14 @@ def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypat
     assert "(gpuops-vsphere)" in module.said["msg"]
 
 
-def test_a_crash_of_a_module_leaves_no_core() -> None:
+def test_a_crash_of_a_module_leaves_no_core(collections: Path) -> None:
     """The process holds the password from its first line on."""
     code = (
-        "import importlib.util, resource, sys; spec = importlib.util.spec_from_file_location('door', sys.argv[1]);"
-        " door = importlib.util.module_from_spec(spec); spec.loader.exec_module(door);"
+        "import importlib, resource, sys; door = importlib.import_module(sys.argv[1]);"
         " resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]));"
         " door.finish(None, lambda module: (print(resource.getrlimit(resource.RLIMIT_CORE)), sys.exit()))"
     )
-    path = COLLECTION / "plugins" / "module_utils" / "door.py"
-    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, encoding="utf-8", check=True)
+    environ = {**os.environ, "PYTHONPATH": f"{collections}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}
+    command = [sys.executable, "-c", code, DOOR]
+    told = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=environ)
     assert told.stdout == "(0, 0)\n"

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 
 
 def asked(lab: Lab, vm: str, *, present: bool = True, apply: bool = True, **options: Any) -> TaskResult:
-    return vm_gpu(lab.said, present=present, options={"vm": vm, **options}, apply=apply)
+    return vm_gpu(lab.said, state="present" if present else "absent", vm=vm, **options, apply=apply)
 
 
 def seen(lab: Lab, vm: str) -> Any:
@@ -230,10 +230,10 @@ def test_a_host_that_vcenter_does_not_reach_is_a_reason_and_is_listed(lab: Lab) 
 
 def test_many_vms_are_one_plan_and_check_mode_predicts_it(lab: Lab) -> None:
     vms: list[dict[str, Any]] = [
-        {"vm": "ml-07", "present": True, "profile": "a100-3-20c"},
-        {"vm": "/lab-dc/vm/ml/ml-08", "present": True, "profile": "a40-48c", "power": "on"},
-        {"vm": "ml-02", "present": False, "all": True},
-        {"vm": "bare", "present": False, "all": True},
+        {"vm": "ml-07", "state": "present", "profile": "a100-3-20c"},
+        {"vm": "/lab-dc/vm/ml/ml-08", "state": "present", "profile": "a40-48c", "power": "on"},
+        {"vm": "ml-02", "state": "absent", "all": True},
+        {"vm": "bare", "state": "absent", "all": True},
     ]
     foreseen = vm_gpus(lab.said, vms, partial=False, apply=False)
     assert (foreseen.exit_code, lab.effects) == (0, [])
@@ -252,7 +252,7 @@ def test_many_vms_are_one_plan_and_check_mode_predicts_it(lab: Lab) -> None:
 
 
 def test_of_many_vms_all_or_those_that_can_be(lab: Lab) -> None:
-    vms = [{"vm": name, "present": True, "profile": "a100-3-20c"} for name in ("legacy", "ml-07", "twin", "ml-70")]
+    vms = [{"vm": name, "state": "present", "profile": "a100-3-20c"} for name in ("legacy", "ml-07", "twin", "ml-70")]
     refused = vm_gpus(lab.said, vms, partial=False, apply=True)
     assert (refused.exit_code, refused.result["changed"], lab.effects) == (3, False, [])
     assert [each["failed"] for each in refused.result["vms"]] == [True, False, True, True]
@@ -266,11 +266,11 @@ def test_of_many_vms_all_or_those_that_can_be(lab: Lab) -> None:
         assert share["failed"] is (reason is not None)
         assert reason is None or reason in share["reasons"][0]
     with pytest.raises(UsageError, match="all means nothing with state=present"):
-        vm_gpus(lab.said, [{"vm": "ml-07", "present": True, "all": True}], partial=True, apply=True)
+        vm_gpus(lab.said, [{"vm": "ml-07", "state": "present", "all": True}], partial=True, apply=True)
 
 
 def test_many_vms_are_one_login(lab: Lab, mocker: MockerFixture) -> None:
     opened = mocker.spy(lab.server.world.sessions, "open")
-    vms = [{"vm": name, "present": True, "profile": "a100-3-20c"} for name in ("ml-01", "ml-02", "ml-07")]
+    vms = [{"vm": name, "state": "present", "profile": "a100-3-20c"} for name in ("ml-01", "ml-02", "ml-07")]
     assert vm_gpus(lab.said, vms, partial=True, apply=True).result["changed"]
     assert opened.call_count == 1

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 
 def cloned(lab: Lab, *, apply: bool = True, **options: Any) -> TaskResult:
-    return vm_clone(lab.said, {"vm": "ml-10", "template": "golden", **options}, apply=apply)
+    return vm_clone(lab.said, apply=apply, **{"vm": "ml-10", "template": "golden", **options})
 
 
 SIZED: dict[str, Any] = {
@@ -86,7 +86,7 @@ def test_its_gpu_is_foreseen_before_it_is_there(lab: Lab, options: dict[str, Any
 
     def gpu(apply: bool) -> TaskResult:
         wish = {"vm": "/lab-dc/vm/ml/ml-10", **options}
-        return vm_gpu(lab.said, present=True, options=wish, apply=apply, after_clone=clone)
+        return vm_gpu(lab.said, state="present", **wish, apply=apply, after_clone=clone)
 
     foreseen = gpu(apply=False)
     assert lab.effects == []
@@ -103,24 +103,24 @@ def test_its_gpu_is_foreseen_before_it_is_there(lab: Lab, options: dict[str, Any
 def test_a_clone_that_is_refused_foresees_no_gpu(lab: Lab) -> None:
     clone = {"vm": "ml-10", "template": "ml-07"}
     with pytest.raises(Refused, match="ml-07: is no template"):
-        vm_gpu(lab.said, present=True, options={"vm": "ml-10", "profile": "a40-8q"}, apply=False, after_clone=clone)
+        vm_gpu(lab.said, state="present", vm="ml-10", profile="a40-8q", apply=False, after_clone=clone)
 
 
 @pytest.mark.long
 def test_a_first_boot_is_waited_for(lab: Lab) -> None:
     cloned(lab, **SIZED)
     with pytest.raises(Refused, match="ml-10 is poweredOff: no guest runs in it"):
-        vm_gpu_info(lab.said, vm="ml-10", guest="tools", guest_timeout_s=600)
-    vm_gpu(lab.said, present=True, options={"vm": "ml-10", "profile": "a40-8q", "power": "on"}, apply=True)
-    early = vm_gpu_info(lab.said, vm="ml-10", guest="tools", guest_timeout_s=10)
+        vm_gpu_info(lab.said, vm="ml-10", guest="tools", guest_timeout=600)
+    vm_gpu(lab.said, state="present", vm="ml-10", profile="a40-8q", power="on", apply=True)
+    early = vm_gpu_info(lab.said, vm="ml-10", guest="tools", guest_timeout=10)
     assert (early.exit_code, early.result["guest"]) == (4, {"tools_running": False, "address": None})
     assert early.message == "ml-10: its guest does not run VMware Tools after 10 s (next: look at its console)"
-    booted = vm_gpu_info(lab.said, vm="ml-10", guest="address", guest_timeout_s=600)
+    booted = vm_gpu_info(lab.said, vm="ml-10", guest="address", guest_timeout=600)
     assert (booted.exit_code, booted.result["guest"]["tools_running"]) == (0, True)
     assert booted.result["guest"]["address"].startswith("198.")
     assert booted.result["vms"][0]["power"] == "poweredOn"
     began = lab.server.world.clock.now()
-    bare = vm_gpu_info(lab.said, vm="bare", guest="address", guest_timeout_s=60)
+    bare = vm_gpu_info(lab.said, vm="bare", guest="address", guest_timeout=60)
     assert (bare.exit_code, bare.result["guest"]["address"]) == (4, None)
     assert 60 <= (lab.server.world.clock.now() - began).total_seconds() < 90
     with pytest.raises(UsageError, match="guest means nothing without a VM"):

@@ -24,7 +24,7 @@ def test_a_refused_cluster_is_one_line_that_says_each_reason_once(tmp_path: Path
     with start("training", clock="virtual") as server:
         ready_file.write(ready, ready_file.of(server))
         said = ConnectionArguments(hostname=f"sim@{ready}")
-        found = gpu_cluster(said, present=True, file=str(file), apply=apply)
+        found = gpu_cluster(said, state="present", file=str(file), name=None, resume=False, apply=apply)
         assert len(server.world.ledger) == 0
     assert (found.exit_code, found.result["changed"]) == (3, False)
     assert found.message == (

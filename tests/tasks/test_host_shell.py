@@ -50,8 +50,7 @@ def hosts(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         return resolve("127.0.0.1" if host in (NAME, OTHER) else host, *more, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    options = {"vm": "ml-01", "profile": "a100-3-20c", "power": "on"}
-    started = vm_gpu(lab.said, present=True, options=options, apply=True)
+    started = vm_gpu(lab.said, state="present", vm="ml-01", profile="a100-3-20c", power="on", apply=True)
     assert started.exit_code == 0, started.message
     with entered(tmp_path, f"{NAME},{OTHER}", lambda command: nvidia_smi.answer(there, command)) as shell:
         ssh = HostShellArguments("ssh", "root", str(shell.known_hosts), str(shell.ssh.key), shell.ssh.port)
@@ -85,16 +84,19 @@ def test_the_health_of_gpus_is_read_with_the_hosts(hosts: Hosts) -> None:
 
 @pytest.mark.long
 def test_places_and_changes_ask_too(hosts: Hosts) -> None:
-    said, vm = hosts.lab.said, {"vm": "ml-07", "profile": "a100-1-5c"}
-    gpu_placement(said, [{"name": "one", "vcpu": 2, "memory": "8GiB", "profile": "a100-1-5c"}], None, {}, hosts.said)
+    said = hosts.lab.said
+    vm: dict[str, Any] = {"vm": "ml-07", "profile": "a100-1-5c"}
+    gpu_placement(
+        said, requests=[{"name": "one", "vcpu": 2, "memory": "8GiB", "profile": "a100-1-5c"}], shell=hosts.said
+    )
     assert Counter(hosts.shell.asked) == ASKED
     for apply in (False, True):
-        answer = vm_gpu(said, present=True, options=vm, apply=apply, shell=hosts.said)
+        answer = vm_gpu(said, state="present", **vm, apply=apply, shell=hosts.said)
         assert (answer.exit_code, answer.result["changed"], answer.warnings) == (0, True, ())
-    vm_gpus(said, [{"present": True, **vm}], partial=False, apply=False, shell=hosts.said)
+    vm_gpus(said, [{"state": "present", **vm}], partial=False, apply=False, shell=hosts.said)
     clone = {"vm": "ml-10", "template": "golden"}
     wish = {"vm": "ml-10", "profile": "a100-1-5c"}
-    vm_gpu(said, present=True, options=wish, apply=False, after_clone=clone, shell=hosts.said)
+    vm_gpu(said, state="present", **wish, apply=False, after_clone=clone, shell=hosts.said)
     assert Counter(hosts.shell.asked) == Counter({command: 5 * count for command, count in ASKED.items()})
 
 

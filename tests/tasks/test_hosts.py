@@ -29,15 +29,15 @@ CASES = [
         {"scheduler": "equal-share", "time_slice": "2ms", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]},
     ),
     (host_graphics_mode, {"assignment": "performance", "host": "esx-02.lab", "vgpu_mode": None}),
-    (host_passthrough, {"on": False, "gpu": ["0000:d8:00.0"], "host": "esx-02.lab"}),
+    (host_passthrough, {"state": "disabled", "gpu": ["0000:d8:00.0"], "host": "esx-02.lab"}),
 ]
 
 
 @pytest.mark.parametrize(("task", "options"), CASES)
 def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, task: Set, options: dict[str, Any]) -> None:
-    foreseen = task(lab.said, options, apply=False)
+    foreseen = task(lab.said, **options, apply=False)
     assert lab.effects == []
-    done = task(lab.said, options, apply=True)
+    done = task(lab.said, **options, apply=True)
     assert (foreseen.exit_code, done.exit_code) == (0, 0), done.message
     assert foreseen.result["changed"]
     same = ("changed", "diff", "because", "afterwards", "reasons")
@@ -45,7 +45,7 @@ def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, task: Set
     assert done.result["diff"][0]["before"] != done.result["diff"][0]["after"]
     effects = lab.effects
     assert effects
-    again = task(lab.said, options, apply=True)
+    again = task(lab.said, **options, apply=True)
     assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
 
 
@@ -54,19 +54,20 @@ def test_modes_of_vsphere_9_1_are_set_by_their_own_call(tmp_path: Path) -> None:
         path = tmp_path / "ready.json"
         ready_file.write(path, ready_file.of(server))
         lab = Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
-        for task, options, left in (
+        cases: list[tuple[Set, dict[str, Any], int]] = [
             (host_graphics_mode, {"vgpu_mode": "mixedSize", "gpu": ["0000:af:00.0"], "host": "esx-02.sup"}, 0),
-            (host_passthrough, {"on": True, "gpu": ["0000:af:00.0"], "host": "esx-02.sup"}, 1),
-        ):
-            assert task(lab.said, options, apply=False).result["changed"]
-            done = task(lab.said, options, apply=True)
+            (host_passthrough, {"state": "enabled", "gpu": ["0000:af:00.0"], "host": "esx-02.sup"}, 1),
+        ]
+        for task, options, left in cases:
+            assert task(lab.said, **options, apply=False).result["changed"]
+            done = task(lab.said, **options, apply=True)
             assert (done.exit_code, len(done.result["afterwards"])) == (0, left)
-            assert not task(lab.said, options, apply=True).result["changed"]
+            assert not task(lab.said, **options, apply=True).result["changed"]
         assert lab.effects == ["ConfigureDirectPathDevice esx-02.sup"] * 2
 
 
 def test_a_refusal_has_every_reason(lab: Lab) -> None:
-    answer = host_passthrough(lab.said, {"on": True, "gpu": ["0000:d8:00.0"], "host": "esx-01.lab"}, apply=True)
+    answer = host_passthrough(lab.said, state="enabled", gpu=["0000:d8:00.0"], host="esx-01.lab", apply=True)
     assert (answer.exit_code, answer.result["changed"], answer.result["diff"]) == (3, False, [])
     assert "vdi-01" in answer.message
     assert lab.effects == []
@@ -74,10 +75,10 @@ def test_a_refusal_has_every_reason(lab: Lab) -> None:
 
 def test_a_host_that_is_not_there_is_named(lab: Lab) -> None:
     with pytest.raises(HostNotFound, match="esx-99"):
-        host_graphics_mode(lab.said, {"assignment": "performance", "host": "esx-99"}, apply=True)
+        host_graphics_mode(lab.said, assignment="performance", host="esx-99", apply=True)
 
 
-EQUAL = {"scheduler": "equal-share", "host": "*"}
+EQUAL: dict[str, Any] = {"scheduler": "equal-share", "host": "*"}
 
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # `%a` would be the language of the locale
@@ -95,37 +96,37 @@ def test_hosts_are_rebooted_one_after_another_if_the_task_says_so(tmp_path: Path
         ready = tmp_path / "cluster.json"
         ready_file.write(ready, ready_file.of(server))
         said = ConnectionArguments(hostname=f"sim@{ready}")
-        rebooting = {"reboot": "rolling", "max_hosts": 1, "window": days(-1, 0, 1), "vms": None}
-        foreseen = host_gpu_scheduler(said, EQUAL, rebooting, apply=False)
+        rebooting: dict[str, Any] = {"reboot": "rolling", "max_hosts": 1, "window": days(-1, 0, 1), "vms": None}
+        foreseen = host_gpu_scheduler(said, **EQUAL, **rebooting, apply=False)
         assert (foreseen.exit_code, list(server.world.ledger)) == (0, [])
-        done = host_gpu_scheduler(said, EQUAL, rebooting, apply=True)
+        done = host_gpu_scheduler(said, **EQUAL, **rebooting, apply=True)
         assert (done.exit_code, done.result["changed"]) == (0, True), done.message
         same = ("changed", "diff", "reasons")
         assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
         assert [each["verdict"] for each in done.result["plan"]["outcomes"]] == ["done"] * 3
         hosts = list(server.world.by_type("HostSystem"))
         assert {host.state.loaded_module_options for host in hosts} == {"NVreg_RegistryDwords=RmPVMRL=0x01"}
-        again = host_gpu_scheduler(said, EQUAL, rebooting, apply=True)
+        again = host_gpu_scheduler(said, **EQUAL, **rebooting, apply=True)
         assert (again.exit_code, again.result["changed"], again.result["diff"]) == (0, False, [])
 
 
 def test_hosts_that_cannot_be_emptied_are_named_and_nothing_is_changed(lab: Lab) -> None:
-    refused = host_gpu_scheduler(lab.said, EQUAL, {"reboot": "rolling"}, apply=True)
+    refused = host_gpu_scheduler(lab.said, **EQUAL, reboot="rolling", apply=True)
     assert (refused.exit_code, refused.result["changed"], refused.result["diff"], lab.effects) == (3, False, [], [])
     assert "vdi-11" in refused.message
 
 
 @pytest.mark.parametrize("reboot", [None, "rolling"])
 def test_outside_of_the_window_nothing_is_set(lab: Lab, reboot: str | None) -> None:
-    rebooting = {"reboot": reboot, "window": days(3)}
-    wanted = {"scheduler": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}
+    rebooting: dict[str, Any] = {"reboot": reboot, "window": days(3)}
+    wanted: dict[str, Any] = {"scheduler": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}
     if reboot is None:
         with pytest.raises(Refused, match="is closed: it opens at"):
-            host_gpu_scheduler(lab.said, wanted, rebooting, apply=False)
+            host_gpu_scheduler(lab.said, **wanted, **rebooting, apply=False)
     else:
-        assert "is closed: it opens at" in host_gpu_scheduler(lab.said, wanted, rebooting, apply=False).message
+        assert "is closed: it opens at" in host_gpu_scheduler(lab.said, **wanted, **rebooting, apply=False).message
     assert lab.effects == []
-    opened = host_gpu_scheduler(lab.said, wanted, {"window": days(-1, 0, 1)}, apply=True)
+    opened = host_gpu_scheduler(lab.said, **wanted, window=days(-1, 0, 1), apply=True)
     assert (opened.exit_code, opened.result["changed"]) == (0, True)
 
 
@@ -139,5 +140,5 @@ def test_outside_of_the_window_nothing_is_set(lab: Lab, reboot: str | None) -> N
 )
 def test_what_means_nothing_of_a_reboot_is_said(lab: Lab, rebooting: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        host_gpu_scheduler(lab.said, {"scheduler": "equal-share", "host": "esx-01.lab"}, rebooting, apply=True)
+        host_gpu_scheduler(lab.said, scheduler="equal-share", host="esx-01.lab", **rebooting, apply=True)
     assert lab.effects == []

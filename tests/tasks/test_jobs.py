@@ -32,7 +32,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
 
 
 def submit(lab: Lab, files: tuple[str, str], *, apply: bool = True) -> TaskResult:
-    return gpu_job(lab.said, submitted=True, file=files[0], policy=files[1], apply=apply)
+    return gpu_job(lab.said, state="submitted", file=files[0], name=None, policy=files[1], apply=apply)
 
 
 def names(found: TaskResult) -> list[str]:
@@ -73,12 +73,12 @@ def test_another_job_of_that_name_is_refused_alike(lab: Lab, files: tuple[str, s
 
 def test_one_is_cancelled_once_and_shown(lab: Lab, files: tuple[str, str]) -> None:
     submit(lab, files)
-    foreseen = gpu_job(lab.said, submitted=False, name="fit-2", apply=False)
+    foreseen = gpu_job(lab.said, state="cancelled", file=None, name="fit-2", policy=None, apply=False)
     assert [each["state"] for each in gpu_job_info(lab.said, name="fit-2").result["jobs"]] == ["queued"]
-    done = gpu_job(lab.said, submitted=False, name="fit-2", apply=True)
+    done = gpu_job(lab.said, state="cancelled", file=None, name="fit-2", policy=None, apply=True)
     assert (done.result["changed"], done.result["diff"]) == (True, foreseen.result["diff"])
     for apply in (False, True):
-        again = gpu_job(lab.said, submitted=False, name="fit-2", apply=apply)
+        again = gpu_job(lab.said, state="cancelled", file=None, name="fit-2", policy=None, apply=apply)
         assert (again.exit_code, again.result["changed"], again.result["diff"]) == (0, False, [])
     found = gpu_job_info(lab.said).result["jobs"]
     assert {each["name"]: each["state"] for each in found} == {"fit-1": "queued", "fit-2": "cancelled"}
@@ -86,8 +86,8 @@ def test_one_is_cancelled_once_and_shown(lab: Lab, files: tuple[str, str]) -> No
 
 
 def test_what_means_nothing_is_said(lab: Lab, files: tuple[str, str]) -> None:
-    for submitted, options in ((True, {}), (False, {"file": files[0]})):
+    for state, file in (("submitted", None), ("cancelled", files[0])):
         with pytest.raises(UsageError, match="needs a file of jobs"):
-            gpu_job(lab.said, submitted=submitted, apply=True, **options)
+            gpu_job(lab.said, state, file, None, None, apply=True)
     with pytest.raises(UsageError, match="no job is called 'none'"):
-        gpu_job(lab.said, submitted=False, name="none", apply=True)
+        gpu_job(lab.said, "cancelled", None, "none", None, apply=True)

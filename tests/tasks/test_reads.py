@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,10 +64,10 @@ def test_readiness(lab: Lab) -> None:
 @pytest.mark.long
 def test_a_place_for_each_and_every_reason_where_there_is_none(lab: Lab) -> None:
     fits = {"name": "one", "vcpu": 8, "memory": "64GiB", "profile": "a100-3-20c", "count": None}
-    answer = gpu_placement(lab.said, [fits], None, {"explain": False, "pin": None})
+    answer = gpu_placement(lab.said, requests=[fits], explain=False, pin=None)
     assert (answer.exit_code, answer.result["placement"]["placed"]) == (0, 1)
     huge = {"name": "two", "vcpu": 8, "memory": "64TiB", "profile": "a100-3-20c"}
-    answer = gpu_placement(lab.said, [fits, huge], None, {})
+    answer = gpu_placement(lab.said, requests=[fits, huge])
     assert answer.exit_code == 3
     assert answer.message.startswith("1 of 2 without a place: two: ")
     assert answer.result["placement"]["placed"] == 1
@@ -75,22 +76,22 @@ def test_a_place_for_each_and_every_reason_where_there_is_none(lab: Lab) -> None
 def test_a_place_as_if_gpus_had_a_layout(lab: Lab) -> None:
     layout = f"{Path(__file__).parents[2] / 'templates' / 'mig-layout.yaml'}:balanced"
     request = {"name": "one", "vcpu": 8, "memory": "64GiB", "profile": "a100d-3-40c", "host": "esx-02*"}
-    document = gpu_placement(lab.said, [request], None, {}, mig_layout=layout).result["placement"]
+    document = gpu_placement(lab.said, requests=[request], mig_layout=layout).result["placement"]
     assert document["placed"] == 1
     assert document["warnings"][0].startswith("as if: 2 GPUs of esx-02.lab with the layout balanced: ")
     other = {**request, "name": "two", "host": None}
-    both = gpu_placement(lab.said, [request, other], None, {}, mig_layout=layout).result["placement"]
+    both = gpu_placement(lab.said, requests=[request, other], mig_layout=layout).result["placement"]
     assert both["warnings"][0].startswith("as if: 4 GPUs of esx-01.lab, esx-02.lab with the layout balanced: ")
     with pytest.raises(UsageError, match="mig_layout 'balanced' cannot be read"):
-        gpu_placement(lab.said, [request], None, {}, mig_layout="balanced")
+        gpu_placement(lab.said, requests=[request], mig_layout="balanced")
 
 
 @pytest.mark.long
 def test_requests_are_checked(lab: Lab) -> None:
     with pytest.raises(UsageError, match="either requests or file"):
-        gpu_placement(lab.said, None, None, {})
+        gpu_placement(lab.said)
     with pytest.raises(PolicyError, match=r"requests: requests\.0\.memory"):
-        gpu_placement(lab.said, [{"name": "x", "vcpu": 1, "memory": "64", "profile": "a"}], None, {})
+        gpu_placement(lab.said, requests=[{"name": "x", "vcpu": 1, "memory": "64", "profile": "a"}])
 
 
 @pytest.mark.long
@@ -109,16 +110,17 @@ def test_guests_are_asked_as_the_command_line_asks_them() -> None:
 @pytest.mark.long
 def test_sharers_by_numbers_without_a_vcenter() -> None:
     nobody = ConnectionArguments(hostname="127.0.0.1:1")
-    found = gpu_sizing_info(nobody, {"profile": "a40-8q", "at_most": 1.2, "sharers": None}, busy="20%").result["sizing"]
+    found = gpu_sizing_info(nobody, profile="a40-8q", at_most=1.2, sharers=None, busy="20%").result["sizing"]
     assert (found["source"], found["busy"], found["recommended"]["sharers"]) == ("numbers", 0.2, 4)
-    for options, said, message in (
-        ({"sharers": 0}, {"busy": "0.2"}, "--sharers 0 is no count"),
-        ({"vm": "vdi-*"}, {"busy": "0.2"}, "--busy and --vm exclude each other"),
-        ({}, {"busy": "0.2", "pool": "vdi"}, "--busy and --pool exclude each other"),
-        ({}, {"overlap": "0.2"}, "--overlap is of --busy"),
-    ):
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"sharers": 0, "busy": "0.2"}, "--sharers 0 is no count"),
+        ({"vm": "vdi-*", "busy": "0.2"}, "--busy and --vm exclude each other"),
+        ({"busy": "0.2", "pool": "vdi"}, "--busy and --pool exclude each other"),
+        ({"overlap": "0.2"}, "--overlap is of --busy"),
+    ]
+    for options, message in cases:
         with pytest.raises(UsageError, match=message):
-            gpu_sizing_info(nobody, options, **said)
+            gpu_sizing_info(nobody, **options)
 
 
 @pytest.mark.long
@@ -126,7 +128,7 @@ def test_sharers_and_slow_vms_by_what_was_measured(lab: Lab) -> None:
     with pytest.raises(UsageError, match="0 h of history"):
         gpu_diagnosis_info(lab.said, vm="vdi-05")
     with pytest.raises(UsageError, match="0 h of history"):
-        gpu_sizing_info(lab.said, {"vm": "vdi-05"})
+        gpu_sizing_info(lab.said, vm="vdi-05")
     site, _ = open_site(lab.said)
     with site:
         vcenter = site.vcenter.inventory().vcenter
@@ -135,5 +137,5 @@ def test_sharers_and_slow_vms_by_what_was_measured(lab: Lab) -> None:
     [vm] = told["diagnosis"]["vms"]
     assert json.loads(json.dumps(told)) == told
     assert (vm["vm"], vm["suspects"][0]["component"], told["changed"]) == ("vdi-05", "licence", False)
-    sized = gpu_sizing_info(lab.said, {"vm": "vdi-05", "at_most": 3.0}, since="1d").result["sizing"]
+    sized = gpu_sizing_info(lab.said, vm="vdi-05", at_most=3.0, since="1d").result["sizing"]
     assert (sized["source"], [vm["name"] for vm in sized["vms"]]) == ("history", ["vdi-05"])

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.hosts.change import change_document, change_text
-from gpuops.tasks.hosts import _change_result
+from gpuops.tasks.hosts import change_result
 from gpuops.vsphere.writing.hosts import HostConnection
 from tests.sample import mostly_long
 from tests.wire.hosts.clusters import cluster, desktops
@@ -49,7 +49,7 @@ def require_a_line(report: ChangeReport) -> None:
     assert reason
     change_document(report)
     change_text(report)
-    answer = _change_result(report, [])
+    answer = change_result(report, [])
     assert answer.exit_code == 4
     assert {each["before_header"] for each in answer.result["diff"]} <= {"esx-01", "esx-02"}
 

@@ -1,6 +1,5 @@
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 
 class ModuleDocFragment:

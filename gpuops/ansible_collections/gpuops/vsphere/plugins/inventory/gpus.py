@@ -64,7 +64,7 @@ import json
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION
+from ansible_collections.gpuops.vsphere.plugins.module_utils.arguments import CONNECTION
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):

@@ -1,6 +1,6 @@
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The door to gpuops: arguments of the connection and of the host shell, and an answer of `gpuops.tasks` as an end."""
+"""The door to gpuops: `main` of every module, which hands its arguments to `gpuops.tasks` and ends with the answer."""
 
 from __future__ import annotations
 
@@ -8,69 +8,36 @@ import json
 import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-
-CONNECTION = {
-    "hostname": {"type": "str"},
-    "port": {"type": "int"},
-    "username": {"type": "str", "aliases": ["admin", "user"]},
-    "password": {"type": "str", "aliases": ["pass", "pwd"], "no_log": True},
-    "password_file": {"type": "path", "no_log": False},
-    "validate_certs": {"type": "bool"},
-    "ca_file": {"type": "path"},
-    "proxy_host": {"type": "str"},
-    "proxy_port": {"type": "int"},
-    "journal_url": {"type": "str", "no_log": True},
-    "reader": {"type": "str", "choices": ["auto", "soap", "json"]},
-    "state_dir": {"type": "path"},
-}
-"""As in the documentation fragment `connection`. Defaults are gpuops's own: variables and the configuration file."""
-
-HOST_SHELL = {
-    "host_shell": {"type": "str", "choices": ["none", "ssh"]},
-    "ssh_user": {"type": "str"},
-    "ssh_known_hosts": {"type": "path"},
-    "ssh_key": {"type": "path", "no_log": False},
-    "ssh_port": {"type": "int"},
-}
-"""As in the documentation fragment `host_shell`."""
-
-VM = {
-    "vm": {"type": "str", "aliases": ["name"]},
-    "moid": {"type": "str"},
-    "uuid": {"type": "str"},
-}
+from ansible_collections.gpuops.vsphere.plugins.module_utils.arguments import ARGUMENTS
 
 
-def connection(module):
-    """What the task says of the connection."""
-    from gpuops.tasks.connection import ConnectionArguments
-
-    return ConnectionArguments(**{name: module.params[name] for name in CONNECTION})
-
-
-def host_shell(module):
-    """What the task says of the way into hosts."""
-    from gpuops.tasks.connection import HostShellArguments
-
-    return HostShellArguments(**{name: module.params[name] for name in HOST_SHELL})
-
-
-def vm_of(params):
-    """The VM as gpuops names it; None = the task names none."""
-    if params["moid"]:
-        return f"moid:{params['moid']}"
-    return f"uuid:{params['uuid']}" if params["uuid"] else params["vm"]
-
-
-def read(ask, options, *, mutually_exclusive=(), **rules):
-    """Runs a module that changes nothing: it has the connection and these options, and ends with what `ask` answers."""
+def main(name, mutually_exclusive=(), **rules):
+    """Runs the module of this name; `rules` are those of Ansible about arguments that go together."""
+    passwords = [("password", "password_file")] if "password" in ARGUMENTS[name] else []
     module = AnsibleModule(
-        argument_spec={**CONNECTION, **options},
-        mutually_exclusive=[("password", "password_file"), *mutually_exclusive],
+        argument_spec=ARGUMENTS[name],
+        mutually_exclusive=[*passwords, *mutually_exclusive],
         supports_check_mode=True,
         **rules,
     )
+
+    def ask(module):
+        from gpuops.tasks.perform import perform
+
+        return perform(name, without_aliases(ARGUMENTS[name], module.params), apply=not module.check_mode)
+
     finish(module, ask)
+
+
+def without_aliases(arguments, params):
+    """The parameters by the names of the arguments; Ansible keeps one that is given by an alias under both names."""
+    named = {name: params[name] for name in arguments}
+    for name, argument in arguments.items():
+        if "options" in argument and isinstance(named[name], list):
+            named[name] = [without_aliases(argument["options"], each) for each in named[name]]
+        elif "options" in argument and named[name] is not None:
+            named[name] = without_aliases(argument["options"], named[name])
+    return named
 
 
 def finish(module, ask):

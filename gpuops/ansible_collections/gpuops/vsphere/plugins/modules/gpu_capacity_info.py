@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_capacity_info
@@ -73,26 +72,7 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import HOST_SHELL, connection, host_shell, read
-
-OPTIONS = {
-    "profile": {"type": "str"},
-    "cluster": {"type": "str"},
-    "host": {"type": "str"},
-    "policy": {"type": "path"},
-}
-
-
-def ask(module):
-    from gpuops.tasks.reads import gpu_capacity_info
-
-    options = {name: module.params[name] for name in OPTIONS}
-    return gpu_capacity_info(connection(module), shell=host_shell(module), **options)
-
-
-def main():
-    read(ask, {**HOST_SHELL, **OPTIONS})
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("gpu_capacity_info")

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_cluster
@@ -94,40 +93,13 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-OPTIONS = {
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "file": {"type": "path"},
-    "name": {"type": "str"},
-    "resume": {"type": "bool", "default": False},
+RULES = {
+    "mutually_exclusive": [("file", "name")],
+    "required_one_of": [("file", "name")],
+    "required_if": [("state", "present", ["file"])],
 }
 
-
-def ask(module):
-    from gpuops.tasks.clusters import gpu_cluster
-
-    return gpu_cluster(
-        connection(module),
-        present=module.params["state"] == "present",
-        file=module.params["file"],
-        name=module.params["name"],
-        resume=module.params["resume"],
-        apply=not module.check_mode,
-    )
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **OPTIONS},
-        mutually_exclusive=[("password", "password_file"), ("file", "name")],
-        required_one_of=[("file", "name")],
-        required_if=[("state", "present", ["file"])],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
-
 if __name__ == "__main__":
-    main()
+    main("gpu_cluster", **RULES)

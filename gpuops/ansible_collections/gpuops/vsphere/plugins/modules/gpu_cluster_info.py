@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_cluster_info
@@ -59,18 +58,7 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
-
-
-def ask(module):
-    from gpuops.tasks.clusters import gpu_cluster_info
-
-    return gpu_cluster_info(connection(module), name=module.params["name"])
-
-
-def main():
-    read(ask, {"name": {"type": "str"}})
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("gpu_cluster_info")

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_diagnosis_info
@@ -76,24 +75,7 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
-
-OPTIONS = {
-    "vm": {"type": "str"},
-    "host": {"type": "str"},
-    "since": {"type": "str"},
-}
-
-
-def ask(module):
-    from gpuops.tasks.reads import gpu_diagnosis_info
-
-    return gpu_diagnosis_info(connection(module), **{name: module.params[name] for name in OPTIONS})
-
-
-def main():
-    read(ask, OPTIONS)
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("gpu_diagnosis_info")

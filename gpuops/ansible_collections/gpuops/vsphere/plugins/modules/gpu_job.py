@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_job
@@ -94,39 +93,12 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-OPTIONS = {
-    "state": {"type": "str", "choices": ["submitted", "cancelled"], "default": "submitted"},
-    "file": {"type": "path"},
-    "name": {"type": "str"},
-    "policy": {"type": "path"},
+RULES = {
+    "mutually_exclusive": [("file", "name")],
+    "required_if": [("state", "submitted", ["file"]), ("state", "cancelled", ["name"])],
 }
 
-
-def ask(module):
-    from gpuops.tasks.jobs import gpu_job
-
-    return gpu_job(
-        connection(module),
-        submitted=module.params["state"] == "submitted",
-        file=module.params["file"],
-        name=module.params["name"],
-        policy=module.params["policy"],
-        apply=not module.check_mode,
-    )
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **OPTIONS},
-        mutually_exclusive=[("password", "password_file"), ("file", "name")],
-        required_if=[("state", "submitted", ["file"]), ("state", "cancelled", ["name"])],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
-
 if __name__ == "__main__":
-    main()
+    main("gpu_job", **RULES)

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_job_info
@@ -63,18 +62,7 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
-
-
-def ask(module):
-    from gpuops.tasks.jobs import gpu_job_info
-
-    return gpu_job_info(connection(module), name=module.params["name"], policy=module.params["policy"])
-
-
-def main():
-    read(ask, {"name": {"type": "str"}, "policy": {"type": "path"}})
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("gpu_job_info")

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_placement
@@ -119,7 +118,7 @@ options:
     type: str
   pin:
     description:
-      - V(auto) - vGPUs are bound to their GPUs where the order of power-on or V(numa=required) depends on it. Default
+      - V(auto) - bind vGPUs to their GPUs where the order of power-on or V(numa=required) depends on it. Default
         V(auto).
     type: str
     choices: [auto, never]
@@ -141,7 +140,7 @@ options:
     default: false
   explain:
     description:
-      - Return every host and GPU looked at, and why.
+      - Show every host and GPU looked at, and why.
     type: bool
     default: false
 seealso:
@@ -187,78 +186,9 @@ exit_code:
   type: int
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import (
-    CONNECTION,
-    HOST_SHELL,
-    connection,
-    finish,
-    host_shell,
-)
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-VGPUS = {
-    "profile": {"type": "str", "required": True},
-    "count": {"type": "int", "default": 1},
-}
-
-REQUEST = {
-    "name": {"type": "str", "required": True},
-    "vcpu": {"type": "int", "required": True},
-    "memory": {"type": "str", "required": True},
-    "profile": {"type": "str"},
-    "count": {"type": "int"},
-    "profiles": {"type": "list", "elements": "dict", "options": VGPUS},
-    "gpus": {"type": "int"},
-    "model": {"type": "str"},
-    "label": {"type": "str"},
-    "device": {"type": "list", "elements": "str"},
-    "device_group": {"type": "str"},
-    "numa": {"type": "str", "choices": ["required", "preferred", "none"]},
-    "cluster": {"type": "str"},
-    "host": {"type": "str"},
-    "tag": {"type": "list", "elements": "str"},
-    "affinity": {"type": "str"},
-    "anti_affinity": {"type": "str"},
-    "spread": {"type": "str"},
-    "priority": {"type": "int"},
-    "until": {"type": "str"},
-}
-
-OPTIONS = {
-    "pin": {"type": "str", "choices": ["auto", "never"]},
-    "suspended": {"type": "str", "choices": ["claim", "ignore"]},
-    "keep_free": {"type": "list", "elements": "str"},
-    "optimize": {"type": "bool", "default": False},
-    "explain": {"type": "bool", "default": False},
-}
-
-
-def ask(module):
-    from gpuops.tasks.reads import gpu_placement
-
-    params = module.params
-    options = {name: params[name] for name in OPTIONS}
-    return gpu_placement(
-        connection(module), params["requests"], params["file"], options, host_shell(module), params["mig_layout"]
-    )
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION,
-            **HOST_SHELL,
-            "requests": {"type": "list", "elements": "dict", "options": REQUEST},
-            "file": {"type": "path"},
-            "mig_layout": {"type": "str"},
-            **OPTIONS,
-        },
-        mutually_exclusive=[("requests", "file"), ("password", "password_file")],
-        required_one_of=[("requests", "file")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+RULES = {"mutually_exclusive": [("requests", "file")], "required_one_of": [("requests", "file")]}
 
 if __name__ == "__main__":
-    main()
+    main("gpu_placement", **RULES)

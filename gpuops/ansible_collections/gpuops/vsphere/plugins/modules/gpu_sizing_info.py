@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_sizing_info
@@ -56,7 +55,7 @@ options:
     type: str
   sharers:
     description:
-      - With so many VMs on a GPU; several counts when left out.
+      - With so many VMs on a GPU; by default several counts.
     type: int
   at_most:
     description:
@@ -111,38 +110,7 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
-
-REQUESTED = {
-    "profile": {"type": "str"},
-    "vm": {"type": "str"},
-    "tag": {"type": "str"},
-    "sharers": {"type": "int"},
-    "at_most": {"type": "float"},
-    "guaranteed": {"type": "bool", "default": False},
-}
-OPTIONS = {
-    **REQUESTED,
-    "policy": {"type": "path"},
-    "pool": {"type": "str"},
-    "since": {"type": "str"},
-    "workloads": {"type": "path"},
-    "busy": {"type": "str"},
-    "overlap": {"type": "str"},
-}
-
-
-def ask(module):
-    from gpuops.tasks.reads import gpu_sizing_info
-
-    requested = {name: module.params[name] for name in REQUESTED}
-    others = {name: module.params[name] for name in OPTIONS if name not in REQUESTED}
-    return gpu_sizing_info(connection(module), requested, **others)
-
-
-def main():
-    read(ask, OPTIONS)
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("gpu_sizing_info")

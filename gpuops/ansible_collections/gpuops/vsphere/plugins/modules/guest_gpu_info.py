@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: guest_gpu_info
@@ -100,36 +99,13 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-OPTIONS = {
-    "vm": {"type": "str"},
-    "pool": {"type": "str"},
-    "policy": {"type": "path"},
-    "via": {"type": "str", "choices": ["tools", "ssh"], "default": "tools"},
-    "ssh_user": {"type": "str"},
-    "ssh_host": {"type": "str"},
-    "ssh_port": {"type": "int"},
-    "framework": {"type": "list", "elements": "str"},
-    "expect": {"type": "list", "elements": "str", "choices": ["toolkit", "rdma"]},
+RULES = {
+    "mutually_exclusive": [("vm", "pool")],
+    "required_one_of": [("vm", "pool")],
+    "required_by": {"pool": ["policy"]},
 }
 
-
-def ask(module):
-    from gpuops.tasks.reads import guest_gpu_info
-
-    return guest_gpu_info(connection(module), **{name: module.params[name] for name in OPTIONS})
-
-
-def main():
-    read(
-        ask,
-        OPTIONS,
-        mutually_exclusive=[("vm", "pool")],
-        required_one_of=[("vm", "pool")],
-        required_by={"pool": ["policy"]},
-    )
-
-
 if __name__ == "__main__":
-    main()
+    main("guest_gpu_info", **RULES)

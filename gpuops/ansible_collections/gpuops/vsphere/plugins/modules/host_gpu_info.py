@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_gpu_info
@@ -109,21 +108,7 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import HOST_SHELL, connection, host_shell, read
-
-OPTIONS = {"host": {"type": "str"}, "profile": {"type": "str"}}
-
-
-def ask(module):
-    from gpuops.tasks.reads import host_gpu_info
-
-    options = {name: module.params[name] for name in OPTIONS}
-    return host_gpu_info(connection(module), shell=host_shell(module), **options)
-
-
-def main():
-    read(ask, {**OPTIONS, **HOST_SHELL})
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("host_gpu_info")

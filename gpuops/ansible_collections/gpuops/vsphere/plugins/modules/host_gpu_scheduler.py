@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_gpu_scheduler
@@ -25,7 +24,7 @@ attributes:
 options:
   scheduler:
     description:
-      - Who gets the time of the GPU.
+      - Who gets the GPU's time.
     type: str
     choices: [best-effort, equal-share, fixed-share]
     required: true
@@ -35,11 +34,11 @@ options:
     type: str
   frequency:
     description:
-      - Adaptive round robin at V(63Hz) to V(960Hz), from vGPU 15 on.
+      - Adaptive round robin at 63 to 960 Hz (from vGPU 15 on). Example V(480Hz).
     type: str
   averaging:
     description:
-      - Its averaging factor, 1 to 60. Goes with O(frequency).
+      - Its averaging factor, 1 to 60; with O(frequency). Example V(33).
     type: int
   gpu:
     description:
@@ -49,7 +48,7 @@ options:
     default: []
   driver_branch:
     description:
-      - The branch of the driver, V(R550), where vCenter does not tell it.
+      - The branch of the hosts' driver, where vCenter does not tell it. Example V(R550).
     type: str
   host:
     description:
@@ -115,38 +114,9 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
-from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-OPTIONS = {
-    "scheduler": {"type": "str", "choices": ["best-effort", "equal-share", "fixed-share"], "required": True},
-    "time_slice": {"type": "str"},
-    "frequency": {"type": "str"},
-    "averaging": {"type": "int"},
-    "gpu": {"type": "list", "elements": "str", "default": []},
-    "driver_branch": {"type": "str"},
-    "host": {"type": "str"},
-    "cluster": {"type": "str"},
-}
-
-
-def ask(module):
-    from gpuops.tasks.hosts import host_gpu_scheduler
-
-    options = {name: module.params[name] for name in OPTIONS}
-    return host_gpu_scheduler(connection(module), options, rebooting(module), apply=not module.check_mode)
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **ROLLING, **OPTIONS},
-        mutually_exclusive=[("password", "password_file")],
-        required_one_of=[("host", "cluster")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+RULES = {"required_one_of": [("host", "cluster")]}
 
 if __name__ == "__main__":
-    main()
+    main("host_gpu_scheduler", **RULES)

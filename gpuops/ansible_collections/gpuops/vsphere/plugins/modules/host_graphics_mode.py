@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_graphics_mode
@@ -32,7 +31,7 @@ options:
     choices: [shared, sharedDirect]
   type:
     description:
-      - How GPUs serve VMs; V(sharedDirect) is vGPU.
+      - How GPUs serve VMs - V(sharedDirect) is vGPU.
     type: str
     choices: [shared, sharedDirect]
   vgpu_mode:
@@ -110,37 +109,9 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
-from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-OPTIONS = {
-    "default_type": {"type": "str", "choices": ["shared", "sharedDirect"]},
-    "type": {"type": "str", "choices": ["shared", "sharedDirect"]},
-    "vgpu_mode": {"type": "str", "choices": ["sameSize", "mixedSize"]},
-    "assignment": {"type": "str", "choices": ["performance", "consolidation"]},
-    "gpu": {"type": "list", "elements": "str", "default": []},
-    "host": {"type": "str"},
-    "cluster": {"type": "str"},
-}
-
-
-def ask(module):
-    from gpuops.tasks.hosts import host_graphics_mode
-
-    options = {name: module.params[name] for name in OPTIONS}
-    return host_graphics_mode(connection(module), options, rebooting(module), apply=not module.check_mode)
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **ROLLING, **OPTIONS},
-        mutually_exclusive=[("password", "password_file")],
-        required_one_of=[("host", "cluster")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+RULES = {"required_one_of": [("host", "cluster")]}
 
 if __name__ == "__main__":
-    main()
+    main("host_graphics_mode", **RULES)

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_passthrough
@@ -40,7 +39,7 @@ options:
     elements: str
   device:
     description:
-      - PCI addresses of other devices on each host that are no NVIDIA GPU, such as AMD GPUs, FPGAs and NICs.
+      - Another PCI device of each host - an AMD GPU, an FPGA, a NIC.
     type: list
     elements: str
   label:
@@ -122,41 +121,9 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
-from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-OPTIONS = {
-    "gpu": {"type": "list", "elements": "str"},
-    "device": {"type": "list", "elements": "str"},
-    "label": {"type": "str"},
-    "host": {"type": "str"},
-    "cluster": {"type": "str"},
-}
-
-
-def ask(module):
-    from gpuops.tasks.hosts import host_passthrough
-
-    options = {name: module.params[name] for name in OPTIONS}
-    options["on"] = module.params["state"] == "enabled"
-    return host_passthrough(connection(module), options, rebooting(module), apply=not module.check_mode)
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION,
-            **ROLLING,
-            "state": {"type": "str", "choices": ["enabled", "disabled"], "default": "enabled"},
-            **OPTIONS,
-        },
-        mutually_exclusive=[("password", "password_file")],
-        required_one_of=[("host", "cluster"), ("gpu", "device")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+RULES = {"required_one_of": [("host", "cluster"), ("gpu", "device")]}
 
 if __name__ == "__main__":
-    main()
+    main("host_passthrough", **RULES)

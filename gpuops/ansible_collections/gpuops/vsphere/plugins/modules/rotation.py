@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rotation
@@ -123,43 +122,9 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-STATES = ["night", "day", "resumed", "restored", "status"]
-
-
-def ask(module):
-    from gpuops.tasks.rotation import rotation
-
-    params = module.params
-    return rotation(
-        connection(module),
-        params["state"],
-        policy=params["policy"],
-        vms=tuple(params["vms"]),
-        from_markers=params["from_markers"],
-        by_timer=params["by_timer"],
-        apply=not module.check_mode,
-    )
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION,
-            "state": {"type": "str", "choices": STATES, "required": True},
-            "policy": {"type": "path"},
-            "vms": {"type": "list", "elements": "str", "default": []},
-            "from_markers": {"type": "bool", "default": False},
-            "by_timer": {"type": "bool", "default": False},
-        },
-        mutually_exclusive=[("password", "password_file")],
-        required_if=[("state", "night", ("policy",)), ("from_markers", True, ("policy",))],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+RULES = {"required_if": [("state", "night", ("policy",)), ("from_markers", True, ("policy",))]}
 
 if __name__ == "__main__":
-    main()
+    main("rotation", **RULES)

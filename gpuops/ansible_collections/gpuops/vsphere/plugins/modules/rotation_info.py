@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rotation_info
@@ -88,24 +87,7 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import connection, read
-
-OPTIONS = {
-    "policy": {"type": "path"},
-    "plan": {"type": "bool", "default": False},
-    "at": {"type": "str"},
-}
-
-
-def ask(module):
-    from gpuops.tasks.rotation import rotation_info
-
-    return rotation_info(connection(module), **{name: module.params[name] for name in OPTIONS})
-
-
-def main():
-    read(ask, OPTIONS)
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("rotation_info")

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rotation_timers_info
@@ -58,18 +57,7 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import read
-
-
-def ask(module):
-    from gpuops.tasks.rotation import rotation_timers_info
-
-    return rotation_timers_info(module.params["policy"], cron_tz=module.params["cron_tz"])
-
-
-def main():
-    read(ask, {"policy": {"type": "path", "required": True}, "cron_tz": {"type": "bool"}})
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("rotation_timers_info")

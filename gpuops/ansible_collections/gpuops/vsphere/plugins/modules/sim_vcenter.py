@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: sim_vcenter
@@ -31,8 +30,8 @@ options:
     default: started
   ready_file:
     description:
-      - How it is reached is written there, readable by its owner alone. It is there as long as the vCenter runs.
-        What it says when it fails is in a file beside it, whose name ends in C(.log).
+      - How it is reached is written there, readable by its owner alone. It is there as long as the vCenter runs. What
+        it says when it fails is in a file beside it, whose name ends in C(.log).
     type: path
     required: true
   scenario:
@@ -108,36 +107,7 @@ exit_code:
   type: int
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import finish
-
-OPTIONS = {
-    "ready_file": {"type": "path", "required": True},
-    "scenario": {"type": "str", "default": "lab"},
-    "state_file": {"type": "path"},
-    "port": {"type": "int", "default": 0},
-    "clock": {"type": "str", "choices": ["virtual", "real", "stepped"]},
-    "seed": {"type": "int", "default": 0},
-}
-
-
-def ask(module):
-    from gpuops.tasks.simulator import sim_vcenter
-
-    options = {name: module.params[name] for name in OPTIONS}
-    return sim_vcenter(**options, started=module.params["state"] == "started", apply=not module.check_mode)
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
-            **OPTIONS,
-        },
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("sim_vcenter")

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm_clone
@@ -123,26 +122,7 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.cloned import CLONE
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
-
-
-def ask(module):
-    from gpuops.tasks.vms import vm_clone
-
-    options = {name: module.params[name] for name in CLONE}
-    return vm_clone(connection(module), options, apply=not module.check_mode)
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={**CONNECTION, **CLONE},
-        mutually_exclusive=[("password", "password_file")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("vm_clone")

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm_gpu
@@ -43,7 +42,7 @@ options:
     type: int
   device:
     description:
-      - PCI addresses of whole devices (DirectPath I/O), V(0000:5e:00.0); GPUs, or other devices such as FPGAs.
+      - A whole GPU or other device, DirectPath I/O, V(0000:3b:00.0).
     type: list
     elements: str
     default: []
@@ -54,7 +53,7 @@ options:
     default: false
   label:
     description:
-      - Hardware label of the dynamic device.
+      - Hardware label the dynamic one must carry.
     type: str
   device_type:
     description:
@@ -73,7 +72,7 @@ options:
     default: false
   replace:
     description:
-      - The profile, PCI address or V(dynamic) that gives way to the new devices.
+      - The profile, PCI address or V(dynamic) that gives way.
     type: str
   add:
     description:
@@ -88,7 +87,7 @@ options:
     choices: [cold]
   pin:
     description:
-      - V(auto) - a vGPU is bound to one GPU where O(numa=required) depends on it. Default V(auto).
+      - V(auto) - bind a vGPU to one GPU where O(numa=required) depends on it. Default V(auto).
     type: str
     choices: [auto, never]
   numa:
@@ -132,11 +131,11 @@ options:
         required: true
       host:
         description:
-          - The host that it is to be on. Default that of the template.
+          - The host that it is to be on, as M(gpuops.vsphere.gpu_placement) finds one. Default that of the template.
         type: str
       folder:
         description:
-          - Inventory path of its folder. Default that of the template.
+          - Inventory path of its folder, V(/lab-dc/vm/ml). Default that of the template.
         type: str
       datastore:
         description:
@@ -148,7 +147,7 @@ options:
         type: int
       memory:
         description:
-          - Its memory with the unit. Default that of the template.
+          - Its memory with the unit, V(64GiB). Default that of the template.
         type: str
 seealso:
   - module: gpuops.vsphere.vm_clone
@@ -247,51 +246,9 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.cloned import CLONE
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import (
-    CONNECTION,
-    HOST_SHELL,
-    VM,
-    connection,
-    finish,
-    host_shell,
-    vm_of,
-)
-from ansible_collections.gpuops.vsphere.plugins.module_utils.gpus import OPTIONS, STATE
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-
-def ask(module):
-    from gpuops.tasks.vms import vm_gpu
-
-    options = {"vm": vm_of(module.params), **{name: module.params[name] for name in OPTIONS}}
-    present = module.params["state"] == "present"
-    return vm_gpu(
-        connection(module),
-        present=present,
-        options=options,
-        apply=not module.check_mode,
-        after_clone=module.params["after_clone"],
-        shell=host_shell(module),
-    )
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION,
-            **HOST_SHELL,
-            **VM,
-            "state": STATE,
-            **OPTIONS,
-            "after_clone": {"type": "dict", "options": CLONE},
-        },
-        mutually_exclusive=[("vm", "moid", "uuid"), ("password", "password_file")],
-        required_one_of=[("vm", "moid", "uuid")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+RULES = {"mutually_exclusive": [("vm", "moid", "uuid")], "required_one_of": [("vm", "moid", "uuid")]}
 
 if __name__ == "__main__":
-    main()
+    main("vm_gpu", **RULES)

@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm_gpu_info
@@ -150,37 +149,9 @@ exit_code:
   type: int
 """
 
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import VM, connection, read, vm_of
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
-OPTIONS = {
-    "host": {"type": "str"},
-    "profile": {"type": "str"},
-    "guest": {"type": "str", "choices": ["tools", "address"]},
-    "guest_timeout": {"type": "int", "default": 600},
-}
-
-
-def ask(module):
-    from gpuops.tasks.reads import vm_gpu_info
-
-    params = module.params
-    return vm_gpu_info(
-        connection(module),
-        vm=vm_of(params),
-        host=params["host"],
-        profile=params["profile"],
-        guest=params["guest"],
-        guest_timeout_s=params["guest_timeout"],
-    )
-
-
-def main():
-    read(
-        ask,
-        {**VM, **OPTIONS},
-        mutually_exclusive=[("vm", "moid", "uuid", "host"), ("vm", "moid", "uuid", "profile")],
-    )
-
+RULES = {"mutually_exclusive": [("vm", "moid", "uuid", "host"), ("vm", "moid", "uuid", "profile")]}
 
 if __name__ == "__main__":
-    main()
+    main("vm_gpu_info", **RULES)

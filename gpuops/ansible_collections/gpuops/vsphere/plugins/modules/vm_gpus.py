@@ -1,7 +1,6 @@
 #!/usr/bin/python
 # Copyright: gpuops contributors
 # SPDX-License-Identifier: Apache-2.0
-from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vm_gpus
@@ -66,7 +65,7 @@ options:
         type: int
       device:
         description:
-          - PCI addresses of whole devices (DirectPath I/O), V(0000:5e:00.0); GPUs, or other devices such as FPGAs.
+          - A whole GPU or other device, DirectPath I/O, V(0000:3b:00.0).
         type: list
         elements: str
         default: []
@@ -77,7 +76,7 @@ options:
         default: false
       label:
         description:
-          - Hardware label of the dynamic device.
+          - Hardware label the dynamic one must carry.
         type: str
       device_type:
         description:
@@ -96,7 +95,7 @@ options:
         default: false
       replace:
         description:
-          - The profile, PCI address or V(dynamic) that gives way to the new devices.
+          - The profile, PCI address or V(dynamic) that gives way.
         type: str
       add:
         description:
@@ -111,7 +110,7 @@ options:
         choices: [cold]
       pin:
         description:
-          - V(auto) - a vGPU is bound to one GPU where O(vms[].numa=required) depends on it. Default V(auto).
+          - V(auto) - bind a vGPU to one GPU where O(vms[].numa=required) depends on it. Default V(auto).
         type: str
         choices: [auto, never]
       numa:
@@ -218,55 +217,7 @@ diff:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import (
-    CONNECTION,
-    HOST_SHELL,
-    VM,
-    connection,
-    finish,
-    host_shell,
-    vm_of,
-)
-from ansible_collections.gpuops.vsphere.plugins.module_utils.gpus import OPTIONS, STATE
-
-
-def ask(module):
-    from gpuops.tasks.vms import vm_gpus
-
-    vms = [
-        {"vm": vm_of(each), "present": each["state"] == "present", **{name: each[name] for name in OPTIONS}}
-        for each in module.params["vms"]
-    ]
-    return vm_gpus(
-        connection(module),
-        vms,
-        partial=module.params["partial"],
-        apply=not module.check_mode,
-        shell=host_shell(module),
-    )
-
-
-def main():
-    module = AnsibleModule(
-        argument_spec={
-            **CONNECTION,
-            **HOST_SHELL,
-            "partial": {"type": "bool", "default": False},
-            "vms": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {**VM, "state": STATE, **OPTIONS},
-                "mutually_exclusive": [("vm", "moid", "uuid")],
-                "required_one_of": [("vm", "moid", "uuid")],
-            },
-        },
-        mutually_exclusive=[("password", "password_file")],
-        supports_check_mode=True,
-    )
-    finish(module, ask)
-
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import main
 
 if __name__ == "__main__":
-    main()
+    main("vm_gpus")
