@@ -66,6 +66,9 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     removed_keys: ClassVar[Mapping[str, str]] = {}
     """Key that earlier versions of gpuops had -> what to write instead."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"  # a file may hold a secret
+
 
 class Reads(NamedTuple):
     """Within Annotated: the function that makes the value of what the file has, which is of the type `written`."""
@@ -162,22 +165,19 @@ def reads_by(parse: Callable[[str], Any]) -> Reads:
 
 def keys_at(kind: Any, place: Place) -> list[str]:
     """Return the keys that may stand at this place of a file that is decoded as `kind`."""
-    sections = [kind]
-    for part in place:
-        if not isinstance(part, int):
-            sections = [inner for section in sections for inner in _inner_sections(section, part)]
-    return [key for section in sections for key in keys_of(section)]
+    section = kind
+    for part in place:  # of a list the number of an element, and of a mapping a name, leave the section as it is
+        fields = [field for field in msgspec.structs.fields(section) if field.encode_name == part]
+        for field in fields:
+            section = next(sections_of(field.type), None)
+        if section is None:
+            return []
+    return keys_of(section)
 
 
 def keys_of(section: type[Section]) -> list[str]:
     """Return the keys of a section."""
     return [field.encode_name for field in msgspec.structs.fields(section)]
-
-
-def _inner_sections(section: Any, key: object) -> Iterator[type[Section]]:
-    for field in msgspec.structs.fields(section):
-        if field.encode_name == key:
-            yield from sections_of(field.type)
 
 
 def sections_of(kind: Any) -> Iterator[type[Section]]:
@@ -239,10 +239,10 @@ class _Decoder:
             written = self.read(reader.written, content, place)
             return reader.parse(written) if len(self.mistakes) == count else None
         limits = tuple(note for note in notes if isinstance(note, Meta))
-        if get_args(kind) == ():
-            return self._convert(Annotated[(kind, *limits)], content) if limits else self.read(kind, content, place)
+        if not get_args(kind) and _is_plain(kind):
+            return self._convert(Annotated[(kind, *limits)] if limits else kind, content)
         decoded = self._read(kind, content, place)
-        if len(self.mistakes) == count and limits and content is not None:
+        if len(self.mistakes) == count and limits and isinstance(decoded, list | tuple | dict):
             self._convert(Annotated[(get_origin(kind), *limits)], decoded)
         return decoded
 
@@ -283,11 +283,13 @@ def _fitting(options: Sequence[Any], content: Any) -> Any:
     several = [option for option in options if option not in (NoneType, UnsetType)]
     for option in several if len(several) > 1 else ():
         bare = get_args(option)[0] if get_origin(option) is Annotated else option
-        is_section = isinstance(bare, type) and issubclass(bare, Section)
-        holds = dict if is_section else get_origin(bare) if get_args(bare) else bare
-        if isinstance(holds, type) and isinstance(content, holds):
+        if get_origin(bare) is Literal and content in get_args(bare):
             return option
-    return several[-1]
+        is_section = isinstance(bare, type) and issubclass(bare, Section)
+        holds = dict if is_section else get_origin(bare) or bare
+        if isinstance(content, list if holds is tuple else holds if isinstance(holds, type) else ()):
+            return option
+    return several[0]
 
 
 @cache
