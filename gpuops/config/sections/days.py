@@ -59,7 +59,8 @@ def _weekdays_of(part: str) -> Iterator[Weekday]:
         yield day
 
 
-_WeekdayText = Annotated[str, Meta(pattern=f"^({_NAME})(-({_NAME}))?$")]
+# not `pattern=`: msgspec 0.22 frees a pattern twice that stands beside a list in a union
+_WeekdayText = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_NAME})(-({_NAME}))?$"})]
 Weekdays = Annotated[
     tuple[Weekday, ...],
     Meta(min_length=1),
