@@ -2,8 +2,7 @@
 
 msgspec converts and checks single values. An annotation may name a function that reads one:
 
-    class Job(Section):
-        memory_mib: Annotated[int, Reads(memory_mib, Text)]    # "8GiB" in the file, 8192 in the class
+    memory_mib: Annotated[int, Reads(memory_mib, Text)]    # "8GiB" in the file, 8192 in the class
 
 Messages never repeat what a file holds, for it may be a password in the wrong place: they are those of this module and
 of the functions that read values.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
 from functools import cache
@@ -56,11 +55,11 @@ _TYPES: Final[Mapping[object, str]] = {
 }
 _BOUND: Final = re.compile(r"Expected `(?P<type>\w+)`(?P<length> of length)? (?P<sign>[<>]=?) (?P<number>\S+)")
 _SIGNS: Final = {">=": "{} or more", ">": "more than {}", "<=": "{} or less", "<": "less than {}"}
-_ACCEPTED_BEFORE: Final[ContextVar[bool]] = ContextVar("accepted_before", default=False)
+_WAS_ACCEPTED: Final[ContextVar[bool]] = ContextVar("was_accepted", default=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))  # mypy: subclasses are frozen, too
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Section(msgspec.Struct, frozen=True):
     """One mapping of a file: its keys are the fields. `__post_init__` checks keys together, and raises ValueError."""
 
     removed_keys: ClassVar[Mapping[str, str]] = {}
@@ -126,29 +125,25 @@ def read_as(kind: type[Class], content: object, name: str, hint: str) -> Class:
         raise PolicyError(f"{name}: {error}", hint=hint) from error
 
 
-def decode(kind: type[Class], content: object, *, strict: bool = True) -> Class:
-    """Return the content as this class. Raises WrongContent. If not `strict`, text may stand for a number or a bool."""
+def decode(kind: type[Class], content: object, *, strict: bool = True, was_accepted: bool = False) -> Class:
+    """Return the content as this class. Raises WrongContent. If not `strict`, text may stand for a number or a bool.
+
+    `was_accepted`: an older gpuops accepted the file, so what only new ones must have is not required of it.
+    """
     decoder = _Decoder(strict)
-    decoded: Class = decoder.read(kind, content, ())
+    token = _WAS_ACCEPTED.set(was_accepted)
+    try:
+        decoded: Class = decoder.read(kind, content, ())
+    finally:
+        _WAS_ACCEPTED.reset(token)
     if decoder.mistakes:
         raise WrongContent(decoder.mistakes)
     return decoded
 
 
-@contextmanager
-def text_of_the_past(accepted: bool) -> Iterator[None]:
-    """Within this, `accepted_before` returns `accepted`."""
-    token = _ACCEPTED_BEFORE.set(accepted)
-    try:
-        yield
-    finally:
-        _ACCEPTED_BEFORE.reset(token)
-
-
-def accepted_before() -> bool:
-    """Whether the text is of a night in the journal: an older gpuops took it for a policy, and its desktops must come
-    back, so what is asked of a new one only is not asked of it."""
-    return _ACCEPTED_BEFORE.get()
+def was_accepted() -> bool:
+    """Whether the file that is decoded was accepted by an older gpuops: its desktops must come back."""
+    return _WAS_ACCEPTED.get()
 
 
 def reads_by(parse: Callable[[str], Any]) -> Reads:
@@ -167,7 +162,7 @@ def keys_at(kind: Any, place: Place) -> list[str]:
     """Return the keys that may stand at this place of a file that is decoded as `kind`."""
     section = kind
     for part in place:  # of a list the number of an element, and of a mapping a name, leave the section as it is
-        fields = [field for field in msgspec.structs.fields(section) if field.encode_name == part]
+        fields = [field for field in fields_of(section) if field.encode_name == part]
         for field in fields:
             section = next(sections_of(field.type), None)
         if section is None:
@@ -177,7 +172,13 @@ def keys_at(kind: Any, place: Place) -> list[str]:
 
 def keys_of(section: type[Section]) -> list[str]:
     """Return the keys of a section."""
-    return [field.encode_name for field in msgspec.structs.fields(section)]
+    return [field.encode_name for field in fields_of(section)]
+
+
+@cache
+def fields_of(section: type[Section]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a section with their annotations."""
+    return msgspec.structs.fields(section)
 
 
 def sections_of(kind: Any) -> Iterator[type[Section]]:
@@ -250,11 +251,11 @@ class _Decoder:
         if not isinstance(content, dict):
             raise ValueError(_TYPES[dict])
         removed = [key for key in kind.removed_keys if key in content]
-        if removed and not accepted_before():
+        if removed and not was_accepted():
             raise Mistaken(f"`{removed[0]}` is no longer supported", kind.removed_keys[removed[0]])
         count = len(self.mistakes)
         values, keys = {}, {*removed}
-        for field in msgspec.structs.fields(kind):
+        for field in fields_of(kind):
             key = field.encode_name
             keys.add(key)
             if key in content:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from gpuops.config.decoding import UNKNOWN_KEY, WrongContent, decode, keys_at, text_of_the_past
+from gpuops.config.decoding import UNKNOWN_KEY, WrongContent, decode, keys_at
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.errors import PolicyError
 from gpuops.files.yaml_file import parse_yaml, read_text
@@ -51,8 +51,7 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
             raise PolicyError(f"{name}: lending: nights take and give no servers of pools any more", hint=hint)
         content = {key: section for key, section in content.items() if key != "lending"}
     try:
-        with text_of_the_past(accepted_before):
-            found = decode(PolicyFile, content)
+        found = decode(PolicyFile, content, was_accepted=accepted_before)
     except WrongContent as error:
         message, hint = _most_telling(error)
         raise PolicyError(f"{name}: {message}", hint=hint) from error

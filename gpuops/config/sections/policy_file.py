@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gpuops.config.decoding import Before, Mistaken, Reads, Section, Text, accepted_before
+from gpuops.config.decoding import Before, Mistaken, Reads, Section, Text, was_accepted
 from gpuops.config.sections.fair_share import FairShareSection
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, SelectSection
@@ -159,7 +159,7 @@ class PoolSection(Section):
     directpath: DirectPath = DirectPath.LEAVE
 
     def __post_init__(self) -> None:
-        if self.owner is UNSET and not accepted_before():
+        if self.owner is UNSET and not was_accepted():
             raise Mistaken(f"pool {self.name!r} has no `owner`: the mark that its desktops' owners set", _SAY_OWNER)
 
     def pool(self) -> Pool:
@@ -290,7 +290,7 @@ class PolicyFile(Section):
         if self.window is not None and self.windows is not None:
             raise Mistaken("`window` and `windows` are both there", "put all of them under `windows`")
         windows = self.all_windows()
-        if not accepted_before():
+        if not was_accepted():
             refuse_overlapping(windows)
         pools = {pool.name for pool in self.pools}
         unknown = sorted({name for window in windows for name in window.pools} - pools)
@@ -299,14 +299,14 @@ class PolicyFile(Section):
 
     def _check_marker(self) -> None:
         marks = [mark for pool in self.pools for mark in (pool.owner, *pool.select.marks) if mark]
-        if self.marker in {mark.attribute for mark in (self.opt_out, *marks)} and not accepted_before():
+        if self.marker in {mark.attribute for mark in (self.opt_out, *marks)} and not was_accepted():
             raise Mistaken(
                 f"the marker {self.marker!r} is an attribute that people set: a night writes over it",
                 "leave `marker` out, or name an attribute that nothing else uses",
             )
 
     def _check_lock_vm(self) -> None:
-        if self.lock_vm in {name for queued in self.ml.queued() for name in queued.names} and not accepted_before():
+        if self.lock_vm in {name for queued in self.ml.queued() for name in queued.names} and not was_accepted():
             raise Mistaken(f"the lock_vm {self.lock_vm!r} is a VM of the queue", _A_LOCK)
 
     def all_pools(self) -> tuple[Pool, ...]:

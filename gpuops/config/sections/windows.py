@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import UNSET, UnsetType
 
-from gpuops.config.decoding import Mistaken, Reads, Section, Text, accepted_before
+from gpuops.config.decoding import Mistaken, Reads, Section, Text, was_accepted
 from gpuops.config.sections.days import Days, TimeOfDay, Weekdays, days_of, read_time
 from gpuops.model.window import RETURN_FLOOR, Weekday, Window
 
@@ -77,7 +77,7 @@ class WindowSection(Section, kw_only=True):
                 f"another within {_LONGEST.days} days",
                 "write them in this order",
             )
-        if shortest <= RETURN_FLOOR and not accepted_before():
+        if shortest <= RETURN_FLOOR and not was_accepted():
             minutes, floor = (int(length.total_seconds()) // 60 for length in (shortest, RETURN_FLOOR))
             raise Mistaken(
                 f"lasts {minutes} min, and {floor} are kept for bringing desktops back: it cannot hold the return",
