@@ -152,7 +152,7 @@ def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _configuration() -> dict[str, Any]:
-    """The configuration file unchecked: pydantic would cost more than the rest of a TAB."""
+    """The configuration file unchecked: its classes would cost more than the rest of a TAB."""
     try:
         return parse_toml(read_text(config_file(os.environ)))
     except (GpuopsError, ValueError):

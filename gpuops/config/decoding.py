@@ -2,8 +2,7 @@
 
 msgspec converts and checks single values. An annotation may name a function that reads one:
 
-    class Job(Section):
-        memory_mib: Annotated[int, Reads(memory_mib, Text)]    # "8GiB" in the file, 8192 in the class
+    memory_mib: Annotated[int, Reads(memory_mib, Text)]    # "8GiB" in the file, 8192 in the class
 
 Messages never repeat what a file holds, for it may be a password in the wrong place: they are those of this module and
 of the functions that read values.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
 from functools import cache
@@ -56,15 +55,18 @@ _TYPES: Final[Mapping[object, str]] = {
 }
 _BOUND: Final = re.compile(r"Expected `(?P<type>\w+)`(?P<length> of length)? (?P<sign>[<>]=?) (?P<number>\S+)")
 _SIGNS: Final = {">=": "{} or more", ">": "more than {}", "<=": "{} or less", "<": "less than {}"}
-_ACCEPTED_BEFORE: Final[ContextVar[bool]] = ContextVar("accepted_before", default=False)
+_WAS_ACCEPTED: Final[ContextVar[bool]] = ContextVar("was_accepted", default=False)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))  # mypy: subclasses are frozen, too
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Section(msgspec.Struct, frozen=True):
     """One mapping of a file: its keys are the fields. `__post_init__` checks keys together, and raises ValueError."""
 
     removed_keys: ClassVar[Mapping[str, str]] = {}
     """Key that earlier versions of gpuops had -> what to write instead."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"  # a file may hold a secret
 
 
 class Reads(NamedTuple):
@@ -123,29 +125,25 @@ def read_as(kind: type[Class], content: object, name: str, hint: str) -> Class:
         raise PolicyError(f"{name}: {error}", hint=hint) from error
 
 
-def decode(kind: type[Class], content: object, *, strict: bool = True) -> Class:
-    """Return the content as this class. Raises WrongContent. If not `strict`, text may stand for a number or a bool."""
+def decode(kind: type[Class], content: object, *, strict: bool = True, was_accepted: bool = False) -> Class:
+    """Return the content as this class. Raises WrongContent. If not `strict`, text may stand for a number or a bool.
+
+    `was_accepted`: an older gpuops accepted the file, so what only new ones must have is not required of it.
+    """
     decoder = _Decoder(strict)
-    decoded: Class = decoder.read(kind, content, ())
+    token = _WAS_ACCEPTED.set(was_accepted)
+    try:
+        decoded: Class = decoder.read(kind, content, ())
+    finally:
+        _WAS_ACCEPTED.reset(token)
     if decoder.mistakes:
         raise WrongContent(decoder.mistakes)
     return decoded
 
 
-@contextmanager
-def text_of_the_past(accepted: bool) -> Iterator[None]:
-    """Within this, `accepted_before` returns `accepted`."""
-    token = _ACCEPTED_BEFORE.set(accepted)
-    try:
-        yield
-    finally:
-        _ACCEPTED_BEFORE.reset(token)
-
-
-def accepted_before() -> bool:
-    """Whether the text is of a night in the journal: an older gpuops took it for a policy, and its desktops must come
-    back, so what is asked of a new one only is not asked of it."""
-    return _ACCEPTED_BEFORE.get()
+def was_accepted() -> bool:
+    """Whether the file that is decoded was accepted by an older gpuops: its desktops must come back."""
+    return _WAS_ACCEPTED.get()
 
 
 def reads_by(parse: Callable[[str], Any]) -> Reads:
@@ -162,22 +160,25 @@ def reads_by(parse: Callable[[str], Any]) -> Reads:
 
 def keys_at(kind: Any, place: Place) -> list[str]:
     """Return the keys that may stand at this place of a file that is decoded as `kind`."""
-    sections = [kind]
-    for part in place:
-        if not isinstance(part, int):
-            sections = [inner for section in sections for inner in _inner_sections(section, part)]
-    return [key for section in sections for key in keys_of(section)]
+    section = kind
+    for part in place:  # of a list the number of an element, and of a mapping a name, leave the section as it is
+        fields = [field for field in fields_of(section) if field.encode_name == part]
+        for field in fields:
+            section = next(sections_of(field.type), None)
+        if section is None:
+            return []
+    return keys_of(section)
 
 
 def keys_of(section: type[Section]) -> list[str]:
     """Return the keys of a section."""
-    return [field.encode_name for field in msgspec.structs.fields(section)]
+    return [field.encode_name for field in fields_of(section)]
 
 
-def _inner_sections(section: Any, key: object) -> Iterator[type[Section]]:
-    for field in msgspec.structs.fields(section):
-        if field.encode_name == key:
-            yield from sections_of(field.type)
+@cache
+def fields_of(section: type[Section]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a section with their annotations."""
+    return msgspec.structs.fields(section)
 
 
 def sections_of(kind: Any) -> Iterator[type[Section]]:
@@ -239,10 +240,10 @@ class _Decoder:
             written = self.read(reader.written, content, place)
             return reader.parse(written) if len(self.mistakes) == count else None
         limits = tuple(note for note in notes if isinstance(note, Meta))
-        if get_args(kind) == ():
-            return self._convert(Annotated[(kind, *limits)], content) if limits else self.read(kind, content, place)
+        if not get_args(kind) and _is_plain(kind):
+            return self._convert(Annotated[(kind, *limits)] if limits else kind, content)
         decoded = self._read(kind, content, place)
-        if len(self.mistakes) == count and limits and content is not None:
+        if len(self.mistakes) == count and limits and isinstance(decoded, list | tuple | dict):
             self._convert(Annotated[(get_origin(kind), *limits)], decoded)
         return decoded
 
@@ -250,11 +251,11 @@ class _Decoder:
         if not isinstance(content, dict):
             raise ValueError(_TYPES[dict])
         removed = [key for key in kind.removed_keys if key in content]
-        if removed and not accepted_before():
+        if removed and not was_accepted():
             raise Mistaken(f"`{removed[0]}` is no longer supported", kind.removed_keys[removed[0]])
         count = len(self.mistakes)
         values, keys = {}, {*removed}
-        for field in msgspec.structs.fields(kind):
+        for field in fields_of(kind):
             key = field.encode_name
             keys.add(key)
             if key in content:
@@ -283,11 +284,13 @@ def _fitting(options: Sequence[Any], content: Any) -> Any:
     several = [option for option in options if option not in (NoneType, UnsetType)]
     for option in several if len(several) > 1 else ():
         bare = get_args(option)[0] if get_origin(option) is Annotated else option
-        is_section = isinstance(bare, type) and issubclass(bare, Section)
-        holds = dict if is_section else get_origin(bare) if get_args(bare) else bare
-        if isinstance(holds, type) and isinstance(content, holds):
+        if get_origin(bare) is Literal and content in get_args(bare):
             return option
-    return several[-1]
+        is_section = isinstance(bare, type) and issubclass(bare, Section)
+        holds = dict if is_section else get_origin(bare) or bare
+        if isinstance(content, list if holds is tuple else holds if isinstance(holds, type) else ()):
+            return option
+    return several[0]
 
 
 @cache

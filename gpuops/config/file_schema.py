@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from gpuops.config.decoding import Before, Reads, Section
+from gpuops.config.decoding import Before, Reads, Section, fields_of
+
+_SHOWN: Final = str | int | float | tuple | Section | UnsetType | None
+"""Types of defaults that the schema shows; an enumeration is text."""
 
 
 def schema_of_section(section: type[Section]) -> dict[str, Any]:
@@ -37,15 +40,11 @@ def _written(kind: Any) -> Any:
 @cache
 def _written_section(section: type[Section]) -> type[msgspec.Struct]:
     fields = []
-    for field in msgspec.structs.fields(section):
-        default: Any = msgspec.NODEFAULT if field.required else msgspec.field(default_factory=field.default_factory)
-        if field.default is not msgspec.NODEFAULT:
-            default = msgspec.field(default=field.default)
-        if field.required:
-            default = msgspec.field()
-        fields.append((field.name, _written(field.type), default))
-    rename = {field.name: field.encode_name for field in msgspec.structs.fields(section)}
-    namespace = {"__doc__": section.__doc__}
-    return msgspec.defstruct(
-        section.__name__, fields, kw_only=True, forbid_unknown_fields=True, rename=rename, namespace=namespace
-    )
+    for field in fields_of(section):
+        kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
+        if not isinstance(field.default, _SHOWN | type(msgspec.NODEFAULT)):  # as the class has it, no file does
+            kind, default = kind | UnsetType, {"default": UNSET}
+        fields.append((field.name, kind, msgspec.field(**default)))
+    rename = {field.name: field.encode_name for field in fields_of(section)}
+    options: dict[str, Any] = {"rename": rename, "namespace": {"__doc__": section.__doc__}}
+    return msgspec.defstruct(section.__name__, fields, kw_only=True, forbid_unknown_fields=True, **options)

@@ -6,23 +6,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Final
 
-from pydantic import BaseModel, ValidationError
-
+from gpuops.config.decoding import UNKNOWN_KEY, WrongContent, decode, keys_at
 from gpuops.config.sections.policy_file import PolicyFile
-from gpuops.config.sections.section import ACCEPTED_BEFORE
 from gpuops.errors import PolicyError
-from gpuops.files.wrong_value import reason
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.nights.rotation import Policy
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
 
 _HINT: Final = "templates/policy.yaml shows every key, with comments"
 
@@ -59,9 +51,9 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
             raise PolicyError(f"{name}: lending: nights take and give no servers of pools any more", hint=hint)
         content = {key: section for key, section in content.items() if key != "lending"}
     try:
-        found = PolicyFile.model_validate(content, context={ACCEPTED_BEFORE: accepted_before})
-    except ValidationError as error:
-        message, hint = _first(error.errors())
+        found = decode(PolicyFile, content, was_accepted=accepted_before)
+    except WrongContent as error:
+        message, hint = _most_telling(error)
         raise PolicyError(f"{name}: {message}", hint=hint) from error
     return Policy(
         name=found.name,
@@ -87,35 +79,11 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
     )
 
 
-def _first(found: list[ErrorDetails]) -> tuple[str, str]:
-    """The one mistake worth telling, as key and reason, and the next move."""
-    # a key that nobody knows is often the misspelt one that another error misses
-    details = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    key = ".".join(str(part) for part in details["loc"]) or "the file"
-    hint = details.get("ctx", {}).get("hint") or _HINT
-    if details["type"] == "extra_forbidden":
-        near = get_close_matches(str(details["loc"][-1]), list(_keys(PolicyFile, details["loc"][:-1])), n=1)
+def _most_telling(error: WrongContent) -> tuple[str, str]:
+    """Return the mistake to show, as key and reason, and the next move."""
+    mistake = error.most_telling
+    hint = mistake.hint or _HINT
+    if mistake.reason == UNKNOWN_KEY:
+        near = get_close_matches(str(mistake.place[-1]), keys_at(PolicyFile, mistake.place[:-1]), n=1)
         hint = f"did you mean `{near[0]}`? {_HINT}" if near else _HINT
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{key}: {reason(details)}{more}", hint
-
-
-def _keys(section: type[BaseModel], place: tuple[int | str, ...]) -> Iterator[str]:
-    """The keys that may stand at this place of a file."""
-    for part in place:
-        field = section.model_fields.get(str(part))
-        if field is None:
-            continue  # a place in a list
-        inner = [found for found in _types(field.annotation) if issubclass(found, BaseModel)]
-        if not inner:
-            return
-        section = inner[0]
-    yield from section.model_fields
-
-
-def _types(annotation: Any) -> Iterator[type]:
-    """The plain types that an annotation speaks of."""
-    if isinstance(annotation, type) and not get_args(annotation):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _types(argument)
+    return error.describe(mistake, "the file"), hint

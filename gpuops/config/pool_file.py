@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+import msgspec
+from msgspec import Meta
 
+from gpuops.config.decoding import Reads, Section, Text, read_as, reads_by
 from gpuops.config.remote_gpu_file import is_known_name, program_name
-from gpuops.config.sections.section import Section, Text
-from gpuops.errors import PolicyError, UsageError
-from gpuops.files.wrong_value import first_wrong
+from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.workloads.lease_book import LendingPool, PoolFileWish, PoolQuota
@@ -42,74 +41,57 @@ def lease_time(text: str, *, may_be_zero: bool = False) -> timedelta:
     return time
 
 
-def _checked(parse: Callable[[str], object]) -> AfterValidator:
-    """Return a validator that calls `parse`, turns its UsageError into ValueError, and returns the text unchanged."""
-
-    def check(text: str) -> str:
-        try:
-            parse(text)
-        except UsageError as error:
-            raise ValueError(f"{error.message}; {error.hint}") from error
-        return text
-
-    return AfterValidator(check)
-
-
-LeaseTime = Annotated[Text, _checked(lease_time)]
-MemorySize = Annotated[Text, _checked(memory_mib)]
-Owner = Annotated[Text, _checked(partial(OwnerKey.parse, "owner"))]
+LeaseTime = Annotated[timedelta, reads_by(lease_time)]
+MemorySize = Annotated[int, reads_by(memory_mib)]
+Owner = Annotated[OwnerKey, reads_by(partial(OwnerKey.parse, "owner"))]
 
 
 class PoolQuotaSection(Section):
     """The most that an owner has at one moment."""
 
     memory: MemorySize | None = None
-    shares: int | None = Field(default=None, ge=1, le=100_000)
+    shares: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 
-    @model_validator(mode="after")
-    def _says_something(self) -> PoolQuotaSection:
+    def __post_init__(self) -> None:
         if self.memory is None and self.shares is None:
             raise ValueError("say `memory`, `shares` or both")
-        return self
 
     def quota(self) -> PoolQuota:
-        return PoolQuota(memory_mib(self.memory) if self.memory is not None else None, self.shares)
+        return PoolQuota(self.memory, self.shares)
 
 
-class PoolFile(Section):
+class PoolFile(Section, kw_only=True):
     """The whole YAML file."""
 
     version: Literal[1]
-    name: Annotated[str, AfterValidator(program_name)]
+    name: Annotated[str, Reads(program_name)]
     network: Text
     program: Text | None = None
-    servers: list[Text] = Field(min_length=1, max_length=MOST_SERVERS)
+    servers: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
     keep: MemorySize | None = None
-    longest_lease: LeaseTime = "24h"
-    grace: LeaseTime = "15m"
-    owner: Owner = "folder"
-    quotas: dict[Text, PoolQuotaSection] = Field(default_factory=dict, max_length=1000)
+    longest_lease: LeaseTime = lease_time("24h")
+    grace: LeaseTime = lease_time("15m")
+    owner: Owner = OwnerKey.parse("owner", "folder")
+    quotas: Annotated[dict[Text, PoolQuotaSection], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
     quota: PoolQuotaSection | None = None
 
-    @model_validator(mode="after")
-    def _once_each(self) -> PoolFile:
+    def __post_init__(self) -> None:
         twice = [name for name, times in Counter(self.servers).items() if times > 1]
         if twice:
             raise ValueError(f"the server {twice[0]!r} is there twice")
-        return self
 
     def wish(self) -> PoolFileWish:
         pool = LendingPool(
             name=self.name,
             network=self.network,
             program=self.program,
-            longest=lease_time(self.longest_lease),
-            grace=lease_time(self.grace),
-            owner_by=OwnerKey.parse("owner", self.owner),
+            longest=self.longest_lease,
+            grace=self.grace,
+            owner_by=self.owner,
             quotas={owner: section.quota() for owner, section in self.quotas.items()},
             quota=self.quota.quota() if self.quota is not None else PoolQuota(),
         )
-        return PoolFileWish(pool, tuple(self.servers), memory_mib(self.keep) if self.keep is not None else 0)
+        return PoolFileWish(pool, self.servers, self.keep or 0)
 
 
 def load_pool(path: Path) -> PoolFileWish:
@@ -127,7 +109,4 @@ def load_pool(path: Path) -> PoolFileWish:
 
 def parse_pool(text: str, name: str) -> PoolFileWish:
     """Return the pool of a YAML text; errors call it `name`. Raises PolicyError."""
-    try:
-        return PoolFile.model_validate(parse_yaml(text, name)).wish()
-    except ValidationError as error:
-        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
+    return read_as(PoolFile, parse_yaml(text, name), name, _HINT).wish()

@@ -10,13 +10,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from msgspec import Meta
 
-from gpuops.config.sections.section import Section, Text
+from gpuops.config.decoding import Reads, Section, Text, read_as
 from gpuops.errors import PolicyError, UsageError
 from gpuops.files.private_file import replaceable
 from gpuops.files.templates import templates
-from gpuops.files.wrong_value import first_wrong
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.workloads.remote_gpu import RemoteProgram
 
@@ -37,20 +36,18 @@ def _script(text: str) -> str:
     return text
 
 
-Script = Annotated[str, Field(min_length=1, max_length=10_000), AfterValidator(_script)]
+Script = Annotated[str, Reads(_script, Annotated[str, Meta(min_length=1, max_length=10_000)])]
 
 
 class PortsSection(Section):
     """The ports of a server: one for each share that it lends."""
 
-    first: int = Field(ge=1024, le=65535)
-    count: int = Field(default=64, ge=1, le=1000)
+    first: Annotated[int, Meta(ge=1024, le=65535)]
+    count: Annotated[int, Meta(ge=1, le=1000)] = 64
 
-    @model_validator(mode="after")
-    def _within(self) -> PortsSection:
+    def __post_init__(self) -> None:
         if self.first + self.count - 1 > 65535:
             raise ValueError("`first` and `count` reach beyond port 65535")
-        return self
 
 
 class ProgramHook(Section):
@@ -64,7 +61,7 @@ class RemoteGpuFile(Section):
     """The whole YAML file."""
 
     version: Literal[2]
-    program: Annotated[str, AfterValidator(program_name)]
+    program: Annotated[str, Reads(program_name)]
     about: Text
     ports: PortsSection
     grant: ProgramHook
@@ -106,7 +103,4 @@ def parse_remote_gpu(text: str, name: str) -> RemoteProgram:
     content = parse_yaml(text, name)
     if isinstance(content, dict) and content.get("version") == 1:
         raise PolicyError(f"{name}: version 1 had scripts that gpuops no longer runs", hint=_HINT)
-    try:
-        return RemoteGpuFile.model_validate(content).remote_program()
-    except ValidationError as error:
-        raise PolicyError(f"{name}: {first_wrong(error)}", hint=_HINT) from error
+    return read_as(RemoteGpuFile, content, name, _HINT).remote_program()

@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from gpuops.config.policy import parse_policy
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import SERVED, SIMULATED
@@ -87,9 +89,8 @@ def believed(site: str, said: Configuration, configured: Configuration) -> str:
     target = own[0] if own else _of_row(site, theirs, address, configured)
     import tomlkit  # of a runner that takes something up alone
 
-    told = target.model_dump(mode="json", exclude_defaults=True, exclude={"journal_url", "policy", "rotations"})
-    told["rotations"] = list(map(str, theirs.rotations))
-    return tomlkit.dumps({"targets": {site: told}})
+    target = msgspec.structs.replace(target, journal_url=None, policy=None, rotations=theirs.rotations)
+    return tomlkit.dumps({"targets": {site: msgspec.to_builtins(target, enc_hook=str)}})
 
 
 def _of_row(site: str, theirs: NamedTarget, address: Address, configured: Configuration) -> NamedTarget:

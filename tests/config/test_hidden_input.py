@@ -1,6 +1,6 @@
-"""pydantic does not repeat what a file holds when it is wrong: it may be a password in the wrong place.
+"""No mistake repeats what a file holds: it may be a password in the wrong place.
 
-What our own words quote (a zone that is none, a time) is a value of a key that never holds one.
+What functions that read a value quote (a zone that is none, a time) is a value of a key that never holds one.
 """
 
 from __future__ import annotations
@@ -8,33 +8,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import Final
+from typing import Any, Final, get_args
 
+import msgspec
 import pytest
-from pydantic import BaseModel, ValidationError
 
 import gpuops.config
+from gpuops.config.decoding import Before, Reads, Section, WrongContent, decode
 
 MISPLACED: Final = "Cn4ry-in-the-wrong-place"
 
 
-def models() -> Iterator[type[BaseModel]]:
-    """Every model of the files and options that people write."""
+def sections() -> Iterator[type[Section]]:
+    """Every section of the files and options that people write."""
     for found in walk_packages(gpuops.config.__path__, "gpuops.config."):
         for value in vars(import_module(found.name)).values():
-            if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == found.name:
+            if isinstance(value, type) and issubclass(value, Section) and value.__module__ == found.name:
                 yield value
 
 
-FOUND: Final = sorted(set(models()), key=lambda model: f"{model.__module__}.{model.__name__}")
+def is_read_by_function(kind: Any) -> bool:
+    notes = getattr(kind, "__metadata__", ())
+    return any(isinstance(note, Reads | Before) for note in notes) or any(map(is_read_by_function, get_args(kind)))
 
 
-@pytest.mark.parametrize("model", FOUND, ids=lambda model: model.__name__)
-def test_no_model_shows_its_input(model: type[BaseModel]) -> None:
-    with pytest.raises(ValidationError) as raised:
-        model.model_validate({**dict.fromkeys(model.model_fields, MISPLACED), "beyond": MISPLACED})
-    assert "input_value" not in str(raised.value)
+FOUND: Final = sorted(set(sections()) - {Section}, key=lambda section: f"{section.__module__}.{section.__name__}")
 
 
-def test_there_are_models() -> None:
-    assert len(FOUND) > 10
+@pytest.mark.parametrize("misplaced", [MISPLACED, [MISPLACED], {MISPLACED: MISPLACED}], ids=["text", "list", "mapping"])
+@pytest.mark.parametrize("section", FOUND, ids=lambda section: section.__name__)
+def test_no_mistake_shows_the_content(section: type[Section], misplaced: object) -> None:
+    fields = msgspec.structs.fields(section)
+    with pytest.raises(WrongContent) as raised:
+        decode(section, {field.encode_name: misplaced for field in fields} | {"beyond": misplaced})
+    checked = {field.encode_name for field in fields if is_read_by_function(field.type)}
+    assert not [
+        mistake
+        for mistake in raised.value.mistakes
+        if checked.isdisjoint(mistake.place) and MISPLACED in mistake.reason
+    ]
+
+
+def test_there_are_sections() -> None:
+    assert len(FOUND) > 30

@@ -23,7 +23,7 @@ class InputFile(NamedTuple):
 
     title: str
     checked_by: str
-    """MODULE:CLASS, a pydantic model; that of a scenario is a msgspec.Struct."""
+    """MODULE:CLASS, a `Section`; that of a scenario is another msgspec.Struct."""
 
 
 INPUTS: Final = {
@@ -109,9 +109,7 @@ def input_schema(name: str) -> Schema:
     title, checked_by = INPUTS[name]
     module, _, attribute = checked_by.partition(":")
     checking = getattr(import_module(module), attribute)
-    if hasattr(checking, "model_json_schema"):
-        made = _without_titles(checking.model_json_schema())
-    elif issubclass(checking, Section):
+    if issubclass(checking, Section):
         made = _without_titles(schema_of_section(checking))
     else:
         parts = msgspec.json.schema(checking)["$defs"]

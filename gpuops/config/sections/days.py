@@ -12,9 +12,9 @@ from datetime import date, time, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from msgspec import Meta
 
-from gpuops.config.sections.section import mistake
+from gpuops.config.decoding import Before, Mistaken, Reads
 from gpuops.model.window import Weekday
 
 _CLOCK: Final = "([01][0-9]|2[0-3]):[0-5][0-9]"
@@ -38,7 +38,7 @@ def _weekday(text: str) -> Weekday:
     try:
         return Weekday(name)
     except ValueError:
-        raise mistake(f"{text!r} is no weekday", "write mon, tue, wed, thu, fri, sat or sun, or mon-fri") from None
+        raise Mistaken(f"{text!r} is no weekday", "write mon, tue, wed, thu, fri, sat or sun, or mon-fri") from None
 
 
 def _weekdays(value: Any) -> Any:
@@ -46,7 +46,7 @@ def _weekdays(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-        return value  # pydantic says what is wrong with it
+        return value  # what is wrong with it is said when it is decoded
     return list(dict.fromkeys(day for part in value for day in _weekdays_of(part)))
 
 
@@ -59,13 +59,12 @@ def _weekdays_of(part: str) -> Iterator[Weekday]:
         yield day
 
 
-_WeekdayText = Annotated[str, Field(pattern=f"^({_NAME})(-({_NAME}))?$")]
+# not `pattern=`: msgspec 0.22 frees a pattern twice that stands beside a list in a union
+_WeekdayText = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_NAME})(-({_NAME}))?$"})]
 Weekdays = Annotated[
-    list[Weekday],
-    Field(min_length=1, strict=False),
-    BeforeValidator(
-        _weekdays, json_schema_input_type=_WeekdayText | Annotated[list[_WeekdayText], Field(min_length=1)]
-    ),
+    tuple[Weekday, ...],
+    Meta(min_length=1),
+    Before(_weekdays, _WeekdayText | Annotated[tuple[_WeekdayText, ...], Meta(min_length=1)]),
 ]
 
 
@@ -75,12 +74,7 @@ def _date(text: str) -> date:
             raise ValueError
         return date.fromisoformat(text)
     except ValueError:
-        raise mistake(f"{text!r} is no date", "write it as 2026-12-24") from None
-
-
-def _checked_days(text: str) -> str:
-    days_of(text)
-    return text
+        raise Mistaken(f"{text!r} is no date", "write it as 2026-12-24") from None
 
 
 @lru_cache(maxsize=256)
@@ -92,45 +86,45 @@ def days_of(text: str) -> tuple[date, ...]:
     begin = _date(first)
     end = _date(last) if is_range else begin
     if end < begin or end - begin > _LONGEST_RANGE:
-        raise mistake(f"{text!r} is no range of at most a year", _SAY_DAYS)
+        raise Mistaken(f"{text!r} is no range of at most a year", _SAY_DAYS)
     return tuple(begin + timedelta(days=number) for number in range((end - begin).days + 1))
 
 
 def _holidays(text: str) -> tuple[date, ...]:
     match = _HOLIDAYS.fullmatch(text)
     if match is None:
-        raise mistake(f"{text!r} names no country", _SAY_DAYS)
+        raise Mistaken(f"{text!r} names no country", _SAY_DAYS)
     from holidays import country_holidays
 
     try:
         found = country_holidays(match["country"], subdiv=match["part"], years=_YEARS)
     except NotImplementedError as unknown:
-        raise mistake(f"{text!r}: {unknown}", "ISO 3166 has the codes: DE, DE-BY, US, US-CA") from None
+        raise Mistaken(f"{text!r}: {unknown}", "ISO 3166 has the codes: DE, DE-BY, US, US-CA") from None
     return tuple(sorted(found))
 
 
+def _checked_days(text: str) -> str:
+    days_of(text)
+    return text
+
+
+_DaysText = Annotated[
+    str, Meta(extra_json_schema={"pattern": rf"^({_DATE}(\.\.{_DATE})?|holidays [A-Z]{{2}}(-[A-Z0-9]{{1,4}})?)$"})
+]
 Days = Annotated[
-    list[
-        Annotated[
-            str,
-            AfterValidator(_checked_days),
-            WithJsonSchema(
-                {"type": "string", "pattern": rf"^({_DATE}(\.\.{_DATE})?|holidays [A-Z]{{2}}(-[A-Z0-9]{{1,4}})?)$"}
-            ),
-        ]
-    ],
-    Field(max_length=1000),
+    tuple[Annotated[str, Reads(_checked_days, _DaysText)], ...],
+    Meta(max_length=1000),
 ]
 
 
 def read_time(text: str) -> tuple[Weekday | date | None, time]:
     """Return the day and the time of `20:00`, `mon 07:00` or `2026-12-24 16:00`; the day is None if none is given.
 
-    24:00 is returned as 00:00 of the day after. Raises PydanticCustomError for any other text.
+    24:00 is returned as 00:00 of the day after. Raises Mistaken for any other text.
     """
     match = _TIME_OF_DAY.fullmatch(text)
     if match is None:
-        raise mistake(f"{text!r} is no time of day", 'write it as "20:00", or with its day as "mon 07:00"')
+        raise Mistaken(f"{text!r} is no time of day", 'write it as "20:00", or with its day as "mon 07:00"')
     on = match["on"]
     day = None if on is None else _date(on) if on[0].isdigit() else _weekday(on)
     if match["clock"] != "24:00":
@@ -143,8 +137,5 @@ def _checked_time(text: str) -> str:
     return text
 
 
-TimeOfDay = Annotated[
-    str,
-    AfterValidator(_checked_time),
-    WithJsonSchema({"type": "string", "pattern": rf"^(({_DATE}|{_NAME}) +)?({_CLOCK}|24:00)$"}),
-]
+_TimeText = Annotated[str, Meta(extra_json_schema={"pattern": rf"^(({_DATE}|{_NAME}) +)?({_CLOCK}|24:00)$"})]
+TimeOfDay = Annotated[str, Reads(_checked_time, _TimeText)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+import msgspec
+from msgspec import Meta
 
-from gpuops.config.sections.section import Section, Text, mistake
+from gpuops.config.decoding import Mistaken, Reads, Section, Text
 from gpuops.errors import UsageError
 from gpuops.model.nights.fair_share import WEEK, FairShare, Team
 from gpuops.model.vcenter.owner import OwnerKey
@@ -15,7 +16,7 @@ from gpuops.model.vcenter.owner import OwnerKey
 _LONGEST_DAYS = 365
 _LARGEST = 1_000_000
 
-_Amount = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
+_Amount = Annotated[float, Meta(ge=0, le=_LARGEST)]
 
 
 class AtMostSection(Section):
@@ -24,22 +25,28 @@ class AtMostSection(Section):
     gpus: _Amount | None = None
     gpu_hours_per_week: _Amount | None = None
 
-    @model_validator(mode="after")
-    def _says_something(self) -> AtMostSection:
+    def __post_init__(self) -> None:
         if self.gpus is None and self.gpu_hours_per_week is None:
-            raise mistake("an empty `at_most` limits nothing", "say `gpus`, `gpu_hours_per_week` or both")
-        return self
+            raise Mistaken("an empty `at_most` limits nothing", "say `gpus`, `gpu_hours_per_week` or both")
 
 
 class TeamSection(Section):
     """One team."""
 
-    weight: Annotated[float, Field(gt=0, le=_LARGEST, allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, Meta(gt=0, le=_LARGEST)] = 1.0
     at_most: AtMostSection | None = None
 
     def team(self, name: str) -> Team:
-        most = self.at_most or AtMostSection.model_construct()
-        return Team(name, self.weight, most.gpus, most.gpu_hours_per_week)
+        most = self.at_most
+        limits = (most.gpus, most.gpu_hours_per_week) if most is not None else ()
+        return Team(name, self.weight, *limits)
+
+
+def _owner(text: str) -> OwnerKey:
+    try:
+        return OwnerKey.parse("by", text)
+    except UsageError as error:
+        raise Mistaken(f"{text!r} says no owner of a VM", error.hint) from None
 
 
 class FairShareSection(Section):
@@ -47,19 +54,10 @@ class FairShareSection(Section):
 
     removed_keys: ClassVar = {"across_sites": "remove it: GPU-hours and limits are those of one vCenter"}
 
-    by: Text
-    half_life_days: Annotated[float, Field(ge=0.1, le=_LONGEST_DAYS, allow_inf_nan=False)] = WEEK / timedelta(days=1)
-    teams: dict[Text, TeamSection] = Field(default_factory=dict, max_length=1000)
-
-    @field_validator("by")
-    @classmethod
-    def _an_owner(cls, by: str) -> str:
-        try:
-            OwnerKey.parse("by", by)
-        except UsageError as error:
-            raise mistake(f"{by!r} says no owner of a VM", error.hint) from None
-        return by
+    by: Annotated[OwnerKey, Reads(_owner, Text)]
+    half_life_days: Annotated[float, Meta(ge=0.1, le=_LONGEST_DAYS)] = WEEK / timedelta(days=1)
+    teams: Annotated[dict[Text, TeamSection], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
 
     def rule(self) -> FairShare:
         teams = tuple(section.team(name) for name, section in self.teams.items())
-        return FairShare(OwnerKey.parse("by", self.by), timedelta(days=self.half_life_days), teams)
+        return FairShare(self.by, timedelta(days=self.half_life_days), teams)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+import msgspec
+from msgspec import Meta
 
-from gpuops.config.jobs_file import read_guest_path
-from gpuops.config.sections.section import Section, Text, mistake
+from gpuops.config.decoding import Mistaken, Reads, Section, Text
+from gpuops.config.jobs_file import GuestPath
 from gpuops.model.nights.ml_queue import QueuedVm, is_pattern
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, JobTemplate
 
-_Number = Annotated[int, Field(ge=0, le=100_000)]
+_Number = Annotated[int, Meta(ge=0, le=100_000)]
 
 
 class JobQuotaSection(Section):
@@ -20,51 +21,51 @@ class JobQuotaSection(Section):
 
     waiting: _Number | None = None
     running: _Number | None = None
-    profiles: Annotated[list[Text], Field(min_length=1, max_length=100)] = Field(default_factory=lambda: ["*"])
+    profiles: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=100)] = ("*",)
 
-    submitters: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
+    submitters: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=1000)] | None = None
 
     def quota(self) -> JobQuota:
-        return JobQuota(self.waiting, self.running, tuple(self.profiles), tuple(self.submitters or ()))
+        return JobQuota(self.waiting, self.running, self.profiles, self.submitters or ())
 
 
 class TemplateSection(Section):
     """Of which template VMs are made for jobs that no other VM fits."""
 
     name: Text
-    at_most: int = Field(ge=1, le=99)
-    prefix: str = Field(default="gpuops-job-", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
+    at_most: Annotated[int, Meta(ge=1, le=99)]
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")] = "gpuops-job-"
     keep: bool = False
 
     def template(self) -> JobTemplate:
         return JobTemplate(self.name, self.at_most, self.prefix, self.keep)
 
 
+_Names = Annotated[tuple[Text, ...], Meta(max_length=1000)]
+
+
+def _no_pattern_of_all(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if is_pattern(name) and not name.strip("*?"):
+            raise Mistaken(f"{name!r} would start every VM", "name what they have in common: `job-*`")
+    return names
+
+
 class JobsSection(Section):
     """How nights run jobs."""
 
-    vms: list[Text] = Field(default_factory=list, max_length=1000)
+    vms: Annotated[tuple[str, ...], Reads(_no_pattern_of_all, _Names)] = ()
     template: TemplateSection | None = None
-    priority: int = Field(default=0, ge=-1000, le=1000)
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     relocate: bool = False
-    mounts: list[Annotated[Text, AfterValidator(read_guest_path)]] = Field(default_factory=list, max_length=100)
-    checkpoint_s: int = Field(default=300, ge=10, le=3600)
-    minimum_run_minutes: int = Field(default=15, ge=0, le=24 * 60)
-    quotas: dict[Text, JobQuotaSection] = Field(default_factory=dict, max_length=1000)
+    mounts: Annotated[tuple[GuestPath, ...], Meta(max_length=100)] = ()
+    checkpoint_s: Annotated[int, Meta(ge=10, le=3600)] = 300
+    minimum_run_minutes: Annotated[int, Meta(ge=0, le=24 * 60)] = 15
+    quotas: Annotated[dict[Text, JobQuotaSection], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
 
-    @field_validator("vms")
-    @classmethod
-    def _not_every_vm(cls, vms: list[str]) -> list[str]:
-        for name in vms:
-            if is_pattern(name) and not name.strip("*?"):
-                raise mistake(f"{name!r} would start every VM", "name what they have in common: `job-*`")
-        return vms
-
-    @model_validator(mode="after")
-    def _some_vms(self) -> JobsSection:
+    def __post_init__(self) -> None:
         if not self.vms and self.template is None:
-            raise mistake("no VM runs jobs", "say `vms`, or a `template` of which they are made")
-        return self
+            raise Mistaken("no VM runs jobs", "say `vms`, or a `template` of which they are made")
 
     def _names(self) -> tuple[str, ...]:
         """Those that are said, and those of the VMs that are made."""
@@ -74,7 +75,7 @@ class JobsSection(Section):
     def rules(self) -> JobRules:
         return JobRules(
             self._names(),
-            tuple(self.mounts),
+            self.mounts,
             {owner: section.quota() for owner, section in self.quotas.items()},
             timedelta(seconds=self.checkpoint_s),
             timedelta(minutes=self.minimum_run_minutes),

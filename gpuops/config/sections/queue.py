@@ -6,11 +6,11 @@ import re
 from datetime import datetime, time, timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from msgspec import Meta
 
 from gpuops.config.date_text import checked_year
+from gpuops.config.decoding import Mistaken, Reads, Section, Text
 from gpuops.config.sections.jobs import JobsSection
-from gpuops.config.sections.section import Section, Text, mistake
 from gpuops.model.nights.ml_queue import NAME, Checkpoint, GuestCommand, MlStop, QueuedVm, SshDoor, is_pattern
 
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
@@ -27,34 +27,38 @@ def _deadline(value: Any) -> time | datetime:
             raise ValueError
         return time.fromisoformat(value) if _CLOCK.fullmatch(value) else checked_year(datetime.fromisoformat(value))
     except ValueError:
-        raise mistake(
+        raise Mistaken(
             f"{value!r} is neither a time of day nor a date with one", 'such as "06:00" or "2026-11-24 06:00"'
         ) from None
 
 
-Deadline = Annotated[time | datetime, BeforeValidator(_deadline, json_schema_input_type=str)]
+Deadline = Annotated[time | datetime, Reads(_deadline, Annotated[Any, Meta(extra_json_schema={"type": "string"})])]
+
+
+def _address(host: str) -> str:
+    if not _HOST.fullmatch(host.replace(NAME, "vm")):
+        raise Mistaken(f"{host!r} is no address", f"a name or an IP address; {NAME} stands for the VM's name")
+    return host
+
+
+def _user(name: str) -> str:
+    if not _USER.fullmatch(name):
+        raise Mistaken(f"{name!r} is no user name", "letters, digits and . _ - @ \\ alone")
+    return name
+
+
+def _program(path: str) -> str:
+    if not _ABSOLUTE.match(path):
+        raise Mistaken(f"{path!r} is no absolute path in the guest", "no search path is known there")
+    return path
 
 
 class SshSection(Section):
     """How a guest is entered over SSH."""
 
-    user: Text
-    host: Text = NAME
-    port: int = Field(default=22, ge=1, le=65535)
-
-    @field_validator("host")
-    @classmethod
-    def _address(cls, host: str) -> str:
-        if not _HOST.fullmatch(host.replace(NAME, "vm")):
-            raise mistake(f"{host!r} is no address", f"a name or an IP address; {NAME} stands for the VM's name")
-        return host
-
-    @field_validator("user")
-    @classmethod
-    def _name(cls, user: str) -> str:
-        if not _USER.fullmatch(user):
-            raise mistake(f"{user!r} is no user name", "letters, digits and . _ - @ \\ alone")
-        return user
+    user: Annotated[str, Reads(_user, Text)]
+    host: Annotated[str, Reads(_address, Text)] = NAME
+    port: Annotated[int, Meta(ge=1, le=65535)] = 22
 
     def door(self) -> SshDoor:
         return SshDoor(self.user, self.host, self.port)
@@ -63,16 +67,9 @@ class SshSection(Section):
 class HookSection(Section):
     """A program in the guest."""
 
-    program: Text
-    arguments: Annotated[str, Field(max_length=2000)] = ""
+    program: Annotated[str, Reads(_program, Text)]
+    arguments: Annotated[str, Meta(max_length=2000)] = ""
     ssh: SshSection | None = None
-
-    @field_validator("program")
-    @classmethod
-    def _path(cls, program: str) -> str:
-        if not _ABSOLUTE.match(program):
-            raise mistake(f"{program!r} is no absolute path in the guest", "no search path is known there")
-        return program
 
     def command(self) -> GuestCommand:
         return GuestCommand(self.program, self.arguments, self.ssh.door() if self.ssh is not None else None)
@@ -81,15 +78,13 @@ class HookSection(Section):
 class CheckpointSection(Section):
     """What a guest does, and has time for, before it is stopped."""
 
-    grace_s: int = Field(default=0, ge=0, le=LONGEST_GRACE_S)
+    grace_s: Annotated[int, Meta(ge=0, le=LONGEST_GRACE_S)] = 0
     hook: HookSection | None = None
-    every_s: int | None = Field(default=None, ge=1)
+    every_s: Annotated[int, Meta(ge=1)] | None = None
 
-    @model_validator(mode="after")
-    def _time_for_it(self) -> CheckpointSection:
+    def __post_init__(self) -> None:
         if self.hook is not None and self.grace_s == 0:
-            raise mistake("a `hook` with no time to run", "say `grace_s`: the seconds that it may take")
-        return self
+            raise Mistaken("a `hook` with no time to run", "say `grace_s`: the seconds that it may take")
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.grace_s, self.hook.command() if self.hook else None, self.every_s)
@@ -101,29 +96,27 @@ class QueuedSection(Section):
     removed_keys: ClassVar = {"across_sites": "name each VM in the queue of one vCenter alone, and remove the key"}
 
     vm: Text | None = None
-    vms: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
-    count: int | None = Field(default=None, ge=1)
+    vms: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=1000)] | None = None
+    count: Annotated[int, Meta(ge=1)] | None = None
     relocate: bool = False
     profile: Text | None = None
-    priority: int = Field(default=0, ge=-1000, le=1000)
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     deadline: Deadline | None = None
-    minimum_run_minutes: int = Field(default=0, ge=0, le=24 * 60)
+    minimum_run_minutes: Annotated[int, Meta(ge=0, le=24 * 60)] = 0
     checkpoint: CheckpointSection | None = None
 
-    @model_validator(mode="after")
-    def _some_vms(self) -> QueuedSection:
+    def __post_init__(self) -> None:
         if (self.vm is None) == (self.vms is None):
-            raise mistake("say either `vm` or `vms`")
+            raise Mistaken("say either `vm` or `vms`")
         for name in self.names:
             if is_pattern(name) and not name.strip("*?"):
-                raise mistake(f"{name!r} would start every VM", "name what they have in common: `ml-*`")
+                raise Mistaken(f"{name!r} would start every VM", "name what they have in common: `ml-*`")
         if self.count is not None and not is_pattern(self.names[0]) and self.count > len(self.names):
-            raise mistake(f"`count: {self.count}`, and {len(self.names)} named", "name more VMs, or a pattern: `ml-*`")
-        return self
+            raise Mistaken(f"`count: {self.count}`, and {len(self.names)} named", "name more VMs, or a pattern: `ml-*`")
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self.vms or ()) if self.vm is None else (self.vm,)
+        return self.vms or () if self.vm is None else (self.vm,)
 
     def queued(self, otherwise: CheckpointSection) -> QueuedVm:
         name, *others = self.names
@@ -143,7 +136,7 @@ class QueuedSection(Section):
 class StopSection(Section):
     """How the morning stops them."""
 
-    grace_s: int = Field(default=300, ge=0, le=LONGEST_GRACE_S)
+    grace_s: Annotated[int, Meta(ge=0, le=LONGEST_GRACE_S)] = 300
     then: Literal["power-off", "leave-running"] = "power-off"
 
     def stop(self) -> MlStop:
@@ -153,25 +146,20 @@ class StopSection(Section):
 class MlSection(Section):
     """The queue whole."""
 
-    queue: list[QueuedSection] = Field(default_factory=list)
+    queue: tuple[QueuedSection, ...] = ()
     stop: StopSection = StopSection()
     checkpoint: CheckpointSection = CheckpointSection()
     jobs: JobsSection | None = None
 
-    @model_validator(mode="after")
-    def _names_once(self) -> MlSection:
+    def __post_init__(self) -> None:
         names = [name for queued in self.queue for name in queued.names]
         names += self.jobs.vms if self.jobs is not None else []
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise mistake(f"the VM of the queue {twice[0]!r} is there twice", "name each VM in one entry")
-        return self
+            raise Mistaken(f"the VM of the queue {twice[0]!r} is there twice", "name each VM in one entry")
 
-    @model_validator(mode="after")
-    def _jobs_end(self) -> MlSection:
         if self.jobs is not None and self.stop.then == "leave-running":
-            raise mistake("`jobs` and `then: leave-running`: a VM of a job is off in the morning", "say power-off")
-        return self
+            raise Mistaken("`jobs` and `then: leave-running`: a VM of a job is off in the morning", "say power-off")
 
     def queued(self) -> tuple[QueuedVm, ...]:
         named = tuple(section.queued(self.checkpoint) for section in self.queue)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator
+from msgspec import Meta
 
-from gpuops.config.sections.section import Section, Text, mistake
+from gpuops.config.decoding import Mistaken, Reads, Section, Text
 from gpuops.model.nights.rotation import GivesWayBy, KeptSlots, SpareRule
 
 _SHARE = re.compile(r"(100|[1-9]?[0-9])%")
@@ -20,26 +20,28 @@ def _number_or_share(value: Any) -> int | str:
         return value
     if isinstance(value, str) and _SHARE.fullmatch(value):
         return value
-    raise mistake(f"{value!r} is neither a number of vGPUs nor a share of them", 'such as 4, or "10%"')
+    raise Mistaken(f"{value!r} is neither a number of vGPUs nor a share of them", 'such as 4, or "10%"')
 
 
-_Kept = Annotated[int | str, BeforeValidator(_number_or_share)]
+_Kept = Annotated[
+    int | str, Reads(_number_or_share, Annotated[Any, Meta(extra_json_schema={"type": ["integer", "string"]})])
+]
+_AllKept = Annotated[dict[Text, _Kept], Meta(min_length=1)]
+
+
+def _something(kept: dict[str, int | str]) -> dict[str, int | str]:
+    if all(number in (0, "0%") for number in kept.values()):
+        raise Mistaken("nothing is kept free for desktops", "say how many: {a40-8q: 4}")
+    return kept
 
 
 class SpareSection(Section):
     """What is kept free for desktops, and how hastily the rest is used."""
 
-    keep_free: dict[Text, _Kept] = Field(min_length=1)
-    calm_s: int = Field(default=_CALM_S, ge=0, le=24 * 3600)
+    keep_free: Annotated[dict[str, int | str], Reads(_something, _AllKept)]
+    calm_s: Annotated[int, Meta(ge=0, le=24 * 3600)] = _CALM_S
     take_idle: bool = False
-    give_way: Annotated[GivesWayBy, Field(strict=False)] = GivesWayBy.STOP
-
-    @field_validator("keep_free")
-    @classmethod
-    def _something(cls, kept: dict[str, int | str]) -> dict[str, int | str]:
-        if all(value in (0, "0%") for value in kept.values()):
-            raise mistake("nothing is kept free for desktops", "say how many: {a40-8q: 4}")
-        return kept
+    give_way: GivesWayBy = GivesWayBy.STOP
 
     def rule(self) -> SpareRule:
         kept = tuple(_slots(*each) for each in self.keep_free.items())

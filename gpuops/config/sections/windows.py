@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from msgspec import UNSET, UnsetType
 
+from gpuops.config.decoding import Mistaken, Reads, Section, Text, was_accepted
 from gpuops.config.sections.days import Days, TimeOfDay, Weekdays, days_of, read_time
-from gpuops.config.sections.section import Section, Text, accepted_before, mistake
 from gpuops.model.window import RETURN_FLOOR, Weekday, Window
 
 _DAY = timedelta(days=1)
@@ -25,14 +25,14 @@ def _known_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (OSError, ValueError, KeyError) as error:
-        raise mistake(f"{name!r} is not an IANA zone such as Europe/Berlin") from error
+        raise Mistaken(f"{name!r} is not an IANA zone such as Europe/Berlin") from error
     return name
 
 
-Zone = Annotated[Text, AfterValidator(_known_zone)]
+Zone = Annotated[str, Reads(_known_zone, Text)]
 
 
-class WindowSection(Section):
+class WindowSection(Section, kw_only=True):
     """One window."""
 
     name: Text = ""
@@ -40,60 +40,62 @@ class WindowSection(Section):
     closes: TimeOfDay
     zone: Zone
     back_by: TimeOfDay | None = None
-    weekdays: Weekdays = Field(default=list(Weekday))
-    also_on: Days = Field(default_factory=list)
-    not_on: Days = Field(default_factory=list)
-    pools: list[Text] = Field(default_factory=list)
+    weekdays: Weekdays | UnsetType = UNSET
+    also_on: Days | UnsetType = UNSET
+    not_on: Days | UnsetType = UNSET
+    pools: tuple[Text, ...] = ()
 
-    @model_validator(mode="after")
-    def _opens_on_its_days(self) -> WindowSection:
+    def __post_init__(self) -> None:
+        self._check_days()
+        self._check_length()
+
+    def _check_days(self) -> None:
         day, _ = read_time(self.opens)
-        said = [key for key in ("weekdays", "also_on", "not_on") if key in self.model_fields_set]
+        said = [key for key in ("weekdays", "also_on", "not_on") if getattr(self, key) is not UNSET]
         if isinstance(day, Weekday) and "weekdays" in said:
-            raise mistake(f"`opens` says {day}, and `weekdays` too says when it opens", "leave one of them out")
+            raise Mistaken(f"`opens` says {day}, and `weekdays` too says when it opens", "leave one of them out")
         if isinstance(day, date) and said:
-            raise mistake(f"it opens on {day} alone, and has `{said[0]}`", "leave that out, or the date")
+            raise Mistaken(f"it opens on {day} alone, and has `{said[0]}`", "leave that out, or the date")
         ends = (("closes", self.closes), ("back_by", self.back_by))
         dated = next((key for key, text in ends if text and isinstance(read_time(text)[0], date)), None)
         if dated is not None and not isinstance(day, date):
-            raise mistake(f"`{dated}` has a date, and `opens` has none", 'write `opens` as "2026-12-23 16:00"')
-        return self
+            raise Mistaken(f"`{dated}` has a date, and `opens` has none", 'write `opens` as "2026-12-23 16:00"')
 
-    @model_validator(mode="after")
-    def _holds_a_night(self, info: ValidationInfo) -> WindowSection:
+    def _check_length(self) -> None:
         window = self.window()
         day = next(iter(window.also_on)) if window.is_dated else None
         lengths = [window.length_on(each) for each in ([day] if day else _days_of_weekdays(window))]
         longest, shortest = max(lengths), min(lengths)
         if not window.ends_on_days and longest > _DAY:
-            raise mistake(
+            raise Mistaken(
                 f"back_by {self.back_by} is not between closes {self.closes} and the next opening at {self.opens}",
                 "`back_by` is when desktops are back, at `closes` or after it; `mon 07:00` for a longer night",
             )
         if longest > _LONGEST or (day is not None and not _ends_in_order(window, day)):
-            raise mistake(
+            raise Mistaken(
                 f"opens {self.opens}, closes {self.closes} and back_by {self.back_by or self.closes} do not follow one "
                 f"another within {_LONGEST.days} days",
                 "write them in this order",
             )
-        if shortest <= RETURN_FLOOR and not accepted_before(info):
+        if shortest <= RETURN_FLOOR and not was_accepted():
             minutes, floor = (int(length.total_seconds()) // 60 for length in (shortest, RETURN_FLOOR))
-            raise mistake(
+            raise Mistaken(
                 f"lasts {minutes} min, and {floor} are kept for bringing desktops back: it cannot hold the return",
                 "open it earlier, or let `back_by` be later",
             )
         both = sorted(window.also_on & window.not_on)
-        by_date = {day for text in self.also_on if ".." not in text and text[0].isdigit() for day in days_of(text)}
+        by_date = {
+            day for text in self.also_on or () if ".." not in text and text[0].isdigit() for day in days_of(text)
+        }
         if both and by_date.intersection(both):
-            raise mistake(f"{min(by_date & set(both))} stands in `also_on` and in `not_on`", "leave it in one of them")
-        return self
+            raise Mistaken(f"{min(by_date & set(both))} stands in `also_on` and in `not_on`", "leave it in one of them")
 
     def window(self) -> Window:
         opens_on, opens = read_time(self.opens)
         closes_on, closes = read_time(self.closes)
         back_on, back_by = read_time(self.back_by) if self.back_by else (None, None)
-        weekdays = frozenset([opens_on] if isinstance(opens_on, Weekday) else self.weekdays)
-        also_on = frozenset(day for text in self.also_on for day in days_of(text))
+        weekdays = frozenset([opens_on] if isinstance(opens_on, Weekday) else self.weekdays or Weekday)
+        also_on = frozenset(day for text in self.also_on or () for day in days_of(text))
         if opens_on is not None and not isinstance(opens_on, Weekday):
             weekdays, also_on = frozenset(), frozenset([opens_on])
         return Window(
@@ -103,7 +105,7 @@ class WindowSection(Section):
             back_by=back_by,
             weekdays=weekdays,
             also_on=also_on,
-            not_on=frozenset(day for text in self.not_on for day in days_of(text)),
+            not_on=frozenset(day for text in self.not_on or () for day in days_of(text)),
             name=self.name,
             closes_on=closes_on,
             back_on=back_on,
@@ -159,19 +161,19 @@ def refuse_overlapping(windows: Sequence[Window]) -> None:
         if later.opens >= earlier.back_by:
             continue
         if one is other:
-            raise mistake(
+            raise Mistaken(
                 f"{_called(one)} opens on {Weekday.of(later.day)} before the desktops of {Weekday.of(earlier.day)} are "
                 "back",
                 "give it fewer `weekdays`, or let it close earlier",
             )
         if earlier.day == later.day:
             one, other = (window for window in windows if window in (one, other))
-            raise mistake(
+            raise Mistaken(
                 f"{_called(one)} and {_called(other)} both open on {_same_day(one, other)}, at hours that overlap",
                 "give each evening to one of them: `weekdays`, `also_on`, `not_on`; or let one open when the desktops "
                 "of the other are back",
             )
-        raise mistake(
+        raise Mistaken(
             f"{_called(other)} opens before the desktops of {_called(one)} are back",
             "open it later, or let the other's `back_by` be earlier: a return brings back the desktops of all pools",
         )

@@ -15,42 +15,43 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from msgspec import Meta
 
+from gpuops.config.decoding import Reads, Section
 from gpuops.config.vcenter.address import Address, sha256_of
 from gpuops.config.vcenter.login import BROKER_CREDENTIAL, credential_file, read_password_file
 from gpuops.errors import TargetError
 from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
 
+Filled = Annotated[str, Meta(min_length=1)]
 
-class BrokerEntry(BaseModel):
+
+def _broker_url(url: str) -> str:
+    try:
+        address = Address.parse(url)
+    except TargetError:
+        raise ValueError("that is not the address of a broker: write it as https://horizon.example.com") from None
+    if address.password is not None or address.username is not None:
+        raise ValueError("no user and no password belong in it: say username and password_file")
+    if not address.tls and not address.is_this_machine:
+        raise ValueError("it is not encrypted: the password would be readable on the way; use https://")
+    return url
+
+
+class BrokerEntry(Section, omit_defaults=True):
     """One `[targets.NAME.broker]`. As in the target itself there is no `password` key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    url: str = Field(min_length=1)
-    username: str = Field(min_length=1)
-    domain: str = Field(min_length=1)
+    url: Annotated[str, Reads(_broker_url, Filled)]
+    username: Filled
+    domain: Filled
     password_file: Path | None = None
-    credential: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
     """Name of a systemd credential; default `gpuops-broker-password-NAME`, then `gpuops-broker-password`."""
     ca_file: Path | None = None
     thumbprint: str | None = None
     """SHA-256 of its certificate, compared beside verification on every connection."""
-
-    @field_validator("url")
-    @classmethod
-    def _an_address(cls, url: str) -> str:
-        try:
-            found = Address.parse(url)
-        except TargetError:
-            raise ValueError("that is not the address of a broker: write it as https://horizon.example.com") from None
-        if found.password is not None or found.username is not None:
-            raise ValueError("no user and no password belong in it: say username and password_file")
-        if not found.tls and not found.is_this_machine:
-            raise ValueError("it is not encrypted: the password would be readable on the way; use https://")
-        return url
 
 
 @dataclass(frozen=True, slots=True)

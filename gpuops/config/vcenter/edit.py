@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, get_origin
+from typing import Any, Final
 
+from gpuops.config.decoding import keys_of
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import SIMULATED
 from gpuops.config.vcenter.layers import Flags
@@ -111,7 +112,7 @@ def _require_key(name: str, key: str) -> None:
                 f"{table} is a table of its own, and config set changes single keys of a target",
                 hint=f"write [targets.NAME.{table}] into the file (gpuops help {page})",
             )
-    known = [each for each in NamedTarget.model_fields if each not in TABLES]
+    known = [each for each in keys_of(NamedTarget) if each not in TABLES]
     if key not in known or not name:
         near = (
             get_close_matches(key, known, n=3) if name else [each for each in ("default",) if each.startswith(key[:3])]
@@ -131,13 +132,13 @@ def _read(path: Path) -> str:
 
 
 def _value(key: str, value: str) -> Any:
-    """As the file holds it: a number, true or false, text, or a list. What it should have been, pydantic says."""
-    kind = NamedTarget.model_fields[key].annotation
-    if kind is bool and value in ("true", "false"):
+    """As the file holds it: a number, true or false, text, or a list. `decode` says what it should have been."""
+    default = getattr(NamedTarget(host=""), key)
+    if isinstance(default, bool) and value in ("true", "false"):
         return value == "true"
     if key == "port" and value.isascii() and value.isdigit() and len(value) < 6:
         return int(value)
-    return value.split() if get_origin(kind) is tuple else value
+    return value.split() if isinstance(default, tuple) else value
 
 
 def _changed(text: str, name: str, key: str, value: Any) -> str:
@@ -180,7 +181,8 @@ def _check(text: str, path: Path, name: str | None) -> Configuration:
 
 def _shown(configuration: Configuration, name: str, key: str) -> str:
     holder: Any = configuration.targets.get(name) if name else configuration
-    found = getattr(holder, key, None) if holder is not None and key in holder.model_fields_set else None
+    is_given = name == "" or (holder is not None and key in holder.given)
+    found = getattr(holder, key, None) if is_given else None
     if found is None:
         return "not set"
     if isinstance(found, tuple):

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Annotated
 
-from gpuops.config.vcenter.journal_url import holds_password
+from msgspec import Meta
+
+from gpuops.config.decoding import Reads, Section
+from gpuops.config.vcenter.journal_url import without_password
 
 
-class FleetEntry(BaseModel):
+def _some_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not host.strip("*?.") for host in hosts):
+        raise ValueError("that is every host: name the domain of your vCenters, *.example.com")
+    return hosts
+
+
+class FleetEntry(Section):
     """The whole table."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    url: str = Field(min_length=1, repr=False)
+    url: Annotated[str, Reads(without_password, Annotated[str, Meta(min_length=1)])]
     """The database of the queue, and of the journal of each target that names none of its own."""
 
-    vcenters: tuple[str, ...] = ()
+    vcenters: Annotated[tuple[str, ...], Reads(_some_domain, tuple[str, ...])] = ()
     """Host names, or patterns of them, of vCenters (and of their brokers) that runners return by what that database
     says, where this file names them no more: passwords of this machine go there."""
-
-    @field_validator("url")
-    @classmethod
-    def _without_password(cls, url: str) -> str:
-        if holds_password(url):
-            raise ValueError("no password belongs in this file: put it into ~/.pgpass")
-        return url
-
-    @field_validator("vcenters")
-    @classmethod
-    def _some_domain(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not each.strip("*?.") for each in hosts):
-            raise ValueError("that is every host: name the domain of your vCenters, *.example.com")
-        return hosts

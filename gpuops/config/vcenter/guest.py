@@ -10,16 +10,17 @@ password_file = "/etc/gpuops/prod-guest.password"    # or a systemd credential
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
+
+from gpuops.config.decoding import Section
 
 
-class GuestEntry(BaseModel):
+class GuestEntry(Section, omit_defaults=True):
     """One `[targets.NAME.guest]`. As in the target itself there is no `password` key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    username: str = Field(min_length=1)
+    username: Annotated[str, Meta(min_length=1)]
     password_file: Path | None = None
-    credential: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
     """Name of a systemd credential; default `gpuops-guest-password-NAME`, then `gpuops-guest-password`."""

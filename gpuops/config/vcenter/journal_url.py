@@ -177,3 +177,10 @@ def _refuse_weaker(parameters: Mapping[str, str]) -> None:
             hint=f"say sslmode={VERIFIED} in the URL, and name the authority of the server's certificate: "
             "sslrootcert=FILE",
         )
+
+
+def without_password(url: str) -> str:
+    """Return the URL as a file of settings may hold it. Raises ValueError."""
+    if holds_password(url):
+        raise ValueError("no password belongs in this file: put it into ~/.pgpass")
+    return url

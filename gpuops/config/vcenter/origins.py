@@ -152,7 +152,7 @@ class _Sources:
         return self.lines.place("fleet", "url")
 
     def in_file(self, key: str) -> str:
-        there = self.named is not None and key in self.named.model_fields_set
+        there = self.named is not None and key in self.named.given
         return self.lines.place(self.name, key) if there else DEFAULT
 
 

@@ -13,36 +13,73 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, ClassVar, Final
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+import msgspec
+from msgspec import Meta
 
+from gpuops.config.decoding import UNKNOWN_KEY, Reads, Section, WrongContent, decode, keys_of
 from gpuops.config.vcenter.broker import BrokerEntry
 from gpuops.config.vcenter.fleet import FleetEntry
 from gpuops.config.vcenter.guest import GuestEntry
-from gpuops.config.vcenter.journal_url import holds_password
+from gpuops.config.vcenter.journal_url import without_password
 from gpuops.config.vcenter.measurements import MeasurementsEntry
 from gpuops.config.vcenter.notices import checked_entry
 from gpuops.errors import TargetError
 from gpuops.files.file import parse_toml
-from gpuops.files.wrong_value import reason
 from gpuops.model.vcenter.login import BulkReader
 
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+_Command = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
-class NamedTarget(BaseModel):
+def _known_zone(zone: str) -> str:
+    try:
+        ZoneInfo(zone)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError("this machine knows no such time zone: write it as Europe/Berlin") from error
+    return zone
+
+
+def _whole_policy_path(policy: Path) -> Path:
+    if not policy.is_absolute():
+        raise ValueError("cron looks elsewhere for files: say the whole path of the policy, /etc/gpuops/...")
+    return policy
+
+
+def _whole_policy_paths(policies: tuple[Path, ...]) -> tuple[Path, ...]:
+    return tuple(map(_whole_policy_path, policies))
+
+
+def _plain_names(labels: dict[str, str]) -> dict[str, str]:
+    if any(not name or "=" in name for name in labels):
+        raise ValueError("the name of a label is not empty and holds no =, for it is asked as --site NAME=VALUE")
+    return labels
+
+
+def _whole_command(command: tuple[str, ...]) -> tuple[str, ...]:
+    if not command[0].startswith("/"):
+        raise ValueError("cron looks elsewhere for programs: say the whole path of the command, /usr/local/bin/...")
+    if any("\0" in word for word in command):
+        raise ValueError("a command cannot hold a NUL character")
+    return command
+
+
+def _receivers(entries: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(checked_entry, entries)))
+
+
+class NamedTarget(Section, omit_defaults=True, dict=True):
     """One `[targets.NAME]`. There is no `password` key: a password in this file would be in every backup of it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Its keys in the file."""
 
-    host: str = Field(min_length=1)
-    port: int | None = Field(default=None, ge=1, le=65535)
+    host: Annotated[str, Meta(min_length=1)]
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     username: str | None = None
     password_file: Path | None = None
-    credential: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    credential: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
     """Name of a systemd credential; default `gpuops-password-NAME`, then `gpuops-password`."""
     keyring: bool = False
     """Look the password up in the desktop's secret store, service `gpuops`."""
@@ -52,14 +89,14 @@ class NamedTarget(BaseModel):
     """SHA-256 of its certificate, compared beside verification on every connection."""
     proxy: str | None = None
     """HOST:PORT of an HTTP proxy."""
-    journal_url: str | None = None
+    journal_url: Annotated[str, Reads(without_password)] | None = None
     """The PostgreSQL database that keeps the journal, for several machines; without it that of `[fleet]`, and without
     that a file of this machine."""
 
     reader: BulkReader = BulkReader.AUTO
     """Over which protocol inventories are read: auto, soap or json (`gpuops login test`)."""
 
-    notify: tuple[str, ...] = Field(default=(), repr=False)
+    notify: Annotated[tuple[str, ...], Reads(_receivers, tuple[str, ...])] = ()
     """Where notices of its runs are sent; empty = nowhere (`gpuops help notices`)."""
 
     broker: BrokerEntry | None = None
@@ -68,78 +105,30 @@ class NamedTarget(BaseModel):
     """The login to guests of its VMs: `[targets.NAME.guest]` (`gpuops help policy`)."""
     measurements: MeasurementsEntry | None = None
     """What is measured of it, and where that lies: `[targets.NAME.measurements]` (`gpuops help observe`)."""
-    rotations: tuple[Path, ...] = ()
+    rotations: Annotated[tuple[Path, ...], Reads(_whole_policy_paths, tuple[Path, ...])] = ()
     """Policy files, by their whole paths, whose nights runners play on it (`gpuops help runner`)."""
-    idle_command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    idle_command: Annotated[tuple[str, ...], Reads(_whole_command, _Command)] | None = None
     """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
 
-    zone: str | None = None
+    zone: Annotated[str, Reads(_known_zone)] | None = None
     """The IANA time zone of the site, Europe/Berlin, in which several sites say when each answered."""
-    policy: Path | None = None
+    policy: Annotated[Path, Reads(_whole_policy_path, Path)] | None = None
     """The rotation policy that commands read for this site with `--site` where no `--policy` is said; without it the
     only one of `rotations`."""
-    labels: Mapping[str, str] = Field(default_factory=dict)
+    labels: Annotated[dict[str, str], Reads(_plain_names, dict[str, str])] = msgspec.field(default_factory=dict)
     """What groups of sites are named by: `--site region=emea` (`gpuops help sites`)."""
 
-    @field_validator("zone")
-    @classmethod
-    def _known_zone(cls, zone: str | None) -> str | None:
-        if zone is not None:
-            try:
-                ZoneInfo(zone)
-            except (OSError, ValueError, KeyError) as error:
-                raise ValueError("this machine knows no such time zone: write it as Europe/Berlin") from error
-        return zone
 
-    @field_validator("policy", "rotations")
-    @classmethod
-    def _whole_policy_path(cls, said: Path | tuple[Path, ...] | None) -> Path | tuple[Path, ...] | None:
-        for policy in said if isinstance(said, tuple) else (said,):
-            if policy is not None and not policy.is_absolute():
-                raise ValueError("cron looks elsewhere for files: say the whole path of the policy, /etc/gpuops/...")
-        return said
-
-    @field_validator("labels")
-    @classmethod
-    def _plain_names(cls, labels: Mapping[str, str]) -> Mapping[str, str]:
-        if any(not name or "=" in name for name in labels):
-            raise ValueError("the name of a label is not empty and holds no =, for it is asked as --site NAME=VALUE")
-        return labels
-
-    @field_validator("idle_command")
-    @classmethod
-    def _whole_path(cls, command: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if command is not None and not command[0].startswith("/"):
-            raise ValueError("cron looks elsewhere for programs: say the whole path of the command, /usr/local/bin/...")
-        if command is not None and any("\0" in word for word in command):
-            raise ValueError("a command cannot hold a NUL character")
-        return command
-
-    @field_validator("notify")
-    @classmethod
-    def _without_secret(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(checked_entry(entry) for entry in entries))
-
-    @field_validator("journal_url")
-    @classmethod
-    def _without_password(cls, url: str | None) -> str | None:
-        if url is not None and holds_password(url):
-            raise ValueError("no password belongs in this file: put it into ~/.pgpass")
-        return url
-
-
-class Configuration(BaseModel):
+class Configuration(Section):
     """The whole file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     default: str | None = None
     fleet: FleetEntry | None = None
     """The database that runners share (`gpuops help runner`)."""
-    targets: dict[str, NamedTarget] = Field(default_factory=dict)
+    targets: dict[str, NamedTarget] = msgspec.field(default_factory=dict)
 
 
-TABLES: Final[Mapping[str, type[BaseModel]]] = {
+TABLES: Final[Mapping[str, type[Section]]] = {
     "broker": BrokerEntry, "guest": GuestEntry, "measurements": MeasurementsEntry,
 }  # fmt: skip
 """Keys of a target that are tables of their own: `[targets.NAME.broker]`."""
@@ -150,13 +139,16 @@ HELP_PAGES: Final = {"broker": "broker", "guest": "policy", "measurements": "obs
 def parsed_configuration(text: str, path: Path) -> Configuration:
     """What the text of the file at `path` says. Raises TargetError, naming file, key and reason."""
     try:
-        configuration = Configuration.model_validate(parse_toml(text))
-    except ValidationError as error:
-        raise TargetError(f"{path}: {_first(error.errors())}", hint=_hint(error.errors())) from error
+        content = parse_toml(text)
+        configuration = decode(Configuration, content, strict=False)
+    except WrongContent as error:
+        raise TargetError(f"{path}: {error.describe(error.most_telling)}", hint=_hint(error)) from error
     except ValueError as error:
         raise TargetError(
             f"{path} is not TOML: {error}", hint='for example: [targets.prod] and below it host = "vc.example.com"'
         ) from error
+    for name, target in configuration.targets.items():
+        msgspec.structs.force_setattr(target, "given", frozenset(content["targets"][name]))
     if configuration.default is not None and configuration.default not in configuration.targets:
         raise TargetError(
             f"{path}: default = {configuration.default!r}, and there is no [targets.{configuration.default}]",
@@ -178,18 +170,12 @@ def _refuse_two_journals(configuration: Configuration, path: Path) -> None:
             )
 
 
-def _first(found: list[ErrorDetails]) -> str:
-    # a key that nobody knows is often the misspelt one that another error misses
-    details = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{'.'.join(str(part) for part in details['loc'])}: {reason(details)}{more}"
-
-
-def _hint(found: list[ErrorDetails]) -> str:
-    if any("password" in details["loc"] for details in found):
+def _hint(error: WrongContent) -> str:
+    places = [mistake.place for mistake in error.mistakes]
+    if any("password" in place for place in places):
         return "no password belongs in this file: say password_file, credential or keyring"
     for table, entry in TABLES.items():
-        if any(table in details["loc"] for details in found):
-            return f"keys of a target's {table}: {', '.join(entry.model_fields)}"
-    unknown = any(details["type"] == "extra_forbidden" for details in found)
-    return f"keys of a target: {', '.join(NamedTarget.model_fields)}" if unknown else "gpuops help targets"
+        if any(table in place for place in places):
+            return f"keys of a target's {table}: {', '.join(keys_of(entry))}"
+    unknown = any(mistake.reason == UNKNOWN_KEY for mistake in error.mistakes)
+    return f"keys of a target: {', '.join(keys_of(NamedTarget))}" if unknown else "gpuops help targets"

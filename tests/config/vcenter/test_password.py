@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpuops.config.decoding import decode
 from gpuops.config.vcenter.address import Address
 from gpuops.config.vcenter.destination import Destination
 from gpuops.config.vcenter.layers import Flags
@@ -78,7 +79,7 @@ def test_without_a_person_and_without_a_source_the_login_is_not_tried() -> None:
 def test_a_missing_password_says_whose_password_the_target_names(entry: dict[str, str], others: str | None) -> None:
     """The password of the target is sent for no other user."""
     target = {"host": "vc.example.com", "username": "night@vsphere.local", **entry}
-    configuration = Configuration.model_validate({"targets": {"prod": target}})
+    configuration = decode(Configuration, {"targets": {"prod": target}})
     where = resolve(Flags(vcenter="prod", username="admin@vsphere.local"), {}, configuration)
     assert isinstance(where, Destination)
     with pytest.raises(TargetError) as caught:

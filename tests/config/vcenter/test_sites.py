@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from gpuops.config.decoding import decode
 from gpuops.config.vcenter.sites import chosen_sites
 from gpuops.config.vcenter.targets import Configuration, parsed_configuration
 from gpuops.errors import TargetError, UsageError
@@ -99,6 +100,6 @@ def test_the_policy_of_a_site_is_its_own_or_the_only_one_that_runners_play(
     said: dict[str, Any], expected: str | None
 ) -> None:
     """`gpuops queue --site all` shows the queue of a fleet before its first night."""
-    configuration = Configuration.model_validate({"targets": {"fra": {"host": "fra.example.com", **said}}})
+    configuration = decode(Configuration, {"targets": {"fra": {"host": "fra.example.com", **said}}})
     (site,) = chosen_sites("fra", configuration, FILE)
     assert site.policy == (Path(expected) if expected else None)

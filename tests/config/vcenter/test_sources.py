@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gpuops.config.decoding import decode
 from gpuops.config.vcenter.destination import Destination, Simulated
 from gpuops.config.vcenter.layers import Flags
 from gpuops.config.vcenter.sources import journal_url, label, resolve
@@ -128,7 +130,7 @@ def test_a_named_target_is_the_last_source() -> None:
     [(None, True), ("of-target", True), ("OF-TARGET", True), ("administrator@vsphere.local", False)],
 )
 def test_another_user_is_not_sent_the_password_of_the_targets_own(username: str | None, own: bool) -> None:
-    target = PROD.model_copy(update={"password_file": Path("prod.password"), "credential": "prod-password"})
+    target = msgspec.structs.replace(PROD, password_file=Path("prod.password"), credential="prod-password")
     configuration = Configuration(targets={"prod": target})
     for flags, environ in (
         (Flags(vcenter="prod", username=username), {}),
@@ -247,7 +249,7 @@ def test_a_proxy_is_a_host_and_a_port(proxy: str) -> None:
     assert "S3cret" not in f"{raised.value} {raised.value.hint}"
 
 
-READERS = Configuration.model_validate({"targets": {"prod": {"host": "vc", "reader": "json"}, "lab": {"host": "l"}}})
+READERS = decode(Configuration, {"targets": {"prod": {"host": "vc", "reader": "json"}, "lab": {"host": "l"}}})
 
 
 @pytest.mark.parametrize(
@@ -265,11 +267,12 @@ def test_how_inventories_are_read(flags: Flags, environ: dict[str, str], expecte
     assert resolve(flags, environ, READERS).reader == expected
 
 
-JOURNAL = Configuration.model_validate(
+JOURNAL = decode(
+    Configuration,
     {
         "default": "prod",
         "targets": {"prod": {"host": "vc", "journal_url": "postgresql://of-file/j"}, "lab": {"host": "l"}},
-    }
+    },
 )
 
 
@@ -293,7 +296,7 @@ def test_where_the_journal_lies(flags: Flags, environ: dict[str, str], expected:
 
 def test_a_target_that_names_no_journal_has_the_fleets() -> None:
     """`rotate skip-next` on any machine writes where the runners read."""
-    fleet = Configuration.model_validate({**JOURNAL.model_dump(), "fleet": {"url": "postgresql://of-fleet/j"}})
+    fleet = decode(Configuration, {**msgspec.to_builtins(JOURNAL), "fleet": {"url": "postgresql://of-fleet/j"}})
     for vcenter, environ, expected in (
         ("lab", {}, "postgresql://of-fleet/j"),
         ("prod", {}, "postgresql://of-file/j"),
