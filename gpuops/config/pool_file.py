@@ -83,7 +83,7 @@ class PoolFile(Section):
     name: Annotated[str, AfterValidator(program_name)]
     network: Text
     program: Text | None = None
-    servers: list[Text] = Field(min_length=1, max_length=MOST_SERVERS)
+    servers: list[Text] = Field(max_length=MOST_SERVERS)
     keep: MemorySize | None = None
     longest_lease: LeaseTime = "24h"
     grace: LeaseTime = "15m"
