@@ -12,7 +12,7 @@ from sqlalchemy import text
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.database import Database
 from gpuops.execute.pool.book import opened_database
-from gpuops.model.workloads.lease_book import GpuLease, LeaseState, LentShare
+from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LeaseState, LentShare
 from tests.execute.pool.test_book import HOUR, MADE, NOW, change, opened, wish
 
 LEASE = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))
@@ -78,3 +78,10 @@ def test_a_value_of_another_type(kept: tuple[Path, str], table: str, name: str) 
         places[key] = before
     put(kept, table, name, first)
     assert read(kept) == MADE.with_leases([LEASE])
+
+
+def test_a_lease_whose_server_died_under_an_earlier_gpuops_is_still_to_be_cut_off(kept: tuple[Path, str]) -> None:
+    put(kept, "pool_leases", "body", column(kept, "pool_leases", "body").replace('"lent"', '"broken"'))
+    book = read(kept)
+    assert isinstance(book, LeaseBook)
+    assert [(lease.state, lease.holds) for lease in book.leases] == [(LeaseState.ENDING, True)]
