@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from gpuops.execute.past.history import history, past_night
     from gpuops.execute.past.overdue_vcenters import overdue_vcenters
     from gpuops.execute.pool.running import create as pool_create
-    from gpuops.execute.pool.running import delete as pool_delete
     from gpuops.execute.pool.running import give_back as pool_return
     from gpuops.execute.pool.running import lend as pool_lend
     from gpuops.execute.pool.running import reclaim as pool_reclaim
@@ -111,7 +110,6 @@ __all__ = [
     "past_night",
     "place",
     "pool_create",
-    "pool_delete",
     "pool_lend",
     "pool_reclaim",
     "pool_return",
@@ -164,7 +162,6 @@ _AT_FIRST_USE: Final = {
     "overdue_vcenters": "execute.past.overdue_vcenters.overdue_vcenters",
     "past_night": "execute.past.history.past_night",
     "pool_create": "execute.pool.running.create",
-    "pool_delete": "execute.pool.running.delete",
     "pool_lend": "execute.pool.running.lend",
     "pool_reclaim": "execute.pool.running.reclaim",
     "pool_return": "execute.pool.running.give_back",

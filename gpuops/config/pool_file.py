@@ -67,7 +67,7 @@ class PoolFile(Section, kw_only=True):
     name: Annotated[str, Reads(program_name)]
     network: Text
     program: Text | None = None
-    servers: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MOST_SERVERS)]
+    servers: Annotated[tuple[Text, ...], Meta(max_length=MOST_SERVERS)]
     keep: MemorySize | None = None
     longest_lease: LeaseTime = lease_time("24h")
     grace: LeaseTime = lease_time("15m")

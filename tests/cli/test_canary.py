@@ -73,7 +73,6 @@ SWEPT: Final = (
     "pool show --output json",
     "pool return --client ml-07",
     "pool reclaim --due",
-    "pool delete --pool lab --yes",
     "scheduler show",
     "scheduler set --scheduler fixed-share --host esx-01*",
     "mode show",

@@ -17,6 +17,7 @@ from gpuops.cli.spread import reads_sites, spread
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpuops.api import Site
     from gpuops.plan.pool.answers import PoolAnswer
 
 pool = VerbTable("pool", "Lend shares of GPUs over the network, and keep the book of them.")
@@ -37,23 +38,15 @@ def _time(option: str, text: str, *, may_be_zero: bool = False) -> timedelta:
         raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
 
 
-def _consent(question: str, yes: bool) -> Callable[[PoolAnswer], None]:
-    """Return a function that shows the plan and asks for confirmation; with `yes` it does nothing."""
-    from gpuops.cli.running import confirm
-    from gpuops.report.workloads.pool import pool_answer_text
-
-    def consent(planned: PoolAnswer) -> None:
-        if not yes:  # as applied: no line "dry run: nothing was changed"
-            confirm(pool_answer_text(replace(planned, applied=True)), question)
-
-    return consent
-
-
-def _show_pool_answer(answer: PoolAnswer, kind: str) -> None:
+def _answer_pool_command(common: CommonOptions, kind: str, command: Callable[[Site], PoolAnswer]) -> None:
+    """Run the command, show its answer, and exit with its code. `kind`: of its document."""
+    from gpuops.cli.opening import open_site
     from gpuops.report.workloads.pool import pool_answer_document, pool_answer_text
 
-    calm = output.manners().quiet and not (answer.changed or answer.warnings or answer.exit_code)
-    output.show([] if calm else pool_answer_text(answer), pool_answer_document(answer, kind))
+    with open_site(common) as site:
+        answer = command(site)
+    is_quiet = output.manners().quiet and not (answer.changed or answer.warnings or answer.exit_code)
+    output.show([] if is_quiet else pool_answer_text(answer), pool_answer_document(answer, kind))
     if answer.exit_code:
         raise typer.Exit(answer.exit_code)
 
@@ -67,7 +60,8 @@ def pool_create(
 ) -> None:
     """Make a pool, or change it to what its file says: servers, quotas, network, program.
 
-    Servers are VMs with whole GPUs. One with leases leaves a pool only after `gpuops pool reclaim`.
+    Servers are VMs with whole GPUs. One with leases leaves a pool only after `gpuops pool reclaim`. A pool whose file
+    names no servers is deleted.
 
     \b
     Examples:
@@ -75,38 +69,29 @@ def pool_create(
       gpuops pool create --file templates/pool.yaml --vcenter sim:lab
     """
     from gpuops import api
-    from gpuops.cli.opening import open_site
     from gpuops.config.pool_file import load_pool
 
     wish = load_pool(file)
-    with open_site(common) as site:
-        answer = api.pool_create(wish, site, apply=not dry_run)
-    _show_pool_answer(answer, "pool-create")
+    _answer_pool_command(common, "pool-create", lambda site: api.pool_create(wish, site, apply=not dry_run))
 
 
 @pool.command("show")
 @spread
 @reads_sites
-def pool_show(
-    common: CommonOptions,
-    pool: PoolName = None,
-    ended: Annotated[
-        int, typer.Option("--ended", min=0, max=10_000, metavar="N", help="Show so many ended leases too.")
-    ] = 0,
-) -> None:
+def pool_show(common: CommonOptions, pool: PoolName = None) -> None:
     """Show pools: servers, the idle memory of their GPUs, and leases. Changes nothing.
 
     \b
     Examples:
       gpuops pool show
-      gpuops pool show --pool lab --ended 20 --output json
+      gpuops pool show --pool lab --output json
     """
     from gpuops import api
     from gpuops.cli.opening import open_site
     from gpuops.report.workloads.pool import pools_document, pools_text
 
     with open_site(common) as site:
-        pools = api.pool_show(pool, site, ended=ended)
+        pools = api.pool_show(pool, site)
     output.show(pools_text(pools), pools_document(pools))
 
 
@@ -129,14 +114,11 @@ def pool_lend(
       gpuops pool lend --client ml-08 --memory 40GiB --gpus 2 --for 90m
     """
     from gpuops import api
-    from gpuops.cli.opening import open_site
+    from gpuops.model.workloads.lease_book import LeaseWish
     from gpuops.model.workloads.workload import memory_mib
-    from gpuops.plan.pool.members import ShareRequest
 
-    request = ShareRequest(client, memory_mib(memory), _time("--for", lasts), gpus)
-    with open_site(common) as site:
-        answer = api.pool_lend(pool, request, site, apply=not dry_run)
-    _show_pool_answer(answer, "pool-lend")
+    wish = LeaseWish(client, "", memory_mib(memory), _time("--for", lasts), gpus)
+    _answer_pool_command(common, "pool-lend", lambda site: api.pool_lend(pool, wish, site, apply=not dry_run))
 
 
 @pool.command("return")
@@ -150,11 +132,8 @@ def pool_return(common: CommonOptions, client: Client, pool: PoolName = None, dr
       gpuops pool return --client ml-07
     """
     from gpuops import api
-    from gpuops.cli.opening import open_site
 
-    with open_site(common) as site:
-        answer = api.pool_return(pool, client, site, apply=not dry_run)
-    _show_pool_answer(answer, "pool-return")
+    _answer_pool_command(common, "pool-return", lambda site: api.pool_return(pool, client, site, apply=not dry_run))
 
 
 @pool.command("reclaim")
@@ -165,7 +144,6 @@ def pool_reclaim(
     server: Annotated[
         str | None, typer.Option("--server", metavar="VM", help="It lends nothing more; its leases end.")
     ] = None,
-    lease: Annotated[str | None, typer.Option("--lease", metavar="ID", help="This lease alone.")] = None,
     due: Annotated[
         bool, typer.Option("--due", help="Only what is due: for cron, each minute (gpuops help pool).")
     ] = False,
@@ -173,12 +151,12 @@ def pool_reclaim(
         str | None,
         typer.Option("--grace", metavar="TIME", help="How long clients keep it, or 0. Default: `grace` of the file."),
     ] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="The server is dead: its leases break at once.")] = False,
+    dead: Annotated[bool, typer.Option("--dead", help="The server is dead: its leases end at once.")] = False,
     again: Annotated[bool, typer.Option("--again", help="The server lends again.")] = False,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before clients lose something.")] = False,
 ) -> None:
-    """Take back a server or a lease with a grace period, or do what is due: end leases, ask servers for their health.
+    """Take back a server with a grace period, or do what is due: end leases, ask servers for their health.
 
     \b
     Examples:
@@ -187,43 +165,21 @@ def pool_reclaim(
       gpuops pool reclaim --server ml-03 --again
     """
     from gpuops import api
-    from gpuops.cli.opening import open_site
+    from gpuops.cli.running import confirm
     from gpuops.plan.pool.reclaim import Reclaim
+    from gpuops.report.workloads.pool import pool_answer_text
 
-    if [server is not None, lease is not None, due].count(True) != 1:
-        raise UsageError("name one of --server, --lease and --due", hint="gpuops pool show lists servers and leases")
-    if (dead or again) and (server is None or dead is again):
-        raise UsageError("--dead and --again belong to a --server, one at a time", hint="add --server VM")
-    if grace is not None and (due or dead or again):
-        other = "--due" if due else "--dead" if dead else "--again"
-        raise UsageError(f"--grace has no effect with {other}", hint=f"remove --grace or {other}")
-    grace_time = None if grace is None else _time("--grace", grace, may_be_zero=True)
-    request, consent = Reclaim(server, lease, grace_time, dead, again), _consent("clients lose what is above", yes)
-    with open_site(common) as site:
-        answer = api.pool_reclaim(pool, request, site, consent, apply=not dry_run)
-    _show_pool_answer(answer, "pool-reclaim")
+    if (server is not None) is due:
+        raise UsageError("name one of --server and --due", hint="gpuops pool show lists servers")
+    how = [name for name, is_typed in (("--grace", grace), ("--dead", dead), ("--again", again)) if is_typed]
+    if len(how) > (0 if due else 1):
+        raise UsageError(f"{' and '.join(how)}: at most one, and only with --server", hint=f"remove {how[-1]}")
+    request = Reclaim(server, None if grace is None else _time("--grace", grace, may_be_zero=True), dead, again)
 
+    def consent(planned: PoolAnswer) -> None:
+        if not yes:  # as applied: no line "dry run: nothing was changed"
+            confirm(pool_answer_text(replace(planned, applied=True)), "clients lose what is above")
 
-@pool.command("delete")
-@spread
-def pool_delete(
-    common: CommonOptions,
-    pool: Annotated[str, typer.Option("--pool", metavar="NAME", help="The pool.")],
-    dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the pool is deleted.")] = False,
-) -> None:
-    """Delete a pool without open leases, with its ended leases. Its servers stay as they are, without its mark.
-
-    Run the same command again to continue after an interruption.
-
-    \b
-    Examples:
-      gpuops pool delete --pool lab --dry-run
-      gpuops pool delete --pool lab --yes
-    """
-    from gpuops import api
-    from gpuops.cli.opening import open_site
-
-    with open_site(common) as site:
-        answer = api.pool_delete(pool, site, _consent("the pool above is deleted", yes), apply=not dry_run)
-    _show_pool_answer(answer, "pool-delete")
+    _answer_pool_command(
+        common, "pool-reclaim", lambda site: api.pool_reclaim(pool, request, site, consent, apply=not dry_run)
+    )

@@ -1,28 +1,64 @@
-"""The books of a vCenter's pools, kept in a database: read, and changed in one transaction."""
+"""The books of a vCenter's pools: in their own SQLite file next to the journal, or in the journal's PostgreSQL.
+
+There is one row for each pool and one for each open lease. A change reads and writes a pool in one transaction, and
+only one such transaction runs at a time: of two commands the second decides on what the first has written.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, delete, insert, select
+import sqlalchemy as sql
+from sqlalchemy import Column, Connection, String, Table
 
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal.database import Database
-from gpuops.execute.pool.tables import alone, found_database, leases_table, made_database, pools_table
+from gpuops.execute.journal.stores import make_file, open_database
+from gpuops.execute.journal.upgrading import to_read, to_write
+from gpuops.execute.migrations import Contents
 from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import to_stored, with_field_names
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LendingPool, PoolServer
 
+FILE_NAME: Final = "pools.sqlite"
+_MESSAGES: Final = {
+    "keeps": "book of pools",
+    "hint": "nothing is lent without it: free the disk, start the server, or bring the book back from a backup",
+}
 _LEAVING: Final = '"state":"leaving"', '"state":"draining"'
-"""An earlier gpuops kept servers that it was removing; its requests for a later lease are not read at all."""
+_BROKEN: Final = '"state":"broken"', '"state":"ending"'
+"""An earlier gpuops kept servers that it was removing, and leases whose server died; its requests for a later lease are
+not read at all."""
+metadata: Final = sql.MetaData()
+Table(
+    "pools_schema", metadata, Column("version", sql.Integer, primary_key=True, autoincrement=False)
+)  # of earlier versions
+pools_table: Final = Table(
+    "pools",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("settings", String, nullable=False),  # JSON of `LendingPool`
+    Column("servers", String, nullable=False),  # JSON of its `PoolServer`s
+)
+leases_table: Final = Table(
+    "pool_leases",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("pool", String, primary_key=True),
+    Column("id", String, primary_key=True),
+    Column("open", sql.Boolean, nullable=False, index=True),  # False only in rows of an earlier gpuops
+    Column("asked_at", String, nullable=False),
+    Column("body", String, nullable=False),  # JSON of `GpuLease`
+)
 Value = TypeVar("Value")
-Decision = Callable[[LeaseBook | None], LeaseBook]
-Look = Callable[[LeaseBook | None, LeaseBook, tuple[LeaseBook, ...]], None]
-"""Called with a book before and after, and the vCenter's other pools; if it raises, nothing is changed."""
+Decide = Callable[[LeaseBook | None, tuple[LeaseBook, ...]], LeaseBook]
+"""Returns a book as it is to be; it is given the book as it is and the vCenter's other pools."""
 
 
 class PoolBooks:
@@ -35,17 +71,12 @@ class PoolBooks:
 
     @classmethod
     @contextmanager
-    def to_write(cls, state_dir: Path, url: str, vcenter: str) -> Iterator[Self]:
-        """`url` empty = the file in the state directory. Raises UsageError too."""
-        database = made_database(state_dir, url)
-        with closing(database):
-            yield cls(database, vcenter)
+    def opened(cls, state_dir: Path, url: str, vcenter: str, *, write: bool) -> Iterator[Self]:
+        """Yield the books; without `write` nothing is made or changed. `url`: empty = the file in the state directory.
 
-    @classmethod
-    @contextmanager
-    def to_read(cls, state_dir: Path, url: str, vcenter: str) -> Iterator[Self]:
-        """As `to_write`, but nothing is made or changed."""
-        database = found_database(state_dir, url)
+        Raises UsageError too.
+        """
+        database = opened_database(state_dir, url, write=write)
         try:
             yield cls(database, vcenter)
         finally:
@@ -54,108 +85,89 @@ class PoolBooks:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all pools, in order."""
-        if self._database is None:
-            return ()
-        query = select(pools_table.c.name).where(pools_table.c.vcenter == self._vcenter).order_by(pools_table.c.name)
-        with self._database.reading() as connection:
-            return tuple(map(str, connection.scalars(query)))
+        with self._reading() as connection:
+            return self._names(connection)
 
-    def read(self, name: str, ended: int = 0) -> LeaseBook | None:
-        """Return the book with its open leases and the `ended` newest closed ones; None = there is no such pool."""
-        if self._database is None:
-            return None
-        with self._database.reading() as connection:
-            return self._read(connection, name, ended)
+    def read(self, name: str) -> LeaseBook | None:
+        """Return the book; None = there is no such pool."""
+        with self._reading() as connection:
+            return self._read(connection, name)
 
-    def foresee(self, name: str, decide: Decision, look: Look) -> tuple[LeaseBook | None, LeaseBook]:
-        """Return the book before and after, as `change` does; writes nothing. Raises what `decide` or `look` raises."""
-        before = self.read(name)
-        after = decide(before)
-        if self._database is not None:
-            with self._database.reading() as connection:
-                look(before, after, self._others(connection, name))
-        return before, after
-
-    def change(self, name: str, decide: Decision, look: Look) -> tuple[LeaseBook | None, LeaseBook]:
-        """Change the book, and return it before and after.
+    def change(self, name: str, decide: Decide, *, write: bool = True) -> tuple[LeaseBook | None, LeaseBook]:
+        """Change the book, and return it before and after, with the leases that ended; `write` False = only foresee it.
 
         While `decide` runs, no other process changes a pool of this vCenter. The change is on disk when this returns.
-        If `decide` or `look` raises, nothing is changed.
+        If `decide` raises, nothing is changed.
         """
-        with self._to_write().writing() as connection:
-            alone(connection, self._vcenter)
-            before = self._read(connection, name, 0)
-            after = decide(before)
-            look(before, after, self._others(connection, name))
-            if after != before:
+        with self._alone() if write else self._reading() as connection:
+            before = self._read(connection, name)
+            others = (self._read(connection, other) for other in self._names(connection) if other != name)
+            after = decide(before, tuple(book for book in others if book is not None))
+            if write and connection is not None:
                 self._write(connection, before, after)
         return before, after
 
-    def remove(self, name: str) -> None:
-        """Take the pool out of the book with its closed leases, unless it has servers or open leases again."""
-        database = self._to_write()
-        with database.writing() as connection:
-            alone(connection, self._vcenter)
-            book = self._read(connection, name, 0)
-            if book is None or book.servers or book.leases:
-                return
-            of_pool = (leases_table.c.vcenter == self._vcenter, leases_table.c.pool == name)
-            connection.execute(delete(leases_table).where(*of_pool))
-            connection.execute(delete(pools_table).where(*self._pool(name)))
+    def remove_empty(self, name: str) -> None:
+        """Take the pool out of the book if it has neither servers nor leases."""
+        with self._alone() as connection:
+            book = self._read(connection, name)
+            if book is not None and not book.servers and not book.leases:
+                connection.execute(
+                    sql.delete(leases_table).where(*self._leases(name))
+                )  # an earlier gpuops kept ended ones
+                connection.execute(sql.delete(pools_table).where(*self._pool(name)))
 
-    def _to_write(self) -> Database:
+    @contextmanager
+    def _reading(self) -> Iterator[Connection | None]:
+        with self._database.reading() if self._database is not None else nullcontext() as connection:
+            yield connection
+
+    @contextmanager
+    def _alone(self) -> Iterator[Connection]:
+        """Yield a transaction; until it ends no other one writes pools of this vCenter."""
         if self._database is None:
             raise StateDamaged("the book of pools was opened to read", hint="this is a fault of gpuops: report it")
-        return self._database
+        with self._database.writing() as connection:
+            if connection.dialect.name == "postgresql":
+                lock = {"lock": f"gpuops pools {self._vcenter}"}
+                connection.execute(sql.text("SELECT pg_advisory_xact_lock(hashtext(:lock))"), lock)
+            yield connection
 
-    def _pool(self, name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    def _pool(self, name: str) -> tuple[sql.ColumnElement[bool], sql.ColumnElement[bool]]:
         return pools_table.c.vcenter == self._vcenter, pools_table.c.name == name
 
-    def _others(self, connection: Connection, name: str) -> tuple[LeaseBook, ...]:
-        """Return the books of all other pools of this vCenter, with their open leases."""
-        is_other = (pools_table.c.vcenter == self._vcenter, pools_table.c.name != name)
-        names = connection.scalars(select(pools_table.c.name).where(*is_other)).all()
-        return tuple(book for other in names if (book := self._read(connection, other, 0)) is not None)
+    def _leases(self, pool: str) -> tuple[sql.ColumnElement[bool], sql.ColumnElement[bool]]:
+        return leases_table.c.vcenter == self._vcenter, leases_table.c.pool == pool
 
-    def _read(self, connection: Connection, name: str, ended: int) -> LeaseBook | None:
-        row = connection.execute(select(pools_table).where(*self._pool(name))).one_or_none()
-        if row is None:
+    def _names(self, connection: Connection | None) -> tuple[str, ...]:
+        names = (
+            sql.select(pools_table.c.name).where(pools_table.c.vcenter == self._vcenter).order_by(pools_table.c.name)
+        )
+        return () if connection is None else tuple(map(str, connection.scalars(names)))
+
+    def _read(self, connection: Connection | None, name: str) -> LeaseBook | None:
+        row = connection.execute(sql.select(pools_table).where(*self._pool(name))).one_or_none() if connection else None
+        if connection is None or row is None:
             return None
-        of_pool = (leases_table.c.vcenter == self._vcenter, leases_table.c.pool == name)
-        bodies = select(leases_table.c.body)
-        is_request = leases_table.c.body.like('%"state":"asked"%') | leases_table.c.body.like('%"state":"waiting"%')
-        leases = list(connection.scalars(bodies.where(*of_pool, leases_table.c.open.is_(True), ~is_request)))
-        if ended:
-            over = bodies.where(*of_pool, leases_table.c.open.is_(False))
-            leases += connection.scalars(over.order_by(leases_table.c.asked_at.desc()).limit(ended))
+        body, is_open = leases_table.c.body, leases_table.c.open.is_(True)
+        is_request = body.like('%"state":"asked"%') | body.like('%"state":"waiting"%')
+        bodies = connection.scalars(sql.select(body).where(*self._leases(name), is_open, ~is_request))
         pool = _decoded(row.settings, LendingPool, name)
         servers = _decoded(row.servers.replace(*_LEAVING), tuple[PoolServer, ...], name)
-        return LeaseBook(pool, servers).with_leases(_decoded(body, GpuLease, name) for body in leases)
+        return LeaseBook(pool, servers).with_leases(_decoded(text.replace(*_BROKEN), GpuLease, name) for text in bodies)
 
     def _write(self, connection: Connection, before: LeaseBook | None, after: LeaseBook) -> None:
-        """Write the pool and the leases that changed."""
+        """Write the pool and the leases that changed; those that ended leave the book."""
         name = after.pool.name
         if before is None or (before.pool, before.servers) != (after.pool, after.servers):
-            connection.execute(delete(pools_table).where(*self._pool(name)))
+            connection.execute(sql.delete(pools_table).where(*self._pool(name)))
             row = {"name": name, "settings": _encoded(after.pool), "servers": _encoded(after.servers)}
-            connection.execute(insert(pools_table).values(vcenter=self._vcenter, **row))
-        known = set(before.leases) if before is not None else set()
-        changed = [lease for lease in after.leases if lease not in known]
-        if changed:
-            of_pool = (leases_table.c.vcenter == self._vcenter, leases_table.c.pool == name)
-            ids = [lease.id for lease in changed]
-            connection.execute(delete(leases_table).where(*of_pool, leases_table.c.id.in_(ids)))
-            connection.execute(insert(leases_table), [self._row(name, lease) for lease in changed])
-
-    def _row(self, name: str, lease: GpuLease) -> dict[str, Any]:
-        return {
-            "vcenter": self._vcenter,
-            "pool": name,
-            "id": lease.id,
-            "open": lease.holds,
-            "asked_at": lease.asked_at.isoformat(),
-            "body": _encoded(lease),
-        }
+            connection.execute(sql.insert(pools_table).values(vcenter=self._vcenter, **row))
+        for lease in (lease for lease in after.leases if before is None or lease not in before.leases):
+            connection.execute(sql.delete(leases_table).where(*self._leases(name), leases_table.c.id == lease.id))
+            if lease.holds:
+                row = {"id": lease.id, "asked_at": lease.asked_at.isoformat(), "body": _encoded(lease)}
+                connection.execute(sql.insert(leases_table).values(vcenter=self._vcenter, pool=name, open=True, **row))
 
 
 def known_book(book: LeaseBook | None, name: str) -> LeaseBook:
@@ -163,6 +175,22 @@ def known_book(book: LeaseBook | None, name: str) -> LeaseBook:
     if book is None:
         raise UsageError(f"there is no pool {name!r}", hint="gpuops pool create --file templates/pool.yaml makes one")
     return book
+
+
+def opened_database(state_dir: Path, url: str, *, write: bool) -> Database | None:
+    """Return the database, with `write` after its tables were created or upgraded; None = there is nothing to read.
+
+    Raises UsageError, StateDamaged.
+    """
+    if not write and not url and not os.path.lexists(state_dir / FILE_NAME):
+        return None
+    database = open_database(url, **_MESSAGES) if url else make_file(state_dir, FILE_NAME, None, **_MESSAGES)
+    return to_write(database, Contents.POOLS, _has_tables) if write else to_read(database, _has_tables)
+
+
+def _has_tables(connection: Connection, database: Database) -> bool:
+    database.revision(connection)  # which refuses that of a later gpuops
+    return sql.inspect(connection).has_table(pools_table.name)
 
 
 def _encoded(value: object) -> str:

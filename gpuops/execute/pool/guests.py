@@ -1,4 +1,4 @@
-"""Runs the hooks of a pool's program in the guests of servers and clients.
+"""Runs the hooks of a pool's program in the guests of servers and clients, and marks the servers that lend.
 
 Every hook may run again, whatever an earlier command did before it was killed. In a guest one script runs at a time,
 and a lease that was revoked there is never granted again: so commands need no lock of their own.
@@ -7,22 +7,26 @@ and a lease that was revoked there is never granted again: so commands need no l
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from gpuops.advise.lending_servers import POOL_MARK
 from gpuops.config.remote_gpu_file import load_program
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StateDamaged, StepFailed
 from gpuops.execute.pool.book import PoolBooks, known_book
 from gpuops.execute.site import Site
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.execute.site.ports import Vcenter
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, ServerState
-from gpuops.model.workloads.remote_gpu import RemoteProgram, ServerCondition, ServerHealth
+from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LentShare, ServerState
+from gpuops.model.workloads.remote_gpu import RemoteProgram, ServerHealth
+from gpuops.plan.core.steps import SetAttribute
 from gpuops.plan.pool import guest_scripts, lending
+from gpuops.plan.pool.members import lends, vm_with
 
 SCRIPT_S: Final = 120.0
 """How long one script may take in a guest."""
@@ -34,28 +38,19 @@ class PoolGuests:
 
     site: Site
     inventory: Inventory
+    books: PoolBooks
     book: LeaseBook
-    """The book as last written, including the leases that this command closed."""
+    """The book as last written, including the leases that this command ended."""
     failed: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def do_work(self, books: PoolBooks) -> None:
+    def do_work(self) -> None:
         """Cut off clients whose leases are over, then set up new ones. Raises NotConnected, Locked, StateDamaged."""
-        if self.book.pool.program is None:
-            return
-
-        def write(decide: Callable[[LeaseBook], LeaseBook]) -> None:
-            name = self.book.pool.name
-            _, after = books.change(name, lambda book: decide(known_book(book, name)), lambda *_: None)
-            ids = {lease.id for lease in after.leases}
-            self.book = after.with_leases(
-                lease for lease in self.book.leases if lease.id not in ids and not lease.holds
-            )
-
-        for lease in lending.to_disable(self.book, self.site.clock()):
-            self._try(f"lease {lease.id} of {lease.client}", partial(self._disable, lease.id, write))
-        for lease in lending.to_enable(self.book):
-            self._try(f"lease {lease.id} of {lease.client}", partial(self._enable, lease.id, write))
+        if self.book.pool.program is not None:
+            for lease in lending.to_disable(self.book, self.site.clock()):
+                self._try(lease, partial(self._run_hooks, lease.id, enable=False))
+            for lease in lending.to_enable(self.book):
+                self._try(lease, partial(self._run_hooks, lease.id, enable=True))
 
     def healths(self) -> tuple[ServerHealth, ...]:
         """Return the health of each server that is not dead, by its hook. Raises NotConnected."""
@@ -69,7 +64,7 @@ class PoolGuests:
             except NotConnected:
                 raise
             except GpuopsError as error:
-                healths.append(ServerHealth(name, ServerCondition.UNKNOWN, error.message))
+                healths.append(ServerHealth(name, why=error.message))
         ends = guest_work(self.site.vcenter).wait_for_commands(running, SCRIPT_S)
         return (*healths, *map(_health, ends))
 
@@ -80,57 +75,39 @@ class PoolGuests:
             vm, address = self._server(server)
             self._run(vm, guest_scripts.revoke_all_in_server(self._program(), address))
 
-    def _enable(self, id: str, write: Callable[[Callable[[LeaseBook], LeaseBook]], None]) -> None:
-        write(lambda book: lending.enabling(book, id))
-        lease = self.book.lease(id)
-        if lease is None or lease not in lending.to_enable(self.book):
-            return  # another command has ended it
-        program = self._program()
-        client = self._running(lease.wish.client_uuid, lease.client)
-        client_address = self._address(client)
-        endpoints = []
+    def _run_hooks(self, id: str, *, enable: bool) -> None:
+        """Set the client of this lease up, or cut it off, and record both the begin and the end of that."""
+        self._write(lambda book: lending.hooks_begin(book, id, self.site.clock()))
+        due = lending.to_enable(self.book) if enable else lending.to_disable(self.book, self.site.clock())
+        for lease in (lease for lease in due if lease.id == id):  # else another command has done it
+            if self._granted(lease) if enable else self._revoked(lease):
+                self._write(lambda book: lending.hooks_ended(book, id, enable, self.site.clock()))
+
+    def _write(self, change: Callable[[LeaseBook], LeaseBook]) -> None:
+        name = self.book.pool.name
+        _, after = self.books.change(name, lambda book, _: change(known_book(book, name)))
+        ended = [lease for lease in self.book.leases if not lease.holds and after.lease(lease.id) is None]
+        self.book = after.with_leases(ended)
+
+    def _granted(self, lease: GpuLease) -> bool:
+        program, client = self._program(), self._running(lease.wish.client_uuid, lease.client)
+        client_address, endpoints = self._address(client), list[tuple[str, int]]()
         for share in lease.shares:
-            left_s = int((lease.ends_at - self.site.clock()).total_seconds()) if lease.ends_at is not None else 0
+            left_s = int((lease.ends_at - self.site.clock()).total_seconds())
             if left_s < 1:
                 raise Refused(f"{lease.client}: its lease is over", hint="ask for another one")
             vm, server = self._server(share.server)
-            script = guest_scripts.grant_in_server(program, id, share, server, client_address, left_s)
+            script = guest_scripts.grant_in_server(program, lease.id, share, server, client_address, left_s)
             endpoints.append((server, guest_scripts.granted_port(self._run(vm, script), share.server)))
-        self._run(client, guest_scripts.grant_in_client(program, id, endpoints))
-        write(lambda book: lending.enabled(book, id))
+        self._run(client, guest_scripts.grant_in_client(program, lease.id, endpoints))
+        return True
 
-    def _disable(self, id: str, write: Callable[[Callable[[LeaseBook], LeaseBook]], None]) -> None:
-        """Cut the client off. Its shares are free once every server has revoked them."""
-        write(lambda book: lending.disabling(book, id))
-        lease = self.book.lease(id)
-        if lease is None or lease not in lending.to_disable(self.book, self.site.clock()):
-            return  # another command has done it
+    def _revoked(self, lease: GpuLease) -> bool:
+        """Cut the client off; whether every server has revoked its shares. The guest of the client is only cleared: a
+        failure there is a warning."""
         failed = len(self.failed)
         for share in lease.shares:
-            revoke = partial(self._revoke_share, id, share.server, share.gpu)
-            self._try(f"lease {id} of {lease.client}", revoke)
-        self._clear_client(lease)
-        if len(self.failed) == failed:
-            write(lambda book: lending.cut_off(book, id, self.site.clock()))
-
-    def _revoke_share(self, lease: str, server: str, gpu: int) -> None:
-        pool_server = self.book.server(server)
-        vm = self._vm(pool_server.uuid) if pool_server is not None else None
-        if pool_server is None or (vm is None and pool_server.is_reported_dead):
-            return
-        if vm is not None and vm.power is PowerState.OFF:
-            return  # `revoke_all` runs before this server lends again
-        try:
-            running, address = self._server(server)
-            self._run(running, guest_scripts.revoke_in_server(self._program(), lease, gpu, address))
-        except (StepFailed, OutcomeUnknown, Refused) as error:
-            if vm is None or vm.power is not PowerState.ON or pool_server.state is not ServerState.DEAD:
-                raise
-            hint = f"if its guest cannot be reached, power {vm.name} off: its leases then end"
-            raise StepFailed(error.message, hint=hint) from error
-
-    def _clear_client(self, lease: GpuLease) -> None:
-        """Clear the guest of the client. A failure is only a warning: the servers cut the client off."""
+            self._try(lease, partial(self._revoke_share, lease, share))
         try:
             client = self._running(lease.wish.client_uuid, lease.client)
             self._run(client, guest_scripts.revoke_in_client(self._program(), lease.id))
@@ -138,26 +115,37 @@ class PoolGuests:
             raise
         except GpuopsError as error:
             self.warnings.append(f"{lease.client}: its environment may stay: {error.message}")
+        return len(self.failed) == failed
 
-    def _try(self, subject: str, action: Callable[[], None]) -> None:
+    def _revoke_share(self, lease: GpuLease, share: LentShare) -> None:
+        server = self.book.server(share.server)
+        vm = vm_with(server.uuid, self.inventory) if server is not None else None
+        if server is None or (server.is_reported_dead if vm is None else vm.power is PowerState.OFF):
+            return  # `revoke_all` runs before this server lends again
+        try:
+            running, address = self._server(share.server)
+            self._run(running, guest_scripts.revoke_in_server(self._program(), lease.id, share.gpu, address))
+        except (StepFailed, OutcomeUnknown, Refused) as error:
+            if vm is None or vm.power is not PowerState.ON or server.state is not ServerState.DEAD:
+                raise
+            hint = f"if its guest cannot be reached, power {vm.name} off: its leases then end"
+            raise StepFailed(error.message, hint=hint) from error
+
+    def _try(self, lease: GpuLease, action: Callable[[], object]) -> None:
         try:
             action()
         except (NotConnected, Locked, StateDamaged):
             raise  # vCenter or the book cannot be reached: the next guest would fail too
         except GpuopsError as error:
-            # most errors of guests begin with the name of the VM
-            self.failed.append(error.line if error.line.startswith(f"{subject}: ") else f"{subject}: {error.line}")
+            self.failed.append(f"lease {lease.id} of {lease.client}: {error.line}")
 
     def _program(self) -> RemoteProgram:
         """Return the program of the pool, which has one. Raises PolicyError, UsageError."""
         return load_program(self.book.pool.program or "")
 
-    def _vm(self, uuid: str) -> Vm | None:
-        return next(iter(self.inventory.vms_with_uuid(uuid)), None)
-
     def _running(self, uuid: str, name: str) -> Vm:
         """Return the VM, which runs. Raises Refused."""
-        vm = self._vm(uuid)
+        vm = vm_with(uuid, self.inventory)
         if vm is None:
             hint = "gpuops inventory --vms shows what it sees"
             raise Refused(f"{name} is not in this vCenter, or this login may not see it", hint=hint)
@@ -197,13 +185,35 @@ class PoolGuests:
         return guest_work(self.site.vcenter).start_command(vm.ref, name, script, op_id, guest_scripts.PREFIX)
 
 
+def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> Iterator[str]:
+    """Mark every server that lends with the name of its pool, and clear that mark on all other VMs: nights, moves and
+    rolling changes see the mark without the pool's book.
+
+    Yields a line for each VM whose mark could not be changed: the next command tries it again. Run it before clients
+    are set up, because `rotate night` reads the mark again just before it suspends; and after clients were cut off.
+    Raises NotConnected.
+    """
+    pool, op_id = book.pool.name, f"gpuops-pool-mark-{secrets.token_hex(4)}"
+    uuids = {server.uuid for server in book.servers if lends(server, book)}
+    for vm in inventory.vms.values():
+        is_lending = vm.instance_uuid in uuids
+        if is_lending is (vm.attributes.get(POOL_MARK, "") == pool):
+            continue
+        try:
+            if is_lending and POOL_MARK not in vcenter.defined_attributes():
+                vcenter.define_attribute(POOL_MARK, op_id)
+            vcenter.submit(SetAttribute(vm.ref, POOL_MARK, pool if is_lending else ""), inventory, op_id)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            effect = "do not see that it lends" if is_lending else "still see it as a server that lends"
+            yield f"{vm.name}: its mark {POOL_MARK} is not as it should be ({error.line}): nights and moves {effect}"
+
+
 def _health(end: CommandEnd) -> ServerHealth:
-    if end.exit_code == guest_scripts.HOOK_FAILED:
-        return ServerHealth(end.name, ServerCondition.DEAD, _why(end))
-    if end.error:
-        # a hook that did not run, or did not end, says nothing about the server
-        return ServerHealth(end.name, ServerCondition.UNKNOWN, _why(end))
-    return ServerHealth(end.name, ServerCondition.SERVES, shares=guest_scripts.served_shares(end.printed))
+    if end.error:  # a hook that did not run, or did not end, shows nothing of the server
+        return ServerHealth(end.name, why=_why(end), is_dead=end.exit_code == guest_scripts.HOOK_FAILED)
+    return ServerHealth(end.name, guest_scripts.served_shares(end.printed))
 
 
 def _why(end: CommandEnd) -> str:

@@ -7,240 +7,197 @@ If gpuops is killed in between, the book has what is left to do: the next comman
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.config.remote_gpu_file import is_known_name, known_programs, load_program
+from gpuops.config.remote_gpu_file import load_program
 from gpuops.errors import Locked, Refused
 from gpuops.execute.pool.book import PoolBooks, known_book
-from gpuops.execute.pool.guests import PoolGuests
-from gpuops.execute.pool.marks import mark_servers
+from gpuops.execute.pool.guests import PoolGuests, mark_servers
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.workloads.lease_book import LeaseBook, LendingPool, PoolFileWish, ServerState
-from gpuops.model.workloads.remote_gpu import ServerCondition
+from gpuops.model.workloads.lease_book import LeaseBook, LeaseWish, LendingPool, PoolFileWish, ServerState
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.pool import lending, served
-from gpuops.plan.pool.answers import PoolAnswer, ShownPool
+from gpuops.plan.pool import lending
+from gpuops.plan.pool.answers import PoolAnswer
 from gpuops.plan.pool.members import (
-    ShareRequest,
     as_the_fleet_is,
     client_uuid,
     in_another_pool,
     pool_meant,
-    server_called,
     servers_of,
     unseen,
     wish_of,
 )
-from gpuops.plan.pool.placing import idle_mib
-from gpuops.plan.pool.reclaim import Reclaim
+from gpuops.plan.pool.reclaim import Reclaim, after_health, health_warnings
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by, clock_trouble
 
 MOST_AGE: Final = timedelta(minutes=10)
 """No decision uses readings of vCenter and of servers that are older: a process that was stopped for an hour would
-break leases by an old state. A person who is asked for consent must answer within this time."""
+end leases by an old state. A person who is asked for consent must answer within this time."""
 PoolConsent = Callable[[PoolAnswer], None]
 """Called with what would be taken from clients, or deleted; if it raises, nothing is changed."""
-Decide = Callable[[LeaseBook | None], tuple[LeaseBook, tuple[Rejection, ...]]]
 
 
 class NotDecided(Exception):
     """Leaves a transaction with nothing written."""
 
-    def __init__(self, rejections: tuple[Rejection, ...]) -> None:
+    def __init__(self, book: LeaseBook | None, rejections: tuple[Rejection, ...]) -> None:
         super().__init__(rejections)
-        self.rejections = rejections
+        self.book, self.rejections = book, rejections
 
 
 def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
-    """Make the pool of this file, or change it to that. Raises UsageError, StateDamaged, NotConnected."""
-    if wish.pool.program is not None:
-        load_program(wish.pool.program)
-    call = _PoolCall.of(wish.pool.name, site, "create", wish.pool.owner_by.needs_tags)
-    servers, refused = servers_of(wish, call.inventory, catalog_of(call.inventory))
+    """Make the pool of this file, or change it to that; without servers it is deleted. Raises UsageError, StateDamaged,
+    NotConnected."""
+    pool = wish.pool
+    if pool.program is not None:
+        load_program(pool.program)
+    with _command(pool.name, site, pool, apply=apply) as command:
+        servers, refused = servers_of(wish, command.inventory, catalog_of(command.inventory))
 
-    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
-        after, rejections = lending.with_servers(
-            replace(book or LeaseBook(wish.pool), pool=wish.pool), servers, call.began
-        )
-        if book is not None and any(lease.holds for lease in book.leases) and not _can_revoke(wish.pool, book.pool):
-            rule = f"its leases are set up with {book.pool.program or 'no program'} in the network {book.pool.network}"
-            rejections += (Rejection(wish.pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
-        return as_the_fleet_is(after, call.inventory, call.began), refused + rejections
+        def decide(book: LeaseBook) -> lending.Decision:
+            after, rejections = lending.with_servers(replace(book, pool=pool), servers, command.began)
+            old = book.pool
+            if any(lease.holds for lease in book.leases) and (old.network, old.program) != (pool.network, pool.program):
+                rule = f"its leases are set up with {old.program or 'no program'} in the network {old.network}"
+                rejections += (Rejection(pool.name, rule, hint="gpuops pool reclaim takes them back first"),)
+            return as_the_fleet_is(after, command.inventory, command.began), refused + rejections
 
-    return call.answer(decide, apply=apply)
+        return command.answer(decide)
 
 
-def show(name: str | None, site: Site, *, ended: int = 0) -> tuple[ShownPool, ...]:
-    """Return pools as they stand in the book, or the one of this name, with so many of the leases that ended.
-
-    Raises UsageError, StateDamaged.
-    """
-    with PoolBooks.to_read(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
+def show(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
+    """Return pools as they stand in the book, or the one of this name. Raises UsageError, StateDamaged."""
+    with PoolBooks.opened(site.state_dir, site.journal_url, site.vcenter.uuid, write=False) as books:
         names = books.names() if name is None else (pool_meant(name, books.names()),)
-        shown = [known_book(books.read(pool, ended), pool) for pool in names]
-    return tuple(ShownPool(book, idle_mib(book)) for book in shown)
+        return tuple(known_book(books.read(pool), pool) for pool in names)
 
 
-def lend(name: str | None, request: ShareRequest, site: Site, *, apply: bool) -> PoolAnswer:
+def lend(name: str | None, wish: LeaseWish, site: Site, *, apply: bool) -> PoolAnswer:
     """Lend shares to a client, and set it up. Raises UsageError, StateDamaged, NotConnected."""
-    call, about = _called(name, site, "lend"), list[str]()
+    with _command(name, site, apply=apply) as command:
 
-    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
-        after = call.with_fleet(book)
-        if after.pool.program is not None:
-            load_program(after.pool.program)  # nothing is lent by a program that cannot be read
-        wish, rejections = wish_of(request, after, call.inventory)
-        if wish is None:
-            return after, rejections
-        lent = lending.lend(after, wish, secrets.token_hex(4), call.began)
-        about[:] = [lent.lease.id] if lent.lease is not None else []
-        return lent.book, lent.rejections
+        def decide(book: LeaseBook) -> lending.Decision:
+            if book.pool.program is not None:
+                load_program(book.pool.program)  # nothing is lent by a program that cannot be read
+            complete, rejections = wish_of(wish, book, command.inventory)
+            if rejections:
+                return book, rejections
+            return lending.lend(book, complete, secrets.token_hex(4), command.began)
 
-    answer = call.answer(decide, apply=apply)
-    return replace(answer, about=about[0] if about else None)
+        answer = command.answer(decide)
+        if answer.rejections:
+            return answer
+        client = command.inventory.find_vm(wish.client).instance_uuid or ""
+        return replace(answer, about=lending.current_lease(answer.after, client, command.began))
 
 
 def give_back(name: str | None, client: str, site: Site, *, apply: bool) -> PoolAnswer:
     """End the lease of this client, and cut it off. Raises as `lend`."""
-    call = _called(name, site, "return")
+    with _command(name, site, apply=apply) as command:
 
-    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
-        after = call.with_fleet(book)
-        return lending.give_up(after, client_uuid(client, after, call.inventory), call.began), ()
+        def decide(book: LeaseBook) -> lending.Decision:
+            return lending.give_up(book, client_uuid(client, book, command.inventory), command.began), ()
 
-    return call.answer(decide, apply=apply)
+        return command.answer(decide)
 
 
 def reclaim(name: str | None, request: Reclaim, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
-    """Take a server or a lease back, and do what is due: end leases, ask servers for their health.
+    """Take a server back, or do what is due: end leases, ask servers for their health.
 
     `consent` is asked before a client loses something early. Raises as `lend`.
     """
-    call = _called(name, site, "reclaim")
-    with PoolBooks.to_read(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
-        was = known_book(books.read(call.pool), call.pool)
-    if request.server is not None:
-        request = replace(request, server=server_called(request.server, was, call.inventory))
-    healths = PoolGuests(site, call.inventory, call.with_fleet(was)).healths() if request.is_due_only else ()
+    with _command(name, site, apply=apply) as command:
+        was = known_book(command.books.read(command.pool), command.pool)
+        guests = PoolGuests(site, command.inventory, command.books, command.with_fleet(was))
+        healths = guests.healths() if request.server is None else ()
 
-    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
-        after = lending.settle(call.with_fleet(book), call.began)
-        for health in healths:
-            if health.condition is ServerCondition.DEAD:
-                after = lending.server_died(after, health.server, call.began, f"cannot serve: {health.why}")
-        after = lending.break_leases(after, served.lost_leases(was, after, healths), call.began)
-        return request.book_after(after, call.began), request.refused(after, call.inventory)
+        def decide(book: LeaseBook) -> lending.Decision:
+            after = after_health(was, lending.settle(book, command.began), healths, command.began)
+            return request.decide(after, command.inventory, command.began)
 
-    if apply and not request.is_due_only:
-        planned = call.answer(decide, apply=False)
-        if planned.rejections:
-            return planned
-        if not request.again and planned.leases:
-            consent(planned)
-        server = was.server(request.server or "")
-        if request.again and server is not None and server.state is ServerState.DEAD:
-            PoolGuests(site, call.inventory, was).revoke_all(server.name)
-    answer = call.answer(decide, apply=apply)
-    return replace(answer, warnings=(*answer.warnings, *served.health_warnings(was, answer.after, healths)))
+        def prepare(planned: PoolAnswer) -> None:
+            server = request.pool_server(was, command.inventory) if request.server is not None else None
+            if server is not None and request.again and server.state is ServerState.DEAD:
+                guests.revoke_all(server.name)
+            if server is not None and not request.again and planned.changes.leases:
+                consent(planned)
+
+        answer = command.answer(decide, prepare)
+        warnings = (*answer.warnings, *health_warnings(was, answer.after, healths))
+        return replace(answer, warnings=warnings)
 
 
-def delete(name: str, site: Site, consent: PoolConsent, *, apply: bool) -> PoolAnswer:
-    """Take the pool out of the book with its closed leases; refused while a lease is open. Raises as `lend`."""
-    call = _called(name, site, "delete")
+@contextmanager
+def _command(name: str | None, site: Site, new: LendingPool | None = None, *, apply: bool) -> Iterator[_PoolCommand]:
+    """Yield the command with a new reading of vCenter. `new`: the settings of a pool that may not exist.
 
-    def decide(book: LeaseBook | None) -> tuple[LeaseBook, tuple[Rejection, ...]]:
-        return lending.without_servers(call.with_fleet(book), call.began)
-
-    if apply:
-        planned = call.answer(decide, apply=False)
-        if planned.rejections:
-            return planned
-        consent(planned)
-    answer = call.answer(decide, apply=apply)
-    if answer.applied and answer.deleted:
-        with PoolBooks.to_write(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
-            books.remove(call.pool)
-    return answer
-
-
-def _can_revoke(pool: LendingPool, before: LendingPool) -> bool:
-    """Whether leases that were set up under the earlier settings can be cut off under these.
-
-    Only a program that came with an earlier gpuops may be replaced: what happened to the file of another one, and
-    whether another machine can read it, is unknown.
+    Raises Refused if the clocks differ: machines that share a book would otherwise end leases too early or too late.
     """
-    old, new = before.program, pool.program
-    is_removed = old is not None and is_known_name(old) and old not in known_programs()
-    return pool.network == before.network and (old == new or (is_removed and new is not None))
-
-
-def _called(name: str | None, site: Site, verb: str) -> _PoolCall:
-    with PoolBooks.to_read(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
-        pool = pool_meant(name, books.names())
-        book = known_book(books.read(pool), pool)
-    return _PoolCall.of(pool, site, verb, book.pool.owner_by.needs_tags)
-
-
-@dataclass(frozen=True, slots=True)
-class _PoolCall:
-    """One command, with the moment when it began and the one reading of vCenter that it decides by."""
-
-    site: Site
-    pool: str
-    verb: str
-    began: datetime
-    inventory: Inventory
-
-    @staticmethod
-    def of(pool: str, site: Site, verb: str, tags: bool) -> _PoolCall:
-        """Return the command with a new reading of vCenter. Raises Refused if the clocks differ.
-
-        Machines that share a book would otherwise end leases too early or too late.
-        """
-        began = site.clock()
-        inventory = site.vcenter.inventory()
+    with PoolBooks.opened(site.state_dir, site.journal_url, site.vcenter.uuid, write=apply) as books:
+        pool = new.name if new is not None else pool_meant(name, books.names())
+        needs_tags = (new or known_book(books.read(pool), pool).pool).owner_by.needs_tags
+        began, inventory = site.clock(), site.vcenter.inventory()
         ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None
         if trouble := clock_trouble(ahead, "when a lease ends cannot be told"):
             raise Refused(f"clocks: {trouble}", hint="set both by NTP; servers end their leases by themselves")
-        return _PoolCall(site, pool, verb, began, site.vcenter.with_tags(inventory) if tags else inventory)
+        inventory = site.vcenter.with_tags(inventory) if needs_tags else inventory
+        yield _PoolCommand(site, books, pool, apply, new, began, inventory)
+
+
+@dataclass(frozen=True, slots=True)
+class _PoolCommand:
+    """One command, with the moment when it began and the one reading of vCenter that it decides by."""
+
+    site: Site
+    books: PoolBooks
+    pool: str
+    apply: bool
+    new: LendingPool | None
+    began: datetime
+    inventory: Inventory
 
     def with_fleet(self, book: LeaseBook | None) -> LeaseBook:
+        book = LeaseBook(self.new) if book is None and self.new is not None else book
         return as_the_fleet_is(known_book(book, self.pool), self.inventory, self.began)
 
-    def answer(self, decide: Decide, *, apply: bool) -> PoolAnswer:
-        """Return the decision, with `apply` written to the book and done in guests."""
+    def answer(
+        self, decide: Callable[[LeaseBook], lending.Decision], prepare: PoolConsent = lambda planned: None
+    ) -> PoolAnswer:
+        """Return the decision; if the command is to be applied, written to the book and done in guests.
 
-        def decided(book: LeaseBook | None) -> LeaseBook:
+        `prepare` is called with the decision before it is written.
+        """
+
+        def decided(book: LeaseBook | None, others: tuple[LeaseBook, ...]) -> LeaseBook:
             if self.site.clock() - self.began > MOST_AGE:
                 message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
                 raise Locked(f"{message}: nothing was changed", hint="type the same again")
-            after, rejections = decide(book)
-            if rejections:
-                raise NotDecided(rejections)
+            after, rejections = decide(self.with_fleet(book))
+            if rejections := rejections or tuple(in_another_pool(book, after, others)):
+                raise NotDecided(book, rejections)
             return after
 
-        def look(before: LeaseBook | None, after: LeaseBook, others: tuple[LeaseBook, ...]) -> None:
-            if rejections := tuple(in_another_pool(before, after, others)):
-                raise NotDecided(rejections)
-
-        site, opening = self.site, PoolBooks.to_write if apply else PoolBooks.to_read
-        with opening(site.state_dir, site.journal_url, site.vcenter.uuid) as books:
-            try:
-                before, after = (books.change if apply else books.foresee)(self.pool, decided, look)
-            except NotDecided as refused:
-                book = books.read(self.pool)
-                empty = LeaseBook(LendingPool(self.pool, ""))
-                return PoolAnswer(self.verb, book, book or empty, applied=False, rejections=refused.rejections)
-            guests, marks = PoolGuests(site, self.inventory, after), list[str]()
-            if apply:
-                marks += mark_servers(after, self.inventory, site.vcenter)
-                guests.do_work(books)
-            if guests.book != after:
-                marks += mark_servers(guests.book, self.inventory, site.vcenter)
+        try:
+            before, after = self.books.change(self.pool, decided, write=False)
+            if self.apply:
+                prepare(PoolAnswer(before, after, applied=False))
+                before, after = self.books.change(self.pool, decided)
+        except NotDecided as refused:
+            book = refused.book or LeaseBook(LendingPool(self.pool, ""))
+            return PoolAnswer(refused.book, book, applied=False, rejections=refused.rejections)
+        guests, marks = PoolGuests(self.site, self.inventory, self.books, after), list[str]()
+        if self.apply:
+            marks += mark_servers(after, self.inventory, self.site.vcenter)
+            guests.do_work()
+        if guests.book != after:
+            marks += mark_servers(guests.book, self.inventory, self.site.vcenter)
         failed = tuple(dict.fromkeys((*guests.failed, *marks)))
-        answer = PoolAnswer(self.verb, before, guests.book, applied=apply, failed=failed)
-        return replace(answer, warnings=(*unseen(answer.after, self.inventory), *guests.warnings))
+        if self.apply and not failed:
+            self.books.remove_empty(self.pool)
+        warnings = (*unseen(guests.book, self.inventory), *guests.warnings)
+        return PoolAnswer(before, guests.book, self.apply, failed=failed, warnings=warnings)

@@ -4,7 +4,6 @@ A server is a VM with whole GPUs, a client a VM without. A lease gives one clien
 several until a moment. All moments are aware and in UTC, all sizes in MiB.
 
     lent -> ending -> ended
-    lent, ending -> broken      a server of it died, or no longer serves it
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ class LeaseState(StrEnum):
     ENDING = "ending"
     """It is taken back and ends at `ends_at`; after that moment: its client is still to be cut off."""
     ENDED = "ended"
-    BROKEN = "broken"
-    """A server of it died, or no longer serves it."""
+    """Its client is cut off, or was never set up: its shares are free. The book forgets it."""
 
 
 class ServerState(StrEnum):
@@ -52,23 +50,16 @@ class ServerGpu:
     """The memory that may be lent: all of it, less `keep` of the pool's file."""
 
 
-@stored_as(
-    "PoolServer", name="name", uuid="uuid", gpus="gpus", host="host", cluster="cluster", state="state",
-    because="because"
-)  # fmt: skip
+@stored_as("PoolServer", name="name", uuid="uuid", gpus="gpus", state="state", because="because")
 @dataclass(frozen=True, slots=True)
 class PoolServer:
     """A VM with whole GPUs."""
 
     name: str
-    """Of the VM; unique in its pool."""
+    """Of the VM when the pool got it; unique in its pool."""
     uuid: str
     """Its instance UUID: names change."""
     gpus: tuple[ServerGpu, ...]
-    host: str = ""
-    """Name of the ESXi host that it runs on; empty = unknown."""
-    cluster: str = ""
-    """Name of that host's cluster; empty = none, or unknown."""
     state: ServerState = ServerState.SERVING
     because: str = ""
     """Why it is dead, such as `REPORTED_DEAD`; empty for a dead server = its VM does not run."""
@@ -93,7 +84,7 @@ class LentShare:
 
 @stored_as(
     "LeaseWish", client="client", client_uuid="client_uuid", memory_mib="memory_mib", lasts="lasts", gpus="gpus",
-    owner="owner", host="host", cluster="cluster"
+    owner="owner"
 )  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class LeaseWish:
@@ -102,16 +93,12 @@ class LeaseWish:
     client: str
     """Name of the VM."""
     client_uuid: str
-    """Its instance UUID."""
+    """Its instance UUID; empty = not looked up yet."""
     memory_mib: int
     lasts: timedelta
     gpus: int = 1
     owner: str = ""
     """Whose quota it counts against; all clients without an owner share one quota."""
-    host: str = ""
-    """Name of the ESXi host that the client runs on; empty = unknown."""
-    cluster: str = ""
-    """Name of that host's cluster; empty = none, or unknown."""
 
 
 @stored_as(
@@ -128,13 +115,12 @@ class GpuLease:
     state: LeaseState
     asked_at: datetime
     """When it began."""
-    ends_at: datetime | None = None
-    """Never None for a lease that is lent or ending."""
+    ends_at: datetime
     shares: tuple[LentShare, ...] = ()
     enabled: bool | None = False
     """Whether its client can use the shares; None = unknown, from the first hook of a change until the last one."""
     because: str = ""
-    """Why it ended, broke, or is taken back."""
+    """Why it ended, or is taken back."""
 
     @property
     def client(self) -> str:
@@ -143,7 +129,7 @@ class GpuLease:
     @property
     def holds(self) -> bool:
         """Whether its shares are taken: until its client is cut off, even after `ends_at`."""
-        return self.state in (LeaseState.LENT, LeaseState.ENDING) or self.enabled is not False
+        return self.state is not LeaseState.ENDED
 
     def has_shares_of(self, server: str) -> bool:
         return any(share.server == server for share in self.shares)
@@ -204,7 +190,7 @@ class LeaseBook:
     pool: LendingPool
     servers: tuple[PoolServer, ...] = ()
     leases: tuple[GpuLease, ...] = ()
-    """Sorted by `asked_at`, then by id. A book that was read has closed leases only if they were requested."""
+    """Sorted by `asked_at`, then by id."""
 
     def server(self, name: str) -> PoolServer | None:
         return next((server for server in self.servers if server.name == name), None)

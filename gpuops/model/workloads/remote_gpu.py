@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,31 +25,14 @@ class RemoteProgram:
     ports: int
 
 
-class ServerCondition(StrEnum):
-    """The answer of the health hook."""
-
-    SERVES = "serves"
-    DEAD = "dead"
-    """The VM is off, or the hook failed."""
-    UNKNOWN = "unknown"
-    """The hook could not be run."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedShare:
-    """A share that a server serves, as its health hook prints it."""
-
-    lease: str
-    gpu: int
-    used_mib: int
-
-
 @dataclass(frozen=True, slots=True)
 class ServerHealth:
-    """The health of one server."""
+    """The answer of a server's health hook."""
 
     server: str
-    condition: ServerCondition
+    used_mib: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The memory that is used of each share that it serves, by lease and GPU."""
     why: str = ""
-    """Why it does not serve."""
-    shares: tuple[ServedShare, ...] = ()
+    """Why it does not serve, or why that is unknown; empty = it serves."""
+    is_dead: bool = False
+    """The hook failed; False and `why` = it could not be run."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, PoolServer
+from gpuops.model.workloads.lease_book import GpuLease, LeaseBook
 from gpuops.plan.core.rejection import Rejection
 
 
@@ -12,15 +12,13 @@ from gpuops.plan.core.rejection import Rejection
 class PoolAnswer:
     """What a command did, or would do."""
 
-    verb: str
-    """create, lend, return, reclaim or delete."""
     before: LeaseBook | None
     """None = there was no such pool."""
     after: LeaseBook
     applied: bool
     rejections: tuple[Rejection, ...] = ()
-    about: str | None = None
-    """Id of the lease that was asked for."""
+    about: GpuLease | None = None
+    """The lease that was asked for, new or not."""
     failed: tuple[str, ...] = ()
     """Hooks that failed in guests, and marks that could not be cleared; the next command tries them again."""
     warnings: tuple[str, ...] = ()
@@ -28,40 +26,27 @@ class PoolAnswer:
     @property
     def deleted(self) -> bool:
         """Whether the pool is out of the book, or would be: once the mark of each server is cleared."""
-        return self.verb == "delete" and not self.after.servers and not self.failed
+        return not self.after.servers and not self.failed and not self.rejections
 
     @property
-    def leases(self) -> tuple[GpuLease, ...]:
-        """The leases that changed."""
-        before = set(self.before.leases) if self.before is not None else set()
-        return tuple(lease for lease in self.after.leases if lease not in before)
+    def changes(self) -> LeaseBook:
+        """The pool with the servers and leases alone that changed, and the lease that was asked for."""
+        before = self.before or LeaseBook(self.after.pool)
+        servers = tuple(server for server in self.after.servers if server not in before.servers)
+        leases = (lease for lease in self.after.leases if lease == self.about or lease not in before.leases)
+        return replace(self.after, servers=servers, leases=tuple(leases))
 
     @property
-    def servers(self) -> tuple[PoolServer, ...]:
-        """The servers that changed."""
-        before = set(self.before.servers) if self.before is not None else set()
-        return tuple(server for server in self.after.servers if server not in before)
-
-    @property
-    def removed_servers(self) -> tuple[PoolServer, ...]:
-        """The servers that leave the pool."""
-        uuids = {server.uuid for server in self.after.servers}
-        return tuple(server for server in self.before.servers if server.uuid not in uuids) if self.before else ()
+    def removed_servers(self) -> tuple[str, ...]:
+        """The names of servers that leave the pool."""
+        servers = self.before.servers if self.before is not None else ()
+        return tuple(server.name for server in servers if self.after.server(server.name) is None)
 
     @property
     def changed(self) -> bool:
-        return self.deleted or self.after != self.before
+        return self.after != self.before
 
     @property
     def exit_code(self) -> int:
         """3 = refused, 4 = something failed."""
         return 3 if self.rejections else 4 if self.failed else 0
-
-
-@dataclass(frozen=True, slots=True)
-class ShownPool:
-    """A pool as it stands."""
-
-    book: LeaseBook
-    idle_mib: dict[tuple[str, int], int]
-    """The memory of each GPU that may be lent now, by server and index."""

@@ -29,7 +29,7 @@ from typing import Final
 
 from gpuops.errors import Refused, StepFailed
 from gpuops.model.workloads.lease_book import LentShare
-from gpuops.model.workloads.remote_gpu import RemoteProgram, ServedShare
+from gpuops.model.workloads.remote_gpu import RemoteProgram
 from gpuops.plan.core.guest_address import unicast_address
 
 PREFIX: Final = "gpuops-pool-"
@@ -55,32 +55,39 @@ def grant_in_server(
     program: RemoteProgram, lease: str, share: LentShare, server: str, client: str, seconds_left: int
 ) -> str:
     """Return the script that lets the client at that address use the share; it prints `port N`."""
-    own, last = _share(lease, share.gpu), program.first_port + program.ports - 1
+    own, last = f"{_lease(lease)}.{share.gpu}", program.first_port + program.ports - 1
+    limits = _export(LEASE=lease, GPU=share.gpu, MEMORY_MIB=share.memory_mib, SECONDS_LEFT=seconds_left)
     addresses = _export(SERVER_ADDRESS=address(server), CLIENT_ADDRESS=address(client))
     take_port = (
+        _own_port(own),
         f'p={program.first_port}; while [ -z "$PORT" ]; do',
         # the link is made completely or not at all, and never over another one or, with -n, in what that leads to
         f"  if ln -sn {own} port-$p 2> /dev/null; then PORT=$p; fi; p=$((p + 1))",
         f'  [ -n "$PORT" ] || [ $p -le {last} ] || {{ rmdir {own}; echo "every port is taken"; exit 1; }}',
         "done",
     )
-    return _script(
-        f"{_export(LEASE=lease, GPU=share.gpu, MEMORY_MIB=share.memory_mib, SECONDS_LEFT=seconds_left)}; {addresses}",
-        _LOCK,
-        _not_ended(own),
-        f"mkdir -p {own} || exit 1",
-        _own_port(own),
-        *take_port,
-        f"cd {own} || exit 1",
-        _hook(program.grant_server),
-        'echo "port $PORT"',
-    )
+    return _grant(own, f"{limits}; {addresses}", program.grant_server, take_port, 'echo "port $PORT"')
+
+
+def grant_in_client(program: RemoteProgram, lease: str, shares: Sequence[tuple[str, int]]) -> str:
+    """Return the script that sets the client up for these shares, each an address and a port."""
+    endpoints = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in shares]
+    own, variables = _lease(lease), _export(LEASE=lease, SHARES=",".join(endpoints))
+    link_env = f"cd .. && ln -sf {own}/env env.new.{own} && mv -f env.new.{own} env"
+    return _grant(own, variables, program.grant_client, (), link_env)
+
+
+def _grant(own: str, variables: str, hook: str, prepare: Sequence[str], finish: str) -> str:
+    """Return the script that runs a `grant` in the directory `own`, unless what it grants was revoked there."""
+    not_ended = f'[ ! -e ended/{own} ] || {{ echo "this lease has ended here"; exit 1; }}'
+    make = f"mkdir -p {own} || exit 1"
+    return _script(variables, _LOCK, not_ended, make, *prepare, f"cd {own} || exit 1", _hook(hook), finish)
 
 
 def revoke_in_server(program: RemoteProgram, lease: str, gpu: int, server: str) -> str:
     """Return the script that cuts the lease off from that GPU; a share that is not there is no error."""
-    own = _share(lease, gpu)
-    return _script(_LOCK, f"mkdir -p {own} || exit 1", *_revoke_shares(program, own, server))
+    own = f"{_lease(lease)}.{gpu}"
+    return _script(_LOCK, f"mkdir -p {own} || exit 1", *_revoke(own, program.revoke_server, server))
 
 
 def revoke_all_in_server(program: RemoteProgram, server: str) -> str:
@@ -88,47 +95,30 @@ def revoke_all_in_server(program: RemoteProgram, server: str) -> str:
 
     A server that was dead may still have shares of leases that ended meanwhile: its guest could not be reached then.
     """
-    return _script(_LOCK, *_revoke_shares(program, "*.[0-9]*", server))
-
-
-def _revoke_shares(program: RemoteProgram, shares: str, server: str) -> tuple[str, ...]:
-    """Return the lines that revoke the shares with these directories, a word of the shell that may be a pattern."""
-    return (
-        _export(SERVER_ADDRESS=address(server)),
-        f'for own in {shares}; do [ -d "$own" ] && [ ! -L "$own" ] || continue',
-        'LEASE="${own%.*}"; GPU="${own##*.}"; export LEASE GPU',
-        _own_port('"$own"'),
-        'cd "$own" || exit 1',
-        _hook(program.revoke_server),
-        'cd ..; [ -z "$PORT" ] || rm -f "port-$PORT"; rm -rf -- "$own"',
-        _ended('"$own"'),
-        "done",
-    )
-
-
-def grant_in_client(program: RemoteProgram, lease: str, shares: Sequence[tuple[str, int]]) -> str:
-    """Return the script that sets the client up for these shares, each an address and a port."""
-    endpoints = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in shares]
-    return _script(
-        _export(LEASE=_lease(lease), SHARES=",".join(endpoints)),
-        _LOCK,
-        _not_ended(lease),
-        f"mkdir -p {lease} && cd {lease} || exit 1",
-        _hook(program.grant_client),
-        f"cd .. && ln -sf {lease}/env env.new.{lease} && mv -f env.new.{lease} env",
-    )
+    return _script(_LOCK, *_revoke("*.[0-9]*", program.revoke_server, server))
 
 
 def revoke_in_client(program: RemoteProgram, lease: str) -> str:
     """Return the script that takes away what `grant` made there; a lease that is not there is no error."""
-    return _script(
-        _export(LEASE=_lease(lease)),
-        _LOCK,
-        f"mkdir -p {lease} && cd {lease} || exit 1",
-        _hook(program.revoke_client),
-        f'cd ..; [ "$(readlink env)" != {lease}/env ] || rm -f env',
-        f"rm -rf -- {lease} env.new.{lease}",
-        _ended(lease),
+    return _script(_LOCK, f"mkdir -p {_lease(lease)} || exit 1", *_revoke(lease, program.revoke_client))
+
+
+def _revoke(directories: str, hook: str, server: str | None = None) -> tuple[str, ...]:
+    """Return the lines that revoke what has these directories, a word of the shell that may be a pattern.
+
+    That it was revoked is recorded last, so that a client is cut off even on a full disk.
+    """
+    return (
+        _export(SERVER_ADDRESS=address(server)) if server is not None else "",
+        f'for own in {directories}; do [ -d "$own" ] && [ ! -L "$own" ] || continue',
+        'LEASE="${own%.*}"; GPU="${own##*.}"; export LEASE GPU',
+        _own_port('"$own"'),
+        'cd "$own" || exit 1',
+        _hook(hook),
+        'cd ..; [ -z "$PORT" ] || rm -f "port-$PORT"; [ "$(readlink env)" != "$own/env" ] || rm -f env',
+        'rm -rf -- "$own" "env.new.$own"; mkdir -p ended && find ended -type f -mtime +0 -exec rm -f {} + &&',
+        '  : > "ended/$own" || exit 1',
+        "done",
     )
 
 
@@ -145,10 +135,10 @@ def granted_port(printed: str, server: str) -> int:
     return int(port[1])
 
 
-def served_shares(printed: str) -> tuple[ServedShare, ...]:
-    """Return the shares that the health hook printed."""
+def served_shares(printed: str) -> dict[tuple[str, int], int]:
+    """Return the memory that is used of each share, by lease and GPU, as the health hook printed it."""
     lines = _SHARE.findall(printed)[:MOST_SHARES]
-    return tuple(ServedShare(lease, int(gpu), int(used_mib)) for lease, gpu, used_mib in lines)
+    return {(lease, int(gpu)): int(used_mib) for lease, gpu, used_mib in lines}
 
 
 def address(text: str) -> str:
@@ -178,19 +168,6 @@ def _own_port(own: str) -> str:
     """Set `PORT` to the port of the share, or to nothing."""
     own_port = f'PORT=; for port in port-*; do [ "$(readlink "$port")" != {own} ] || PORT="${{port#port-}}"; done'
     return f"{own_port}; export PORT"
-
-
-def _not_ended(own: str) -> str:
-    return f'[ ! -e ended/{own} ] || {{ echo "this lease has ended here"; exit 1; }}'
-
-
-def _ended(own: str) -> str:
-    """Return the line that records the revocation. It comes last, so that a client is cut off even on a full disk."""
-    return f"mkdir -p ended && find ended -type f -mtime +0 -exec rm -f {{}} + && : > ended/{own} || exit 1"
-
-
-def _share(lease: str, gpu: int) -> str:
-    return f"{_lease(lease)}.{gpu}"
 
 
 def _lease(text: str) -> str:

@@ -1,15 +1,15 @@
 """Changes of a book: a lease, a return, the clock, a server that is drained, dies or comes back.
 
 Every function returns a new book. `to_enable` and `to_disable` are the work that is then left to do in guests;
-`enabling`, `enabled`, `disabling` and `cut_off` record its progress. A share is free for others only once its client is
-cut off, or was never set up: never before, even after the end of the lease.
+`hooks_begin` and `hooks_ended` record its progress. A share is free for others only once its client is cut off, or was
+never set up: never before, even after the end of the lease.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuops.model.workloads.lease_book import (
@@ -18,84 +18,96 @@ from gpuops.model.workloads.lease_book import (
     LeaseBook,
     LeaseState,
     LeaseWish,
+    LentShare,
     PoolServer,
     ServerState,
 )
 from gpuops.plan.core.command_line import command
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.pool.placing import choose_shares, idle_mib
+
+Decision = tuple[LeaseBook, tuple[Rejection, ...]]
+"""The book after a command, and every reason to refuse it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lending:
-    """The answer to a request."""
-
-    book: LeaseBook
-    lease: GpuLease | None = None
-    """The new lease, or the same one that its client has already; None = refused."""
-    rejections: tuple[Rejection, ...] = ()
-
-
-def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Lending:
-    """Lend the shares now, or refuse. `id`: of the new lease."""
+def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
+    """Lend the shares now, or refuse. `id`: of the new lease. The same request again changes nothing."""
     book = settle(book, now)
-    for lease in book.leases:
-        if lease.wish.client_uuid == wish.client_uuid and _is_current(lease, now):
-            if (lease.wish.memory_mib, lease.wish.gpus, lease.wish.lasts) == (wish.memory_mib, wish.gpus, wish.lasts):
-                return Lending(book, lease)
-            return Lending(book, rejections=(_other_lease(lease, book.pool.name),))
-    rejections = tuple(_refusals(book, wish, now))
+    lease = current_lease(book, wish.client_uuid, now)
+    if lease is not None:
+        if (lease.wish.memory_mib, lease.wish.gpus, lease.wish.lasts) == (wish.memory_mib, wish.gpus, wish.lasts):
+            return book, ()
+        rule = f"has the lease {lease.id} already: {lease.wish.gpus} x {lease.wish.memory_mib} MiB until"
+        rule = f"{rule} {lease.ends_at:%Y-%m-%d %H:%MZ}"
+        hint = f"{command('pool return', pool=book.pool.name, client=lease.client)} first"
+        return book, (Rejection(lease.client, rule, hint=hint),)
     shares = choose_shares(wish, book)
-    if rejections or shares is None:
-        return Lending(book, rejections=rejections)
-    lease = GpuLease(id, wish, wish.lasts, LeaseState.LENT, now, now + wish.lasts, shares)
-    return Lending(book.with_leases([lease]), lease)
+    if rejections := tuple(_refusals(book, wish, len(shares), now)):
+        return book, rejections
+    return book.with_leases([GpuLease(id, wish, wish.lasts, LeaseState.LENT, now, now + wish.lasts, shares)]), ()
 
 
-def _is_current(lease: GpuLease, now: datetime) -> bool:
-    is_lent = lease.state in (LeaseState.LENT, LeaseState.ENDING)
-    return is_lent and lease.ends_at is not None and lease.ends_at > now
+def current_lease(book: LeaseBook, client_uuid: str, now: datetime) -> GpuLease | None:
+    """Return the lease of this client whose time is not over."""
+    open_leases = (lease for lease in book.leases if lease.holds and lease.ends_at > now)
+    return next((lease for lease in open_leases if lease.wish.client_uuid == client_uuid), None)
 
 
-def _other_lease(lease: GpuLease, pool: str) -> Rejection:
-    return Rejection(
-        lease.client,
-        f"has the lease {lease.id} already: {lease.wish.gpus} x {lease.wish.memory_mib} MiB until "
-        f"{lease.ends_at:%Y-%m-%d %H:%MZ}",
-        hint=f"{command('pool return', pool=pool, client=lease.client)} first",
-    )
-
-
-def _refusals(book: LeaseBook, wish: LeaseWish, now: datetime) -> Iterator[Rejection]:
+def _refusals(book: LeaseBook, wish: LeaseWish, room: int, now: datetime) -> Iterator[Rejection]:
     """Yield every reason why it is not lent now: a limit of the pool's file, or no room beside other leases."""
-    pool, client, memory_mib = book.pool, wish.client, wish.gpus * wish.memory_mib
+    pool, client = book.pool, wish.client
     if wish.lasts > pool.longest:
         longest = format_duration(pool.longest)
         rule = f"{format_duration(wish.lasts)} is longer than pool {pool.name} lends: {longest}"
         yield Rejection(client, rule, hint=f"ask for at most {longest}")
-    holding = [lease for lease in book.leases if lease.holds]
-    ends = [lease.ends_at for lease in holding if lease.ends_at is not None and lease.ends_at > now]
-    later = f"ask again when a lease has ended; the next ends at {min(ends):%Y-%m-%d %H:%MZ}" if ends else "ask again"
-    shares = [share for lease in holding if lease.wish.owner == wish.owner for share in lease.shares]
-    quota, owner = pool.quota_of(wish.owner), wish.owner or "VMs without an owner"
+    ends = [lease.ends_at for lease in book.leases if lease.holds and lease.ends_at > now]
+    later = f"; the next lease ends at {min(ends):%Y-%m-%d %H:%MZ}" if ends else ""
+    shares = [lease.shares for lease in book.leases if lease.holds and lease.wish.owner == wish.owner]
+    lent_mib, quota = sum(share.memory_mib for share in sum(shares, ())), pool.quota_of(wish.owner)
     for rule, needed, limit, lent, unit in (
-        ("memory quota", memory_mib, quota.memory_mib, sum(share.memory_mib for share in shares), "MiB"),
-        ("quota of shares", wish.gpus, quota.shares, len(shares), ""),
+        ("memory quota", wish.gpus * wish.memory_mib, quota.memory_mib, lent_mib, "MiB"),
+        ("quota of shares", wish.gpus, quota.shares, len(sum(shares, ())), ""),
     ):
         if limit is not None and needed > limit - lent:
-            hint = later if needed <= limit else "ask for less, or change `quotas` in the pool's file"
-            yield Rejection(client, f"{rule} of {owner}, {lent} of {limit} lent", needed, limit - lent, unit, hint=hint)
-    sizes = [gpu.memory_mib for server in book.servers if server.state is ServerState.SERVING for gpu in server.gpus]
-    room = sum(free_mib >= wish.memory_mib for free_mib in idle_mib(book).values())
-    if not sizes:
-        yield Rejection(client, f"no server of pool {pool.name} lends", hint=command("pool show", pool=pool.name))
-    elif max(sizes) < wish.memory_mib:
-        rule, hint = f"no GPU of pool {pool.name} has as much memory", f"ask for at most {max(sizes)}MiB"
-        yield Rejection(client, rule, wish.memory_mib, max(sizes), "MiB", hint=hint)
-    elif room < wish.gpus:
-        is_enough = sum(size_mib >= wish.memory_mib for size_mib in sizes) >= wish.gpus
-        hint = later if is_enough else "ask for fewer GPUs, or less memory of each"
-        yield Rejection(client, f"GPUs of pool {pool.name} with {wish.memory_mib} MiB idle", wish.gpus, room, hint=hint)
+            rule += f" of {wish.owner or 'VMs without an owner'}, {lent} of {limit} lent"
+            yield Rejection(client, rule, needed, limit - lent, unit, hint=f"ask for less{later}")
+    if room < wish.gpus:
+        rule = f"GPUs of pool {pool.name} with {wish.memory_mib} MiB idle"
+        hint = f"a share of at most {max(idle_mib(book).values(), default=0)}MiB is idle now{later}"
+        yield Rejection(client, rule, wish.gpus, room, hint=hint)
+
+
+def idle_mib(book: LeaseBook) -> dict[tuple[str, int], int]:
+    """Return the memory of each GPU that may be lent now, by server and index; 0 where its server does not lend."""
+    idle = {
+        (server.name, gpu.index): gpu.memory_mib if server.state is ServerState.SERVING else 0
+        for server in book.servers
+        for gpu in server.gpus
+    }
+    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
+        if idle.get((share.server, share.gpu)):
+            idle[share.server, share.gpu] -= share.memory_mib
+    return idle
+
+
+def choose_shares(wish: LeaseWish, book: LeaseBook) -> tuple[LentShare, ...]:
+    """Return a share of each of `wish.gpus` different GPUs, or of fewer where no more have room now.
+
+    1. As few servers as possible: each one more can die and end the lease.
+    2. The GPUs with the least room, so that large idle shares stay.
+    3. The name, so that the same question has the same answer.
+    """
+    rooms = dict[str, list[tuple[int, int]]]()
+    for (name, gpu), free_mib in sorted(idle_mib(book).items()):
+        if free_mib >= wish.memory_mib:
+            rooms.setdefault(name, []).append((free_mib, gpu))
+    shares: list[LentShare] = []
+    while rooms and len(shares) < wish.gpus:
+        missing = wish.gpus - len(shares)
+        best = {name: sorted(room)[:missing] for name, room in rooms.items()}
+        name = min(best, key=lambda name: (-len(best[name]), sum(free_mib for free_mib, _ in best[name]), name))
+        shares += [LentShare(name, gpu, wish.memory_mib) for _, gpu in best[name]]
+        del rooms[name]
+    return tuple(sorted(shares, key=lambda share: (share.server, share.gpu)))
 
 
 def format_duration(duration: timedelta) -> str:
@@ -105,23 +117,33 @@ def format_duration(duration: timedelta) -> str:
 
 
 def settle(book: LeaseBook, now: datetime) -> LeaseBook:
-    """Return the book after the leases whose time is over have ended."""
-    return book.with_leases(_by_clock(lease, now) for lease in book.leases if lease.holds)
+    """Return the book after the clock has ended what is over: a client that is set up is still to be cut off."""
+    return book.with_leases(
+        replace(
+            lease,
+            state=LeaseState.ENDED if lease.enabled is False else LeaseState.ENDING,
+            because=lease.because or "its time is over",
+        )
+        for lease in book.leases
+        if lease.holds and lease.ends_at <= now
+    )
 
 
-def _by_clock(lease: GpuLease, now: datetime) -> GpuLease:
-    is_over = lease.ends_at is not None and lease.ends_at <= now
-    if lease.state is LeaseState.LENT and is_over:
-        lease = replace(lease, state=LeaseState.ENDING, because="its time is over")
-    if lease.state is LeaseState.ENDING and lease.enabled is False and is_over:
-        return replace(lease, state=LeaseState.ENDED)
-    return lease
+def end_leases(book: LeaseBook, because: Mapping[str, str], at: datetime, now: datetime) -> LeaseBook:
+    """Return the book in which these leases end at `at`, or before; `because`: the reason, by id."""
+    leases = [lease for lease in book.leases if lease.id in because and lease.holds and lease.ends_at > at]
+    return settle(
+        book.with_leases(
+            replace(lease, state=LeaseState.ENDING, ends_at=at, because=because[lease.id]) for lease in leases
+        ),
+        now,
+    )
 
 
 def give_up(book: LeaseBook, client_uuid: str, now: datetime) -> LeaseBook:
     """Return the book after this client gave its lease back."""
-    leases = [lease for lease in book.leases if lease.wish.client_uuid == client_uuid]
-    return settle(book.with_leases(_ending(lease, now, "it was returned") for lease in leases), now)
+    ids = [lease.id for lease in book.leases if lease.wish.client_uuid == client_uuid]
+    return end_leases(book, dict.fromkeys(ids, "it was returned"), now, now)
 
 
 def take_back(book: LeaseBook, server: str, at: datetime, now: datetime) -> LeaseBook:
@@ -129,25 +151,12 @@ def take_back(book: LeaseBook, server: str, at: datetime, now: datetime) -> Leas
     pool_server = book.server(server)
     if pool_server is None or pool_server.state is ServerState.DEAD:
         return settle(book, now)
-    because = f"server {server} is taken back"
-    ending = [_ending(lease, at, because) for lease in book.leases if lease.has_shares_of(server)]
-    return settle(book.with_server(replace(pool_server, state=ServerState.DRAINING)).with_leases(ending), now)
-
-
-def take_back_lease(book: LeaseBook, id: str, at: datetime, now: datetime) -> LeaseBook:
-    """Return the book in which this lease ends at `at`, or before."""
-    lease = book.lease(id)
-    return settle(book.with_leases([_ending(lease, at, "it is taken back")] if lease else []), now)
-
-
-def _ending(lease: GpuLease, at: datetime, because: str) -> GpuLease:
-    if lease.state not in (LeaseState.LENT, LeaseState.ENDING) or lease.ends_at is None or lease.ends_at <= at:
-        return lease
-    return replace(lease, state=LeaseState.ENDING, ends_at=at, because=because)
+    book = book.with_server(replace(pool_server, state=ServerState.DRAINING))
+    return _end_leases_of(book, server, "is taken back", at, now)
 
 
 def server_died(book: LeaseBook, server: str, now: datetime, because: str = "") -> LeaseBook:
-    """Return the book after this server died: its leases are broken. `because`: empty = its VM does not run.
+    """Return the book after this server died: its leases end at once. `because`: empty = its VM does not run.
 
     Of a server that is dead already only a report (`REPORTED_DEAD`) is recorded.
     """
@@ -155,18 +164,12 @@ def server_died(book: LeaseBook, server: str, now: datetime, because: str = "") 
     if pool_server is None or (pool_server.state is ServerState.DEAD and because != REPORTED_DEAD):
         return settle(book, now)
     book = book.with_server(replace(pool_server, state=ServerState.DEAD, because=because))
+    return _end_leases_of(book, server, because or "does not run", now, now)
+
+
+def _end_leases_of(book: LeaseBook, server: str, because: str, at: datetime, now: datetime) -> LeaseBook:
     ids = [lease.id for lease in book.leases if lease.has_shares_of(server)]
-    return break_leases(book, dict.fromkeys(ids, f"server {server} {because or 'does not run'}"), now)
-
-
-def break_leases(book: LeaseBook, because: Mapping[str, str], now: datetime) -> LeaseBook:
-    """Return the book after these leases broke; `because`: the reason, by id."""
-    broken = [
-        replace(lease, state=LeaseState.BROKEN, ends_at=min(lease.ends_at or now, now), because=because[lease.id])
-        for lease in book.leases
-        if lease.id in because and lease.state in (LeaseState.LENT, LeaseState.ENDING)
-    ]
-    return settle(book.with_leases(broken), now)
+    return end_leases(book, dict.fromkeys(ids, f"server {server} {because}"), at, now)
 
 
 def serve_again(book: LeaseBook, server: str, now: datetime) -> LeaseBook:
@@ -183,85 +186,44 @@ def to_enable(book: LeaseBook) -> tuple[GpuLease, ...]:
 
 
 def to_disable(book: LeaseBook, now: datetime) -> tuple[GpuLease, ...]:
-    """Return the leases whose clients are to be cut off: their time is over, or they are broken."""
-
-    def is_over(lease: GpuLease) -> bool:
-        ended = lease.ends_at is not None and lease.ends_at <= now
-        return lease.state is LeaseState.BROKEN or (lease.state is not LeaseState.LENT and ended)
-
-    return tuple(lease for lease in book.leases if lease.enabled is not False and is_over(lease))
+    """Return the leases whose clients are to be cut off: their time is over."""
+    return tuple(lease for lease in settle(book, now).leases if lease.holds and lease.ends_at <= now)
 
 
-def enabling(book: LeaseBook, id: str) -> LeaseBook:
-    """Record that its client is about to be set up."""
-    return _changed(book, id, lambda lease: replace(lease, enabled=None) if lease.enabled is False else lease)
+def hooks_begin(book: LeaseBook, id: str, now: datetime) -> LeaseBook:
+    """Record that hooks of this lease are about to run, unless there is nothing to do any more."""
+    return book.with_leases(
+        replace(lease, enabled=None) for lease in (*to_enable(book), *to_disable(book, now)) if lease.id == id
+    )
 
 
-def enabled(book: LeaseBook, id: str) -> LeaseBook:
-    """Record that its client is set up. A lease that ended meanwhile stays unknown, and is cut off."""
-    return _changed(book, id, lambda lease: replace(lease, enabled=True) if lease.state is LeaseState.LENT else lease)
+def hooks_ended(book: LeaseBook, id: str, enabled: bool, now: datetime) -> LeaseBook:
+    """Record that its client is set up, or cut off: its shares are free. One that ended meanwhile is still cut off."""
+    leases = [lease for lease in book.leases if lease.id == id and (lease.state is LeaseState.LENT or not enabled)]
+    return settle(book.with_leases(replace(lease, enabled=enabled) for lease in leases), now)
 
 
-def disabling(book: LeaseBook, id: str) -> LeaseBook:
-    """Record that its client is about to be cut off."""
-    return _changed(book, id, lambda lease: replace(lease, enabled=None) if lease.enabled is True else lease)
-
-
-def cut_off(book: LeaseBook, id: str, now: datetime) -> LeaseBook:
-    """Record that its client is cut off: its shares are free."""
-    return settle(_changed(book, id, lambda lease: replace(lease, enabled=False)), now)
-
-
-def _changed(book: LeaseBook, id: str, change: Callable[[GpuLease], GpuLease]) -> LeaseBook:
-    lease = book.lease(id)
-    return book if lease is None else book.with_leases([change(lease)])
-
-
-def with_servers(
-    book: LeaseBook, servers: tuple[PoolServer, ...], now: datetime
-) -> tuple[LeaseBook, tuple[Rejection, ...]]:
-    """Return the book with these servers, which keep the state that they have; or a rejection for each one with leases
-    that would leave the pool."""
+def with_servers(book: LeaseBook, servers: Iterable[PoolServer], now: datetime) -> Decision:
+    """Return the book with these servers; those that it has already keep their names and states. A server with leases
+    stays, with all GPUs that are lent."""
     book = settle(book, now)
     before = {server.uuid: server for server in book.servers}
-    servers = tuple(
-        replace(server, state=before[server.uuid].state, because=before[server.uuid].because)
-        if server.uuid in before
-        else server
-        for server in servers
-    )
-    uuids = {server.name: server.uuid for server in book.servers}
-    gpus = {(server.uuid, gpu.index): gpu.memory_mib for server in servers for gpu in server.gpus}
-    held_mib = Counter[tuple[str, int]]()
-    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
-        held_mib[share.server, share.gpu] += share.memory_mib
-    # by the UUID: another VM may have the name of a server by now
-    lost = {name for (name, gpu), size_mib in held_mib.items() if gpus.get((uuids.get(name, ""), gpu), 0) < size_mib}
-    if lost:
-        rule = "GPUs of it are lent, and would leave the pool"
-        hint = "{} ends its leases first"
-        hints = {name: hint.format(command("pool reclaim", pool=book.pool.name, server=name)) for name in sorted(lost)}
-        return book, tuple(Rejection(name, rule, hint=hint) for name, hint in hints.items())
-    # a VM that was renamed keeps its leases
-    names = {before[server.uuid].name: server.name for server in servers if server.uuid in before}
-    leases = [
-        replace(
-            lease,
-            shares=tuple(replace(share, server=names.get(share.server, share.server)) for share in lease.shares),
-        )
-        for lease in book.leases
+    servers = [
+        replace(before[server.uuid], gpus=server.gpus) if server.uuid in before else server for server in servers
     ]
-    return replace(book, servers=servers, leases=tuple(leases)), ()
-
-
-def without_servers(book: LeaseBook, now: datetime) -> tuple[LeaseBook, tuple[Rejection, ...]]:
-    """Return the book that may be deleted; or a rejection for each lease that is still open."""
-    book, pool = settle(book, now), book.pool.name
+    # by the UUID: another VM may have the name of a server by now
+    gpus = {
+        (server.name, gpu.index): gpu.memory_mib for server in servers if server.uuid in before for gpu in server.gpus
+    }
+    lent_mib = Counter[tuple[str, int]]()
+    for share in (share for lease in book.leases if lease.holds for share in lease.shares):
+        lent_mib[share.server, share.gpu] += share.memory_mib
     rejections = []
-    for lease in (lease for lease in book.leases if lease.holds):
-        rule = f"has the lease {lease.id} until {lease.ends_at:%Y-%m-%d %H:%MZ}"
-        hint = f"{command('pool return', pool=pool, client=f'uuid:{lease.wish.client_uuid}')} gives it back"
-        if lease in to_disable(book, now):
-            rule, hint = f"is not cut off yet from the lease {lease.id}", "gpuops pool reclaim --due tries it again"
-        rejections.append(Rejection(lease.client, rule, hint=hint))
-    return (book, tuple(rejections)) if rejections else (replace(book, servers=()), ())
+    for name in sorted({name for (name, gpu), size_mib in lent_mib.items() if gpus.get((name, gpu), 0) < size_mib}):
+        hint = f"{command('pool reclaim', pool=book.pool.name, server=name)} ends its leases first"
+        rejections.append(Rejection(name, "GPUs of it are lent, and would leave the pool", hint=hint))
+    for name, times in Counter(server.name for server in servers).items():
+        if times > 1:
+            rule = "is named twice, or has the name of another server"
+            rejections.append(Rejection(name, rule, hint="name it once"))
+    return (book if rejections else replace(book, servers=tuple(servers))), tuple(rejections)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 
 from gpuops.errors import UsageError, VmNotFound
 from gpuops.model.devices.catalog import Catalog
@@ -24,44 +24,28 @@ from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool.lending import server_died
 
 
-@dataclass(frozen=True, slots=True)
-class ShareRequest:
-    """A request as it is typed."""
-
-    client: str
-    memory_mib: int
-    lasts: timedelta
-    gpus: int = 1
-
-
 def servers_of(
     wish: PoolFileWish, inventory: Inventory, catalog: Catalog
 ) -> tuple[tuple[PoolServer, ...], tuple[Rejection, ...]]:
     """Return the servers that the file names, and every reason why a VM cannot be one. Raises VmNotFound,
     VmAmbiguous."""
-    servers, rejections, names = [], [], set[str]()
-    for text in wish.servers:
-        vm = inventory.find_vm(text)
-        refused = list(_no_server(vm, wish, inventory, catalog))
-        if vm.name in names:
-            refused.append(Rejection(vm.name, "is named twice, or has the name of another server", hint="name it once"))
-        names.add(vm.name)
-        rejections += refused
-        if not refused:
-            sizes = [_whole_mib(device, inventory, catalog) or 0 for device in _gpus(vm)]
-            gpus = tuple(ServerGpu(index, size_mib - wish.keep_mib) for index, size_mib in enumerate(sizes))
-            servers.append(PoolServer(vm.name, vm.instance_uuid or "", gpus, *_where(vm, inventory)))
+    servers, rejections = list[PoolServer](), list[Rejection]()
+    for vm in map(inventory.find_vm, wish.servers):
+        rejections += _no_server(vm, wish, catalog)
+        sizes = [_whole_mib(device, catalog) or 0 for device in _gpus(vm)]
+        gpus = tuple(ServerGpu(index, size_mib - wish.keep_mib) for index, size_mib in enumerate(sizes))
+        servers.append(PoolServer(vm.name, vm.instance_uuid or "", gpus))
     return tuple(servers), tuple(rejections)
 
 
-def _no_server(vm: Vm, wish: PoolFileWish, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
+def _no_server(vm: Vm, wish: PoolFileWish, catalog: Catalog) -> Iterator[Rejection]:
     if vm.devices is None or vm.instance_uuid is None:
         yield _unread(vm)
     elif not _gpus(vm):
         hint = f"{command('attach', vm=called(vm))} gives it a GPU: gpuops help attach"
         yield Rejection(vm.name, "has no GPU to lend", hint=hint)
     for device in _gpus(vm):
-        size_mib = _whole_mib(device, inventory, catalog)
+        size_mib = _whole_mib(device, catalog)
         if size_mib is None:
             rule = "has a GPU that is not a whole one, or whose memory is unknown: only whole GPUs are lent"
             yield Rejection(vm.name, rule, hint="gpuops help attach: DirectPath I/O gives whole GPUs")
@@ -77,7 +61,7 @@ def _gpus(vm: Vm) -> list[GpuDevice]:
     return [device for device in vm.devices or () if is_gpu(device)]
 
 
-def _whole_mib(device: GpuDevice, inventory: Inventory, catalog: Catalog) -> int | None:
+def _whole_mib(device: GpuDevice, catalog: Catalog) -> int | None:
     """Return the memory of a GPU that the VM has alone; None = it shares the GPU, or the memory is unknown."""
     match device:
         case VgpuDevice(profile=name):
@@ -94,16 +78,12 @@ def _whole_mib(device: GpuDevice, inventory: Inventory, catalog: Catalog) -> int
             return None
 
 
-def wish_of(
-    request: ShareRequest, book: LeaseBook, inventory: Inventory
-) -> tuple[LeaseWish | None, tuple[Rejection, ...]]:
-    """Return the request with what vCenter knows of its client, or every reason to refuse it. Raises VmNotFound,
-    VmAmbiguous."""
-    vm = inventory.find_vm(request.client)
-    if rejections := tuple(_no_client(vm, book)):
-        return None, rejections
-    owner, where, uuid = book.pool.owner_by.of(vm), _where(vm, inventory), vm.instance_uuid or ""
-    return LeaseWish(vm.name, uuid, request.memory_mib, request.lasts, request.gpus, owner, *where), ()
+def wish_of(wish: LeaseWish, book: LeaseBook, inventory: Inventory) -> tuple[LeaseWish, tuple[Rejection, ...]]:
+    """Return the wish, whose client is as it was typed, with the name, UUID and owner of that VM, and every reason to
+    refuse it. Raises VmNotFound, VmAmbiguous."""
+    vm = inventory.find_vm(wish.client)
+    wish = replace(wish, client=vm.name, client_uuid=vm.instance_uuid or "", owner=book.pool.owner_by.of(vm))
+    return wish, tuple(_no_client(vm, book))
 
 
 def _no_client(vm: Vm, book: LeaseBook) -> Iterator[Rejection]:
@@ -129,30 +109,15 @@ def client_uuid(text: str, book: LeaseBook, inventory: Inventory) -> str:
         raise
 
 
-def server_called(text: str, book: LeaseBook, inventory: Inventory) -> str:
-    """Return the name in its pool of the server: the text may be that, or what the VM is called now. Raises
-    VmAmbiguous."""
-    if book.server(text) is not None:
-        return text
-    try:
-        uuid = inventory.find_vm(text).instance_uuid
-    except VmNotFound:
-        uuid = text.removeprefix("uuid:")
-    return next((server.name for server in book.servers if server.uuid == uuid), text)
-
-
 def as_the_fleet_is(book: LeaseBook, inventory: Inventory, now: datetime) -> LeaseBook:
-    """Return the book with what vCenter shows: where servers run, and which are off or suspended.
+    """Return the book in which servers that are off or suspended have died.
 
     A VM that is not seen may be gone or hidden from this login: its leases go on, and `unseen` names it.
     """
     for server in book.servers:
-        vm = _vm(server.uuid, inventory)
-        if vm is not None:
-            host, cluster = _where(vm, inventory)
-            book = book.with_server(replace(server, host=host, cluster=cluster))
-            if vm.power in (PowerState.OFF, PowerState.SUSPENDED):
-                book = server_died(book, server.name, now)
+        vm = vm_with(server.uuid, inventory)
+        if vm is not None and vm.power in (PowerState.OFF, PowerState.SUSPENDED):
+            book = server_died(book, server.name, now)
     return book
 
 
@@ -177,31 +142,16 @@ def unseen(book: LeaseBook, inventory: Inventory) -> Iterator[str]:
     """Yield a warning for each server and each client that is gone, or that this login may not see."""
     why = "is not seen: it is gone, or this login may not read it. If it is gone:"
     for server in book.servers:
-        if not server.is_reported_dead and _vm(server.uuid, inventory) is None:
+        if not server.is_reported_dead and vm_with(server.uuid, inventory) is None:
             yield f"{server.name} {why} {command('pool reclaim', pool=book.pool.name, server=server.name)} --dead"
     for lease in book.leases:
-        if lease.state is LeaseState.LENT and _vm(lease.wish.client_uuid, inventory) is None:
+        if lease.state is LeaseState.LENT and vm_with(lease.wish.client_uuid, inventory) is None:
             yield f"{lease.client} {why} {command('pool return', pool=book.pool.name, client=lease.client)}"
 
 
-def is_back(server: PoolServer, inventory: Inventory) -> Rejection | None:
-    """Return the reason why this server cannot lend again; None = it can."""
-    vm = _vm(server.uuid, inventory)
-    if vm is None:
-        return Rejection(server.name, "its VM is not in this vCenter", hint="gpuops inventory --vms shows all VMs")
-    if vm.power is not PowerState.ON:
-        return Rejection(server.name, f"its VM does not run ({vm.power or 'unknown'})", hint="power it on first")
-    return None
-
-
-def _vm(uuid: str, inventory: Inventory) -> Vm | None:
+def vm_with(uuid: str, inventory: Inventory) -> Vm | None:
+    """Return the VM with this instance UUID; None = it is not seen."""
     return next(iter(inventory.vms_with_uuid(uuid)), None)
-
-
-def _where(vm: Vm, inventory: Inventory) -> tuple[str, str]:
-    """Return the names of its host and of the cluster; empty = unknown, or none."""
-    host, cluster = inventory.host_of(vm), inventory.cluster_of(vm)
-    return host.name if host is not None else "", cluster.name if cluster is not None else ""
 
 
 def pool_meant(name: str | None, names: Sequence[str]) -> str:

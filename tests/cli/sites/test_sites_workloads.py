@@ -39,12 +39,12 @@ def submitted(configured: Configure, tmp_path: Path) -> str:
 def pools(configured: Configure) -> None:
     """A pool of the same name in the book of each vCenter, with a server of its own."""
     for site in SERVED:
-        with PoolBooks.to_write(default_state_dir(), "", _uuid(site)) as books:
-            books.change("lab", partial(_made, site), lambda *_: None)
+        with PoolBooks.opened(default_state_dir(), "", _uuid(site), write=True) as books:
+            books.change("lab", partial(_made, site))
 
 
-def _made(site: str, _: LeaseBook | None) -> LeaseBook:
-    server = PoolServer(f"gpu-{site}", site, (ServerGpu(0, 40_960),), f"esx-{site}", site)
+def _made(site: str, *_: object) -> LeaseBook:
+    server = PoolServer(f"gpu-{site}", site, (ServerGpu(0, 40_960),))
     return LeaseBook(LendingPool("lab", "net"), (server,))
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -165,7 +164,7 @@ def test_a_share_whose_revoke_fails_is_lent_to_nobody_until_it_is_revoked(typed:
 
 
 @pytest.mark.long
-def test_a_server_whose_health_fails_is_dead_and_its_leases_are_broken_and_revoked(typed: TypedPool) -> None:
+def test_a_server_whose_health_fails_is_dead_and_its_leases_end_and_are_revoked(typed: TypedPool) -> None:
     typed.run(*LEND)
     held = typed.world.hold("ds-01", 100)
     typed.world.fail("health", "gpu-01")
@@ -174,7 +173,7 @@ def test_a_server_whose_health_fails_is_dead_and_its_leases_are_broken_and_revok
     assert (
         answer["servers"][0]["because"].startswith("cannot serve: ") and "no driver" in answer["servers"][0]["because"]
     )
-    assert [lease["state"] for lease in answer["leases"]] == ["broken"]
+    assert [lease["state"] for lease in answer["leases"]] == ["ended"]
     assert held.end() == "0 cut off" and typed.in_guests() == []
     assert typed.run(*LEND)["leases"][0]["shares"][0]["server"] == "gpu-02"
     typed.world.fail("health", "gpu-01", fails=False)
@@ -193,16 +192,16 @@ def test_a_server_whose_health_is_unknown_keeps_its_leases(typed: TypedPool) -> 
     assert [lease["state"] for lease in typed.leases()] == ["lent"]
     typed.program.write_text(program)
     guest.wait(guest.vm.PowerOffVM_Task())
-    assert [lease["state"] for lease in typed.run(*DUE)["leases"]] == ["broken"]
+    assert [lease["state"] for lease in typed.run(*DUE)["leases"]] == ["ended"]
 
 
 @pytest.mark.long
-def test_a_lease_that_its_server_no_longer_serves_is_broken(typed: TypedPool) -> None:
+def test_a_lease_that_its_server_no_longer_serves_ends(typed: TypedPool) -> None:
     typed.run(*LEND)
     os.kill(int((typed.share() / "pid").read_text()), signal.SIGKILL)
     typed.world.until_quiet()
     [lease] = typed.run(*DUE)["leases"]
-    assert (lease["state"], lease["because"]) == ("broken", "server gpu-01 no longer serves it")
+    assert (lease["state"], lease["because"]) == ("ended", "server gpu-01 no longer serves it")
     assert typed.in_guests() == []
 
 
@@ -218,13 +217,13 @@ def test_a_share_that_the_book_lends_to_nobody_is_named(typed: TypedPool) -> Non
 
 
 @pytest.mark.long
-def test_more_memory_than_is_lent_is_named_with_the_command_that_takes_it_back(typed: TypedPool) -> None:
+def test_more_memory_than_is_lent_is_named_with_the_command_that_ends_the_lease(typed: TypedPool) -> None:
     lease = typed.run(*LEND)["lease"]
     (typed.share() / "used").write_text("9000\n")
     [warning] = typed.run(*DUE)["warnings"]
     uses = f"lease {lease} uses 9000 MiB of GPU 0 of gpu-01, and is lent 8192 MiB"
-    assert warning == f"{uses}: gpuops pool reclaim --pool lab --lease {lease} takes it back"
-    typed.run("reclaim", "--lease", lease, "--grace", "0", "--yes")
+    assert warning == f"{uses}: gpuops pool return --pool lab --client ds-01 ends it"
+    typed.run(*RETURN)
     assert typed.in_guests() == []
 
 
@@ -313,19 +312,6 @@ def test_a_lease_is_granted_and_revoked_whatever_script_gpuops_is_killed_at(type
     typed.killed_at(script, *RETURN)
     typed.run(*DUE)
     assert typed.in_guests() == [] and typed.leases() == []
-
-
-@pytest.mark.long
-def test_leases_of_a_program_that_no_longer_comes_with_gpuops_end_once_the_file_names_another(typed: TypedPool) -> None:
-    typed.run(*LEND)
-    [file] = Path(os.environ["GPUOPS_STATE_DIR"]).rglob("pools.sqlite")
-    with sqlite3.connect(file) as database:
-        database.execute("UPDATE pools SET settings = replace(settings, ?, 'juice')", (str(typed.program),))
-    database.close()
-    for words in (RETURN, DUE):
-        assert "no program 'juice' comes with gpuops" in typed.run(*words, exit_code=4)["failed"][0]
-    typed.run("create", "--file", str(typed.file))
-    assert typed.leases() == [] and typed.in_guests() == []
 
 
 @pytest.mark.long

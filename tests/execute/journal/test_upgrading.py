@@ -35,7 +35,7 @@ from gpuops.execute.journal.upgrading import statements, upgrade
 from gpuops.execute.measurements import tables as measurement_tables
 from gpuops.execute.measurements.store import Measurements
 from gpuops.execute.migrations import HEAD, REVISIONS, Contents
-from gpuops.execute.pool import tables as pool_tables
+from gpuops.execute.pool import book as pool_book
 from gpuops.runner import shared_targets
 from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import PASSWORD, Server
@@ -45,7 +45,7 @@ from tests.nights.interrupted.victim import FORKED
 TABLES: dict[Contents, tuple[MetaData, ...]] = {
     Contents.JOURNAL: (journal_tables.metadata, job_store._metadata),
     Contents.MEASUREMENTS: (measurement_tables.metadata,),
-    Contents.POOLS: (pool_tables.metadata,),
+    Contents.POOLS: (pool_book.metadata,),
     Contents.RUNNERS: (shared_targets._metadata,),
 }
 
@@ -135,13 +135,14 @@ def test_the_tables_of_a_new_database_are_those_of_the_code(place: Place, tmp_pa
         wanted = [tables for each in sorted(contents, key=str) for tables in TABLES[each]]
         return compare_metadata(context, wanted)  # type: ignore[arg-type]
 
-    made: dict[Contents, Database] = {
+    made: dict[Contents, Database | None] = {
         Contents.JOURNAL: place.opened(),
         Contents.MEASUREMENTS: measurement_tables.made_database(place.state_dir, place.url),
-        Contents.POOLS: pool_tables.made_database(place.state_dir, place.url),
+        Contents.POOLS: pool_book.opened_database(place.state_dir, place.url, write=True),
     }
     assert place.records() == []
     for contents, opened in made.items():
+        assert opened is not None
         with closing(opened) as database, database.reading() as connection:
             assert lacking(connection, set(Contents) if place.url else {contents}) == []
 
@@ -297,8 +298,8 @@ def test_a_database_of_a_later_gpuops_is_refused_in_one_line_and_left_as_it_is(p
         ways += [
             lambda: Measurements.open(place.state_dir, place.url, "vc-1"),
             lambda: Measurements.found(place.state_dir, place.url, "vc-1"),
-            lambda: pool_tables.made_database(place.state_dir, place.url),
-            lambda: pool_tables.found_database(place.state_dir, place.url),
+            lambda: pool_book.opened_database(place.state_dir, place.url, write=True),
+            lambda: pool_book.opened_database(place.state_dir, place.url, write=False),
             lambda: shared_targets.exchange(place.url, {}, {}, ()),
             lambda: statements(place.opened()),
         ]

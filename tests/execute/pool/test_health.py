@@ -6,24 +6,23 @@ import pytest
 
 from gpuops.execute.pool.guests import _health
 from gpuops.model.guests.guest_command import CommandEnd
-from gpuops.model.workloads.remote_gpu import ServedShare, ServerCondition
+from gpuops.model.workloads.remote_gpu import ServerHealth
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "error", "condition"),
+    ("exit_code", "error", "is_dead"),
     [
-        (0, "", ServerCondition.SERVES),
-        (0, "its clock went back meanwhile", ServerCondition.UNKNOWN),
-        (1, "it ended with exit code 1", ServerCondition.DEAD),
-        (2, "it ended with exit code 2", ServerCondition.UNKNOWN),
-        (137, "it ended with exit code 137", ServerCondition.UNKNOWN),
-        (None, "it still ran after 120 s, and was ended", ServerCondition.UNKNOWN),
+        (0, "", False),
+        (0, "its clock went back meanwhile", False),
+        (1, "it ended with exit code 1", True),
+        (2, "it ended with exit code 2", False),
+        (137, "it ended with exit code 137", False),
+        (None, "it still ran after 120 s, and was ended", False),
     ],
 )
 def test_only_a_hook_that_failed_shows_that_its_server_is_dead(
-    exit_code: int | None, error: str, condition: ServerCondition
+    exit_code: int | None, error: str, is_dead: bool
 ) -> None:
     health = _health(CommandEnd("gpu-01", 1.0, exit_code, "lease a1 0 10\nno driver\n", error))
-    assert (health.server, health.condition) == ("gpu-01", condition)
-    assert health.why == (f"{error}: no driver" if error else "")
-    assert health.shares == (() if error else (ServedShare("a1", 0, 10),))
+    why = f"{error}: no driver" if error else ""
+    assert health == ServerHealth("gpu-01", {} if error else {("a1", 0): 10}, why, is_dead)

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import text
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.pool.book import PoolBooks
-from gpuops.execute.pool.tables import made_database
-from gpuops.model.workloads.lease_book import GpuLease, LeaseState, LentShare
-from tests.execute.pool.test_book import HOUR, MADE, NOW, change, wish
+from gpuops.execute.journal.database import Database
+from gpuops.execute.pool.book import opened_database
+from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LeaseState, LentShare
+from tests.execute.pool.test_book import HOUR, MADE, NOW, change, opened, wish
 
 LEASE = GpuLease("a1", wish(1), HOUR, LeaseState.LENT, NOW, NOW + HOUR, (LentShare("gpu-01", 0, 10_240),))
 ANY = ["null", "5", "[]", "[[]]", '"x"', "{}", "", "{", "[" * 100_000, "1e999", "9" * 5000, '{"a": "\\ud800"}', "NaN"]
@@ -22,24 +22,30 @@ VALUES = [None, 5, -1, 1e300, [], {}, "x", "9999-99-99T00:00:00Z", "P99999999999
 
 @pytest.fixture
 def kept(tmp_path: Path) -> tuple[Path, str]:
-    with PoolBooks.to_write(tmp_path, "", "vc-1") as books:
+    with opened((tmp_path, "")) as books:
         change(books, lambda before: MADE.with_leases([LEASE]))
     return tmp_path, ""
 
 
+def database_of(kept: tuple[Path, str]) -> Database:
+    database = opened_database(*kept, write=True)
+    assert database is not None
+    return database
+
+
 def put(kept: tuple[Path, str], table: str, column: str, body: str) -> None:
-    with closing(made_database(*kept)) as database, database.writing() as connection:
+    with closing(database_of(kept)) as database, database.writing() as connection:
         connection.execute(text(f"UPDATE {table} SET {column} = :body"), {"body": body})
 
 
 def column(kept: tuple[Path, str], table: str, name: str) -> str:
-    with closing(made_database(*kept)) as database, database.reading() as connection:
+    with closing(database_of(kept)) as database, database.reading() as connection:
         return str(connection.scalar(text(f"SELECT {name} FROM {table}")))
 
 
 def read(kept: tuple[Path, str]) -> object:
     """The book; None where it is refused by name."""
-    with PoolBooks.to_read(*kept, "vc-1") as books:
+    with opened(kept, write=False) as books:
         try:
             return books.read("lab")
         except StateDamaged as damaged:
@@ -72,3 +78,10 @@ def test_a_value_of_another_type(kept: tuple[Path, str], table: str, name: str) 
         places[key] = before
     put(kept, table, name, first)
     assert read(kept) == MADE.with_leases([LEASE])
+
+
+def test_a_lease_whose_server_died_under_an_earlier_gpuops_is_still_to_be_cut_off(kept: tuple[Path, str]) -> None:
+    put(kept, "pool_leases", "body", column(kept, "pool_leases", "body").replace('"lent"', '"broken"'))
+    book = read(kept)
+    assert isinstance(book, LeaseBook)
+    assert [(lease.state, lease.holds) for lease in book.leases] == [(LeaseState.ENDING, True)]

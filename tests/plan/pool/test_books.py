@@ -21,22 +21,20 @@ from gpuops.model.workloads.lease_book import (
     ServerState,
 )
 from gpuops.plan.pool import lending
-from gpuops.plan.pool.placing import choose_shares, idle_mib
-from gpuops.plan.pool.reclaim import Reclaim
+from gpuops.plan.pool.lending import choose_shares, idle_mib
 
 GIB = 1024
 BEGIN = datetime(2026, 3, 28, 22, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 QUOTA = PoolQuota(memory_mib=60 * GIB, shares=3)
 
 
 def drawn_pool(draw: Random) -> LeaseBook:
-    """One to four servers with one to four GPUs each, on three hosts of two clusters."""
-    hosts = {"esx-01": "a", "esx-02": "a", "esx-03": "b"}
+    """One to four servers with one to four GPUs each."""
     servers = []
     for number in range(draw.randint(1, 4)):
-        host = draw.choice(list(hosts))
         gpus = tuple(ServerGpu(index, draw.choice([24, 40, 80]) * GIB) for index in range(draw.randint(1, 4)))
-        servers.append(PoolServer(f"gpu-{number}", f"uuid-{number}", gpus, host, hosts[host]))
+        servers.append(PoolServer(f"gpu-{number}", f"uuid-{number}", gpus))
     pool = LendingPool("lab", "net", quotas={"physics": QUOTA})
     return LeaseBook(pool, tuple(servers))
 
@@ -60,7 +58,7 @@ class Life:
                 lambda: lending.settle(book, self.now),
                 lambda: lending.take_back(book, server, self.now + timedelta(minutes=draw.randrange(9)), self.now),
                 lambda: lending.server_died(book, server, self.now),
-                lambda: Reclaim(server, again=True).book_after(book, self.now),
+                lambda: lending.serve_again(book, server, self.now),
             ]
         )
         self.book = change()
@@ -71,25 +69,25 @@ class Life:
         draw = self.draw
         owner, lasts = draw.choice(["", "physics"]), timedelta(minutes=draw.choice([1, 30, 240]))
         wish = LeaseWish(client, client, draw.choice([1, 8, 20, 40]) * GIB, lasts, draw.choice([1, 1, 2, 3]), owner)
-        answer = lending.lend(self.book, wish, f"a{number}", self.now)
-        assert (answer.lease is None) is bool(answer.rejections)
-        if any("idle" in refused.rule for refused in answer.rejections):
-            assert choose_shares(wish, answer.book) is None
-        return answer.book
+        book, rejections = lending.lend(self.book, wish, f"a{number}", self.now)
+        assert rejections or lending.current_lease(book, client, self.now) is not None
+        if any("idle" in refused.rule for refused in rejections):
+            assert len(choose_shares(wish, book)) < wish.gpus
+        return book
 
     def work(self) -> None:
         """Guests do some of what the book wants, and a command may be killed between two of its steps."""
         for lease in lending.to_enable(self.book):
             if self.draw.random() < 0.8:
-                self.book = lending.enabling(self.book, lease.id)
+                self.book = lending.hooks_begin(self.book, lease.id, self.now)
                 self.used[lease.id] = lease
             if lease.id in self.used and self.draw.random() < 0.8:
-                self.book = lending.enabled(self.book, lease.id)
+                self.book = lending.hooks_ended(self.book, lease.id, True, self.now)
         for lease in lending.to_disable(self.book, self.now):
             if self.draw.random() < 0.5:
-                self.book = lending.disabling(self.book, lease.id)
+                self.book = lending.hooks_begin(self.book, lease.id, self.now)
                 self.used.pop(lease.id, None)
-                self.book = lending.cut_off(self.book, lease.id, self.now)
+                self.book = lending.hooks_ended(self.book, lease.id, False, self.now)
 
     def judge(self) -> None:
         memory = {(server.name, gpu.index): gpu.memory_mib for server in self.book.servers for gpu in server.gpus}
@@ -102,7 +100,7 @@ class Life:
         assert sum(len(lease.shares) for lease in physics) <= (QUOTA.shares or 0)
         for lease in self.book.leases:
             assert len({(share.server, share.gpu) for share in lease.shares}) == len(lease.shares)
-            assert lease.ends_at is not None and lease.ends_at <= lease.asked_at + lease.lasts
+            assert lease.ends_at <= lease.asked_at + lease.lasts
 
 
 @pytest.mark.quick_cases(1)
@@ -118,7 +116,7 @@ def live(life: Life) -> None:
     life.now += timedelta(days=1)
     book = lending.settle(life.book, life.now)
     for lease in lending.to_disable(book, life.now):
-        book = lending.cut_off(book, lease.id, life.now)
+        book = lending.hooks_ended(book, lease.id, False, life.now)
     assert [lease for lease in book.leases if lease.holds] == []
     idle = idle_mib(book)
     for server in book.servers:
@@ -126,25 +124,25 @@ def live(life: Life) -> None:
         assert [idle[server.name, gpu.index] for gpu in server.gpus] == [gpu.memory_mib * lent for gpu in server.gpus]
 
 
-def test_shares_are_near_and_on_few_servers_then_where_the_least_room_is() -> None:
+def test_shares_are_on_few_servers_then_where_the_least_room_is() -> None:
     gpus = (ServerGpu(0, 80 * GIB), ServerGpu(1, 40 * GIB))
-    servers = (PoolServer("far", "u1", gpus[1:], "esx-09", "b"), PoolServer("near", "u2", gpus, "esx-01", "a"))
+    servers = (PoolServer("one", "u1", (ServerGpu(0, 48 * GIB),)), PoolServer("two", "u2", gpus))
     book = LeaseBook(LendingPool("lab", "net"), servers)
-    wish = LeaseWish("ds", "u3", 8 * GIB, timedelta(hours=1), host="esx-02", cluster="a")
-    [share] = choose_shares(wish, book) or ()
-    assert (share.server, share.gpu) == ("near", 1)
-    both = choose_shares(LeaseWish("ds", "u3", 8 * GIB, timedelta(hours=1), 2), book) or ()
-    assert {share.server for share in both} == {"near"}
-    assert choose_shares(LeaseWish("ds", "u3", 8 * GIB, timedelta(hours=1), 4), book) is None
+
+    def chosen(gpus: int) -> list[tuple[str, int]]:
+        return [(share.server, share.gpu) for share in choose_shares(LeaseWish("ds", "u3", 8 * GIB, HOUR, gpus), book)]
+
+    assert (chosen(1), chosen(2)) == ([("two", 1)], [("two", 0), ("two", 1)])
+    assert chosen(3) == chosen(4) == [("one", 0), ("two", 0), ("two", 1)], "there are three"
 
 
 def test_a_share_of_a_lease_that_is_over_is_free_only_once_its_client_is_cut_off() -> None:
-    server = PoolServer("gpu-01", "u1", (ServerGpu(0, 40 * GIB),))
-    wish = LeaseWish("ds", "u2", 40 * GIB, timedelta(hours=1))
-    book = lending.enabled(lending.lend(LeaseBook(LendingPool("lab", "net"), (server,)), wish, "a1", BEGIN).book, "a1")
-    later = BEGIN + timedelta(hours=2)
-    other = LeaseWish("other", "u3", 1, timedelta(hours=1))
-    assert lending.lend(book, other, "a2", later).lease is None
-    freed = lending.cut_off(lending.settle(book, later), "a1", later)
-    assert lending.lend(freed, other, "a2", later).lease is not None
+    book = LeaseBook(LendingPool("lab", "net"), (PoolServer("gpu-01", "u1", (ServerGpu(0, 40 * GIB),)),))
+    book, _ = lending.lend(book, LeaseWish("ds", "u2", 40 * GIB, HOUR), "a1", BEGIN)
+    book = lending.hooks_ended(book, "a1", True, BEGIN)
+    later = BEGIN + 2 * HOUR
+    other = LeaseWish("other", "u3", 1, HOUR)
+    assert lending.lend(book, other, "a2", later)[1]
+    freed = lending.hooks_ended(lending.settle(book, later), "a1", False, later)
+    assert not lending.lend(freed, other, "a2", later)[1]
     assert [lease.state for lease in freed.leases] == [LeaseState.ENDED]

@@ -12,7 +12,7 @@ import pytest
 
 from gpuops.errors import Refused, StepFailed
 from gpuops.model.workloads.lease_book import LentShare
-from gpuops.model.workloads.remote_gpu import RemoteProgram, ServedShare
+from gpuops.model.workloads.remote_gpu import RemoteProgram
 from gpuops.plan.pool import guest_scripts
 
 SHARE: Final = LentShare("gpu-01", 1, 600)
@@ -101,7 +101,7 @@ def test_a_guest_s_output_is_read_to_the_letter() -> None:
         with pytest.raises(StepFailed):
             guest_scripts.granted_port(printed, "gpu-01")
     printed = "noise\nlease a1 0 10\nlease b2-3 1 0\nlease A 0 5\nlease c 0 -5\nlease d 0 5; reboot\n"
-    assert guest_scripts.served_shares(printed) == (ServedShare("a1", 0, 10), ServedShare("b2-3", 1, 0))
+    assert guest_scripts.served_shares(printed) == {("a1", 0): 10, ("b2-3", 1): 0}
 
 
 def test_every_port_is_taken_once_and_then_none(tmp_path: Path) -> None:
