@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 CERTAIN: Final = 0.99
 """The probability of a component that a rule names: counters may be wrong."""
-WEIGHT_OF_NONE: Final = 0.6
+WEIGHT_OF_NONE: Final = 0.8
 """Half of the training cases have no fault; of the VMs that a user asks about, fewer have none."""
 LEAST: Final = 0.1
 """Components below this probability are not shown."""
@@ -129,7 +129,7 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
     """Return the probability of each component: a row for each case, a column for each of COMPONENTS.
 
     A component that a rule names is certain; one that a rule excludes has 0, and so has one without its own counters.
-    The model's share of the latter counts for `none` where `none` is the most probable one. Otherwise `none` has 0: "no
+    The model's share of these counts for `none` where `none` is the most probable one. Otherwise `none` has 0: "no
     other fault" is no answer beside a fault.
     """
     none = COMPONENTS.index(Component.NONE)
@@ -137,13 +137,11 @@ def scores(cases: Sequence[DiagnosisCase], model: Forest | None) -> Floats:
     rows = np.zeros((len(cases), len(COMPONENTS))) if model is None else model.probabilities(features(cases))
     rows[:, none] *= WEIGHT_OF_NONE
     for row, case in zip(rows, cases, strict=True):
-        hidden = [COMPONENTS.index(component) for component in untellable(case)]
-        unseen = row[hidden].sum()
-        row[hidden] = 0.0
+        excluded = [COMPONENTS.index(component) for component in untellable(case) | ruled_out(case)]
+        share = row[excluded].sum()
+        row[excluded] = 0.0
         if row.argmax() == none:
-            row[none] = min(1.0, row[none] + unseen)
-        for component in ruled_out(case):
-            row[COMPONENTS.index(component)] = 0.0
+            row[none] = min(1.0, row[none] + share)
         for component in certain(case):
             row[COMPONENTS.index(component)] = CERTAIN
         if row.argmax() != none:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuops.advise.diagnosis.channels import states
+from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.case import DiagnosisCase
 from gpuops.model.measurements.component import Component
 
@@ -59,7 +60,11 @@ def ruled_out(case: DiagnosisCase) -> frozenset[Component]:
         found.add(Component.DRIVER)
     if facts.remote_memory is not None and facts.remote_memory < REMOTE:
         found.add(Component.REMOTE_NUMA)
-    if facts.sharers == 1:
+    # best effort limits no VM, and the other policies give each VM its share (NVIDIA vGPU docs, scheduling policies)
+    is_best_effort = facts.scheduler is SchedulerPolicy.BEST_EFFORT
+    if is_best_effort:
+        found.add(Component.SCHEDULER)
+    if facts.sharers == 1 or (facts.scheduler is not None and not is_best_effort):
         found.add(Component.NOISY_NEIGHBOUR)
     return frozenset(found)
 
