@@ -25,7 +25,8 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 
 def dump(state: Any) -> Any:
     """Return the JSON values of a state."""
-    return adapter(type(state)).dump_python(state, mode="json")
+    kind: Any = type(state)
+    return adapter(kind).dump_python(state, mode="json")
 
 
 def to_json(value: Any) -> Any:
