@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Annotated, Self
 
-from gpuops.model.assumption import JudgedAssumption, Observation
-from gpuops.model.prediction import PastPredictions
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.model.assumption import Confidence, JudgedAssumption, Observation, Standing
+from gpuops.model.prediction import PastPredictions, Predicted
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -27,28 +28,46 @@ def assumptions_text(rows: Iterable[JudgedAssumption], past: PastPredictions) ->
     return (table, Text(steps, "bold"), Text("next: gpuops help assumptions says how to test a rule", "dim"))
 
 
-def assumptions_document(rows: Iterable[JudgedAssumption], past: PastPredictions) -> Document:
+class AssumptionRecord(DocumentRecord, frozen=True):
+    """A rule by which gpuops plans."""
+
+    id: Annotated[str, "with `gpuops sim serve --deviate` of the simulated vCenter"]
+    statement: str
+    source: Annotated[str, "`none` where there is none"]
+    confidence: Confidence
+    deviation: Annotated[str | None, "what the simulated vCenter can do instead"]
+    prediction: Annotated[Predicted | None, "what gpuops predicts of steps by it"]
+    contradicted: Annotated[
+        int | None, "mispredictions in the journal that contradict it; null = nothing is predicted by it"
+    ]
+    standing: Annotated[Standing, "by the journal"]
+    evidence: Annotated[str | None, "the first observation that contradicts or confirms it"]
+
+    @classmethod
+    def made_of(cls, judged: JudgedAssumption) -> Self:
+        row = judged.row
+        return cls.from_attributes(
+            judged,
+            row,
+            deviation=row.deviation or None,
+            contradicted=judged.contradictions if row.prediction is not None else None,
+            evidence=None if judged.evidence is None else evidence_text(judged.evidence),
+        )
+
+
+@printed("assumptions", by="gpuops doctor --assumptions")
+class AssumptionsDocument(PrintedDocument, frozen=True):
+    """The rules of vSphere and NVIDIA that gpuops goes by, and how sure each is."""
+
+    journal: Annotated[str, "the file, or the database without its password"]
+    predicted_steps: Annotated[int, "steps of the journal that were compared with a prediction"]
+    assumptions: list[AssumptionRecord]
+
+
+def assumptions_document(rows: Iterable[JudgedAssumption], past: PastPredictions) -> AssumptionsDocument:
     """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "assumptions",
-        "journal": past.journal,
-        "predicted_steps": past.right + past.wrong_steps,
-        "assumptions": [
-            {
-                "id": judged.row.id,
-                "statement": judged.row.statement,
-                "source": judged.row.source,
-                "confidence": judged.row.confidence.value,
-                "deviation": judged.row.deviation or None,
-                "prediction": judged.row.prediction.value if judged.row.prediction is not None else None,
-                "contradicted": judged.contradictions if judged.row.prediction is not None else None,
-                "standing": judged.standing.value,
-                "evidence": None if judged.evidence is None else evidence_text(judged.evidence),
-            }
-            for judged in rows
-        ],
-    }
+    steps = past.right + past.wrong_steps
+    return AssumptionsDocument.from_attributes(past, predicted_steps=steps, assumptions=list(rows))
 
 
 def _here(judged: JudgedAssumption, past: PastPredictions) -> str:

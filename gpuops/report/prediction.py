@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.model.prediction import Misprediction, PastMisprediction, PastPredictions, Predicted
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import SCHEMA_VERSION, Document, DocumentRecord, Moment
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
@@ -45,14 +45,13 @@ def _difference(wrong: Misprediction) -> str:
     return f"predicted {of}{visible(wrong.predicted)}, found {of}{visible(wrong.found)}"
 
 
-def misprediction_document(wrong: Misprediction) -> Document:
-    """The difference with all its facts."""
-    return {
-        "what": wrong.what.value,
-        "predicted": wrong.predicted,
-        "found": wrong.found,
-        "facts": dict(wrong.facts),
-    }
+class MispredictionRecord(DocumentRecord, frozen=True):
+    """A difference between what was predicted of a step and what vCenter did."""
+
+    what: Predicted
+    predicted: str
+    found: str
+    facts: Annotated[dict[str, str], "what the prediction went by"]
 
 
 def predictions_text(past: PastPredictions) -> Shown:
@@ -95,22 +94,30 @@ def predictions_document(past: PastPredictions) -> Document:
         "journal": past.journal,
         "right": past.right,
         "cannot_say": [{"because": why, "steps": number} for why, number in _most_first(past.cannot_say)],
-        "mispredictions": [past_misprediction_document(each) for each in past.wrong],
+        "mispredictions": list(map(PastMispredictionRecord.made_of, past.wrong)),
     }
 
 
-def past_misprediction_document(each: PastMisprediction) -> Document:
-    """One misprediction, with the run and the step that it is of."""
-    return {
-        "at": each.at.isoformat(),
-        "vcenter": each.vcenter,
-        "run": each.run,
-        "command": each.run_kind,
-        "night": each.night,
-        "operation": each.op_id,
-        "step": each.step,
-        "ref": each.ref,
-        "name": each.name,
-        "host": each.host,
-        **misprediction_document(each.found),
-    }
+class PastMispredictionRecord(DocumentRecord, frozen=True):
+    """A misprediction as the journal keeps it."""
+
+    at: Annotated[Moment, "when the outcome of the step was noted"]
+    vcenter: Annotated[str, "its instance uuid"]
+    run: Annotated[str, "the id of the run"]
+    command: Annotated[str, "as it is typed after `gpuops`"]
+    night: Annotated[str | None, "null = its run was none of a night"]
+    operation: Annotated[str, "the id of the request in vCenter"]
+    step: Annotated[str, "such as start, resume, suspend, move, change, setting or reboot"]
+    ref: Annotated[str, "managed object id of the VM or host that it is of"]
+    name: str
+    host: Annotated[str | None, "managed object id of the host; null = not known"]
+    what: Predicted
+    predicted: str
+    found: str
+    facts: Annotated[dict[str, str], "what the prediction went by"]
+
+    @classmethod
+    def made_of(cls, past: PastMisprediction) -> Self:
+        return cls.from_attributes(
+            past, past.found, command=past.run_kind, operation=past.op_id, found=past.found.found
+        )

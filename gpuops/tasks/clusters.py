@@ -43,18 +43,21 @@ def gpu_cluster(
 def gpu_cluster_info(connection: ConnectionArguments, *, name: str | None = None) -> TaskResult:
     """The clusters of a vCenter, or the one of this name, which may be none."""
     from gpuops.api import cluster_show
-    from gpuops.report.workloads.cluster import clusters_document
+    from gpuops.report.document import as_values
+    from gpuops.report.workloads.cluster import ShownTrainingClusterRecord
 
     site, warnings = open_site(connection)
     with site:
         found = tuple(each for each in cluster_show(None, site) if name in (None, each.name))
-    return TaskResult({"changed": False, "clusters": clusters_document(found)["clusters"]}, warnings=tuple(warnings))
+    clusters = [as_values(ShownTrainingClusterRecord.made_of(each)) for each in found]
+    return TaskResult({"changed": False, "clusters": clusters}, warnings=tuple(warnings))
 
 
 def _made(made: ClusterMade, warnings: list[str]) -> TaskResult:
-    from gpuops.report.workloads.cluster import cluster_made_document
+    from gpuops.report.document import as_values
+    from gpuops.report.workloads.cluster import ClusterCreateDocument
 
-    document = cluster_made_document(made)
+    document = as_values(ClusterCreateDocument.made_of(made))
     failed = [each for each in (made.failed, *made.left) if each]
     does = {each["name"]: [each["host"], *each["does"]] for each in document["members"] if each["does"]}
     undone = "all that was made is removed again" if made.undone else "partly done"
@@ -73,9 +76,10 @@ def _made(made: ClusterMade, warnings: list[str]) -> TaskResult:
 
 
 def _removed(found: ClusterRemoved, warnings: list[str]) -> TaskResult:
-    from gpuops.report.workloads.cluster import cluster_removed_document
+    from gpuops.report.document import as_values
+    from gpuops.report.workloads.cluster import ClusterDeleteDocument
 
-    document = cluster_removed_document(found)
+    document = as_values(ClusterDeleteDocument.made_of(found))
     headline = "partly done" if found.left else "refused, nothing changed"
     gone = [] if found.rejections else [each.vm.name for each in found.vms]
     return TaskResult(

@@ -61,13 +61,14 @@ def refuse_outside_window(options: Mapping[str, Any], now: datetime) -> None:
 
 def rolled(report: ChangeReport) -> tuple[Document, list[str]]:
     """What a rolling change returns beside its diff and its reasons: the same keys as one without reboots."""
+    from gpuops.report.document import as_values
     from gpuops.report.hosts.change import change_document
 
     result: Document = {
         "changed": report.changed,
         "because": list(report.plan.because),
         "afterwards": list(report.afterwards),
-        "plan": change_document(report),
+        "plan": as_values(change_document(report)),
     }
     return result, list(report.plan.warnings)
 
@@ -152,13 +153,14 @@ def _change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
 
 
 def _settings_result(report: Report[HostStep], kind: str, warnings: list[str]) -> TaskResult:
+    from gpuops.report.document import as_values
     from gpuops.report.hosts.host_plan import host_report_document
 
     result: Document = {
         "changed": report.changed,
         "because": list(report.plan.because),
         "afterwards": list(report.plan.afterwards),
-        "plan": host_report_document(report, kind),
+        "plan": as_values(host_report_document(report, kind)),
     }
     return _result(report, result, report.plan.steps, (*warnings, *report.plan.warnings))
 

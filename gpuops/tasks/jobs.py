@@ -100,7 +100,7 @@ def _cancelled(name: str, *, site: Site, apply: bool, warnings: list[str]) -> Ta
             "changed": changed,
             "diff": [_difference(after.job.name, f"{before.state}\n", end)] if changed else [],
             "reasons": reasons,
-            "jobs": [as_values(SubmittedJobRecord.of(after))],
+            "jobs": [as_values(SubmittedJobRecord.made_of(after))],
         },
         4 if wrong else 0,
         reasons_line(reasons, "partly done") if wrong else "",

@@ -85,6 +85,7 @@ def host_gpu_info(
     Raises HostNotFound, ProfileUnknown, UsageError for a host shell that means nothing.
     """
     from gpuops.api import catalog_of
+    from gpuops.report.document import as_values
     from gpuops.report.monitoring.fleet import FleetFilters, fleet
     from gpuops.report.monitoring.inventory import fleet_document
 
@@ -93,7 +94,7 @@ def host_gpu_info(
         seen = site.with_vgpus(site.vcenter.inventory())
     found = fleet_document(fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)))
     told = {key: found[key] for key in ("vcenter", "api_version", "hosts_without_gpus")}
-    return _unchanged({**told, "hosts": list(found["hosts"])}, warnings)
+    return _unchanged({**told, "hosts": [as_values(host) for host in found["hosts"]]}, warnings)
 
 
 def gpu_readiness_info(
@@ -102,12 +103,13 @@ def gpu_readiness_info(
     """Whether hosts can be emptied, and whether one can be lost. Raises UsageError, HostNotFound."""
     from gpuops.api import readiness
     from gpuops.plan.core.scope import Scope
+    from gpuops.report.document import as_values
     from gpuops.report.monitoring.readiness import readiness_document
 
     site, warnings = open_site(connection)
     with site:
         found = readiness(Scope(cluster, host), site.vcenter.inventory(), site)
-    return _unchanged({"readiness": readiness_document(found)}, warnings)
+    return _unchanged({"readiness": as_values(readiness_document(found))}, warnings)
 
 
 def guest_gpu_info(
@@ -129,6 +131,7 @@ def guest_gpu_info(
     from gpuops.model.guests.guest import GuestWay
     from gpuops.plan.guest.question import GuestQuestion, ssh_door, wanted_frameworks
     from gpuops.plan.guest.rows import GuestNeeds, MustHave
+    from gpuops.report.document import as_values
     from gpuops.report.monitoring.guest import guest_check_document
 
     way = GuestWay(via)
@@ -140,7 +143,7 @@ def guest_gpu_info(
     site.say = warnings.append
     with site:
         found = guest_check(question, site.vcenter.inventory(), site, rules)
-    return _unchanged({"guest_check": guest_check_document(found, way)}, warnings)
+    return _unchanged({"guest_check": as_values(guest_check_document(found, way))}, warnings)
 
 
 def gpu_capacity_info(
@@ -235,13 +238,14 @@ def gpu_placement(
     from gpuops.plan.queue.one_workload import Refusal
     from gpuops.plan.queue.place import Place
     from gpuops.report.advice.placement import placements_document
+    from gpuops.report.document import as_values
 
     asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})
     layout = _layout(mig_layout, asked.workloads) if mig_layout is not None else None
     site, warnings = open_site(connection, shell=shell)
     with site:
         found = place(asked, site, layout)
-    document = placements_document(found, catalog_of(found.before))
+    document = as_values(placements_document(found, catalog_of(found.before)))
     refused = [answer for answer in found.answers if isinstance(answer, Refusal)]
     reasons = [f"{answer.workload.name}: {reason}" for answer in refused for reason in answer.rejections]
     message = reasons_line(reasons, f"{len(refused)} of {len(found.answers)} without a place") if refused else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.placement.project import project
-from gpuops.report.document import Document
+from gpuops.report.document import Document, as_values
 from gpuops.report.plan_json import report_document
 from gpuops.report.vms.vm_state import differences
 
@@ -51,7 +51,7 @@ def result_of(report: Report, kind: str, after: Inventory, warnings: list[str]) 
         "diff": differences([step.vm for step in report.plan.steps], report.before, after),
         "because": list(report.plan.because),
         "reasons": reasons,
-        "plan": report_document(report, kind),
+        "plan": as_values(report_document(report, kind)),
     }
     message = reasons_line(reasons, _headline(report)) if report.exit_code else ""
     return TaskResult(result, report.exit_code, message, (*warnings, *report.plan.warnings))

@@ -102,6 +102,7 @@ def rotation_info(
     """
     from gpuops.api import rotate_plan, rotate_status
     from gpuops.config.date_text import parse_moment_or_clock
+    from gpuops.report.document import as_values
     from gpuops.report.nights.rotation_plan import preview_document
     from gpuops.report.nights.rotation_status import status_document
 
@@ -111,9 +112,9 @@ def rotation_info(
     with site:
         found = rotate_status(site, meant, policy_file=file)
         reasons = [found.journal_lost] if found.journal_lost else []
-        result = {"changed": False, "rotation": status_document(found), "night": None, "reasons": reasons}
+        result = {"changed": False, "rotation": as_values(status_document(found)), "night": None, "reasons": reasons}
         if not reasons and (plan or begins is not None):
-            result["night"] = preview_document(rotate_plan(meant, site, begins, policy_file=file))
+            result["night"] = as_values(preview_document(rotate_plan(meant, site, begins, policy_file=file)))
     message = f"{found.journal_lost}: what is told is what vCenter's markers say" if reasons else ""
     return TaskResult(result, found.exit_code, message, tuple(warnings))
 
@@ -122,10 +123,11 @@ def rotation_timers_info(policy: str, *, cron_tz: bool | None = None) -> TaskRes
     """When systemd and cron call the two halves of this policy. Asks no vCenter, and changes nothing."""
     from gpuops.api import rotate_timers
     from gpuops.config.policy import load_policy
+    from gpuops.report.document import as_values
     from gpuops.report.nights.rotation_timers import timers_document
 
     found = rotate_timers(load_policy(Path(policy).expanduser()), cron_tz=cron_tz)
-    return TaskResult({"changed": False, "timers": timers_document(found)})
+    return TaskResult({"changed": False, "timers": as_values(timers_document(found))})
 
 
 def _said_policy(path: str | None) -> Policy | PolicyError | None:

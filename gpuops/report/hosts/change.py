@@ -10,13 +10,13 @@ from gpuops.plan.core.outcome import Outcome
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
 from gpuops.plan.hosts.change.roll import PlannedHost
-from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.hosts.given_up import missed_documents, missed_lines
+from gpuops.report.document import SCHEMA_VERSION, Document, as_values
+from gpuops.report.hosts.given_up import GivenUpRecord, missed_lines
 from gpuops.report.hosts.host_plan import changes
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import RejectionRecord, plain
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
-from gpuops.report.prediction import misprediction_document, misprediction_lines
+from gpuops.report.prediction import MispredictionRecord, misprediction_lines
 from gpuops.report.text import count, visible
 
 _STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given up": "magenta"}
@@ -46,7 +46,7 @@ def change_document(report: ChangeReport) -> Document:
         "changed": report.changed,
         "exit_code": report.exit_code,
         "rounds": [[_planned_host(planned) for planned in planned_hosts] for planned_hosts in plan.rounds],
-        "rejections": [RejectionRecord.of(rejection) for rejection in plan.rejections],
+        "rejections": [RejectionRecord.made_of(rejection) for rejection in plan.rejections],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "outcomes": [
@@ -58,7 +58,9 @@ def change_document(report: ChangeReport) -> Document:
             for each in report.outcomes
         ],
         "afterwards": list(report.afterwards),
-        "mispredictions": [{"name": name, **misprediction_document(each)} for name, each in report.mispredicted],
+        "mispredictions": [
+            {"name": name, **as_values(MispredictionRecord.made_of(each))} for name, each in report.mispredicted
+        ],
     }
 
 
@@ -90,7 +92,7 @@ def status_document(status: ChangeStatus) -> Document:
         "began": status.began.isoformat() if status.began is not None else None,
         "holder": status.holder or None,
         f"{status.noun}s": [plain(part) for part in status.parts],
-        "given_up": missed_documents(status.given_up),
+        "given_up": list(map(GivenUpRecord.made_of, status.given_up)),
     }
 
 

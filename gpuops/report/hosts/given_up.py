@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated, Self
 
+from gpuops.model.nights.journal import Thing
 from gpuops.plan.core.given_up import Abandonment, Missed
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import SCHEMA_VERSION, Document, DocumentRecord, Moment
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import visible
 
@@ -20,20 +22,20 @@ def missed_lines(missed: Iterable[Missed]) -> list[Text]:
     return lines
 
 
-def missed_documents(missed: Iterable[Missed]) -> list[Document]:
-    """The same for programs."""
-    return [
-        {
-            "kind": each.given.thing.value,
-            "ref": each.given.ref,
-            "uuid": each.given.uuid,
-            "name": each.given.name,
-            "of": each.given.of,
-            "since": each.given.at.isoformat(),
-            "now": each.now,
-        }
-        for each in missed
-    ]
+class GivenUpRecord(DocumentRecord, frozen=True):
+    """A host or VM that a person gave up and that is not back."""
+
+    kind: Thing
+    ref: Annotated[str, "managed object id, as it was then"]
+    uuid: Annotated[str | None, "of the host's hardware, or the VM's instance uuid"]
+    name: str
+    of: Annotated[str, "the change or the night that waited for it"]
+    since: Moment
+    now: Annotated[str, "the state that it is in"]
+
+    @classmethod
+    def made_of(cls, missed: Missed) -> Self:
+        return cls.from_attributes(missed.given, kind=missed.given.thing, since=missed.given.at, now=missed.now)
 
 
 def abandonment_text(found: Abandonment) -> Shown:
