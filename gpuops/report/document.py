@@ -7,13 +7,14 @@ record its description. `gpuops/report/schema.py` makes the JSON Schemas of them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, NewType, Self, TypeVar, get_args, get_type_hints
 
 from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import fields
+
+from gpuops.model.devices.gpu import PciAddress
 
 SCHEMA_VERSION: Final = 1
 
@@ -22,19 +23,11 @@ Moment = NewType("Moment", str)
 Ref = Annotated[str, "managed object id"]
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentKind:
-    """The name of a kind of document, and the commands that print it."""
-
-    name: str
-    by: str
-
-
-class Record(Struct, frozen=True):
+class DocumentRecord(Struct, frozen=True):
     """A JSON object of a document: its keys are the fields, in their order."""
 
     @classmethod
-    def of(cls, source: Any) -> Self:
+    def made_of(cls, source: Any) -> Self:
         """Make the record of what it describes; a class whose keys are not attributes of that overrides it."""
         return cls.from_attributes(source)
 
@@ -42,24 +35,27 @@ class Record(Struct, frozen=True):
     def from_attributes(cls, *sources: object, **values: Any) -> Self:
         """Make a record of `values`, and of the attributes of the first source that has one with a field's name.
 
-        Nested records are made of what they describe, moments become text in ISO 8601, and durations seconds.
+        Nested records are made of what they describe, moments become text in ISO 8601, durations seconds.
         """
-        arguments = []
+        arguments = {}
         for name, nested in _nested_records(cls).items():
             if name in values:
-                value = values.pop(name)
-            else:
-                value = getattr(next((each for each in sources[:-1] if hasattr(each, name)), sources[-1]), name)
-            arguments.append(_plain(value, nested))
+                arguments[name] = _plain(values.pop(name), nested)
+                continue
+            source = next((each for each in sources if hasattr(each, name)), None)
+            if source is not None:
+                arguments[name] = _plain(getattr(source, name), nested)
         if values:
             raise TypeError(f"{cls.__name__} has no field {min(values)}")
-        return cls(*arguments)
+        return cls(**arguments)
 
 
-class PrintedDocument(Record, frozen=True):
+class PrintedDocument(DocumentRecord, frozen=True):
     """A document. Before its own keys it has the version of the schemas and its kind."""
 
-    document_kind: ClassVar[DocumentKind]
+    kind_name: ClassVar[str]
+    printed_by: ClassVar[str]
+    """The commands that print it."""
 
 
 class VcenterDocument(PrintedDocument, frozen=True):
@@ -81,7 +77,7 @@ class VersionedSiteDocument(VcenterDocument, frozen=True):
     read_at: Annotated[Moment, "when vCenter was read, by its clock"]
 
 
-class NamedRecord(Record, frozen=True):
+class NamedRecord(DocumentRecord, frozen=True):
     """A VM or host, by vCenter's managed object id and its name."""
 
     ref: Ref
@@ -99,7 +95,7 @@ def printed(name: str, *, by: str) -> Callable[[Class], Class]:
     """Register a class as the document of the kind `name`, which the commands `by` print."""
 
     def register(document: Class) -> Class:
-        document.document_kind = DocumentKind(name, by)
+        document.kind_name, document.printed_by = name, by
         DOCUMENTS[name] = document
         return document
 
@@ -107,7 +103,7 @@ def printed(name: str, *, by: str) -> Callable[[Class], Class]:
 
 
 def kind_of(document: AnyDocument) -> str:
-    return document.document_kind.name if isinstance(document, PrintedDocument) else document["kind"]
+    return document.kind_name if isinstance(document, PrintedDocument) else document["kind"]
 
 
 def top_level(document: AnyDocument) -> Iterator[tuple[str, Any]]:
@@ -122,38 +118,47 @@ def top_level(document: AnyDocument) -> Iterator[tuple[str, Any]]:
             yield field.encode_name, value
 
 
-def as_values(document: Document | Record) -> Document:
+def as_values(document: Document | DocumentRecord) -> Document:
     """The document or record as dicts, lists and JSON's own types, for Ansible."""
     if isinstance(document, PrintedDocument):
         document = dict(top_level(document))
-    values: Document = to_builtins(document)
+    values: Document = to_builtins(document, enc_hook=plain_text)
     return values
 
 
+def plain_text(value: Any) -> str:
+    """A text of a class of its own, for msgspec."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no value of a document")
+
+
 @cache
-def _nested_records(record: type[Record]) -> dict[str, type[Record] | None]:
+def _nested_records(record: type[DocumentRecord]) -> dict[str, type[DocumentRecord] | None]:
     """The fields, each with the class of the records in it."""
     hints = get_type_hints(record)
     return {name: next(_records_in(hints[name]), None) for name in record.__struct_fields__}
 
 
 def _records_in(kind: Any) -> Any:
-    if isinstance(kind, type) and issubclass(kind, Record):
+    if isinstance(kind, type) and issubclass(kind, DocumentRecord):
         yield kind
     for argument in get_args(kind):
         yield from _records_in(argument)
 
 
-def _plain(value: Any, nested: type[Record] | None) -> Any:
+def _plain(value: Any, nested: type[DocumentRecord] | None) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if nested is None or value is None or isinstance(value, Record | dict):
+    if isinstance(value, PciAddress):
+        return str(value)
+    if nested is None or value is None or isinstance(value, DocumentRecord | dict):
         return value
     if isinstance(value, list | tuple):
         return [_plain(each, nested) for each in value]
-    return nested.of(value)
+    return nested.made_of(value)
 
 
 @printed("error", by="any command, in place of a result")

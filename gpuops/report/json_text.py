@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuops.report.document import AnyDocument, top_level
+from gpuops.report.document import AnyDocument, plain_text, top_level
 
 _INDENT: Final = 2
 
@@ -67,7 +67,7 @@ _UNSEEN: Final = re.compile(r"[^\x00-\x7e]+")
 
 def _encoded(value: Any) -> str:
     try:
-        text = msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain_text), indent=_INDENT).decode()
+        text = msgspec.json.format(msgspec.json.encode(value, enc_hook=plain_text), indent=_INDENT).decode()
     except UnicodeEncodeError:  # a file whose name is no UTF-8
         return _escaped(value)
     if text.isascii() and "\x7f" not in text:
@@ -78,11 +78,4 @@ def _encoded(value: Any) -> str:
 def _escaped(value: Any) -> str:
     import json
 
-    return json.dumps(value, indent=_INDENT)
-
-
-def _plain_text(value: Any) -> str:
-    """A text of a class of its own."""
-    if isinstance(value, str):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is no value of a document")
+    return json.dumps(msgspec.to_builtins(value, enc_hook=plain_text), indent=_INDENT)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.diagnosis.answer import Diagnosed
 from gpuops.errors import GpuopsError, Locked, PolicyError, TargetError, UsageError
@@ -18,7 +18,7 @@ from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.report.changes import title
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.nights.rotation_deeds import deeds_line, deeds_named
 from gpuops.report.plan_text import outcomes_counted
@@ -148,15 +148,28 @@ def receipts_text(receipts: Sequence[Receipt]) -> Shown:
     )
 
 
-def receipts_document(receipts: Sequence[Receipt], kind: str) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-        "receivers": [
-            {"receiver": each.receiver, "accepted": each.accepted, "trouble": each.trouble or None} for each in receipts
-        ],
-    }
+class ReceiptRecord(DocumentRecord, frozen=True):
+    """What became of notices at one receiver."""
+
+    receiver: Annotated[str, "its scheme and, where it has one, its host"]
+    accepted: Annotated[int, "how many it took"]
+    trouble: Annotated[str | None, "why it did not take one; null = it took all that there was"]
+
+    @classmethod
+    def made_of(cls, receipt: Receipt) -> Self:
+        return cls.from_attributes(receipt, trouble=receipt.trouble or None)
+
+
+@printed("notify-test", by="gpuops notify test")
+class NotifyTestDocument(PrintedDocument, frozen=True):
+    """Who accepted a test notice."""
+
+    receivers: list[ReceiptRecord]
+
+
+@printed("notify-flush", by="gpuops notify flush")
+class NotifyFlushDocument(NotifyTestDocument, frozen=True):
+    """Who accepted the notices that waited."""
 
 
 def receipts_exit_code(receipts: Sequence[Receipt]) -> int:

@@ -9,13 +9,13 @@ from enum import Enum
 from typing import Annotated, Any, Self
 
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Rejection, Wave
 from gpuops.plan.core.steps import (
     Step,
 )
 from gpuops.report.changes import changes, host_name, stages, title, vm_name
-from gpuops.report.document import SCHEMA_VERSION, Document, Record
+from gpuops.report.document import SCHEMA_VERSION, Document, DocumentRecord, NamedRecord
 
 
 def report_document(report: Report, kind: str) -> Document:
@@ -33,13 +33,11 @@ def report_document(report: Report, kind: str) -> Document:
         "exit_code": report.exit_code,
         "disruptive": plan.disruptive,
         "waves": [_wave(wave, world) for wave, world in stages(plan, before)],
-        "rejections": list(map(RejectionRecord.of, plan.rejections)),
-        "unmet": list(map(RejectionRecord.of, plan.unmet)),
+        "rejections": list(map(RejectionRecord.made_of, plan.rejections)),
+        "unmet": list(map(RejectionRecord.made_of, plan.unmet)),
         "warnings": list(plan.warnings),
         "because": list(plan.because),
-        "choices": [
-            {"subject": choice.subject, "chosen": choice.chosen, "reason": choice.reason} for choice in plan.choices
-        ],
+        "choices": [ChoiceRecord.made_of(choice) for choice in plan.choices],
         "outcomes": [outcome_document(outcome, before) for outcome in report.outcomes],
     }
 
@@ -54,13 +52,11 @@ def _step(step: Step, before: Inventory) -> Document:
         "title": title(step, before),
         "vm": {"ref": step.vm, "name": vm_name(step.vm, before)},
         "host": host_name(getattr(step, "host", None), before),
-        "changes": [
-            {"what": change.what, "before": change.before, "after": change.after} for change in changes(step, before)
-        ],
+        "changes": [BeforeAfterRecord.made_of(change) for change in changes(step, before)],
     }
 
 
-class RejectionRecord(Record, frozen=True):
+class RejectionRecord(DocumentRecord, frozen=True):
     """One reason why something is refused or left out, with its numbers."""
 
     subject: Annotated[str, "what is refused, such as a VM, a host, a GPU or a NUMA node"]
@@ -72,19 +68,41 @@ class RejectionRecord(Record, frozen=True):
     text: Annotated[str, "all of it in one line"]
 
     @classmethod
-    def of(cls, rejection: Rejection) -> Self:
+    def made_of(cls, rejection: Rejection) -> Self:
         return cls.from_attributes(rejection, text=str(rejection))
 
 
-def outcome_document(outcome: Outcome, before: Inventory) -> Document:
-    return {
-        "kind": outcome.step.kind,
-        "title": title(outcome.step, before),
-        "vm": {"ref": outcome.step.vm, "name": vm_name(outcome.step.vm, before)},
-        "verdict": outcome.verdict.value,
-        "reason": outcome.reason,
-        "duration_s": outcome.duration_s,
-    }
+class BeforeAfterRecord(DocumentRecord, frozen=True):
+    """One thing before and after; null = it was not there, or will not be."""
+
+    what: str
+    before: str | None
+    after: str | None
+
+
+class ChoiceRecord(DocumentRecord, frozen=True):
+    """Where something goes and why, one for each host or GPU that was looked at."""
+
+    subject: str
+    chosen: bool
+    reason: str
+
+
+class OutcomeRecord(DocumentRecord, frozen=True):
+    """What became of one step."""
+
+    kind: str
+    title: str
+    vm: NamedRecord
+    verdict: Verdict
+    reason: Annotated[str, "empty = there is nothing to say"]
+    duration_s: float | None
+
+
+def outcome_document(outcome: Outcome, before: Inventory) -> OutcomeRecord:
+    step = outcome.step
+    vm = NamedRecord(step.vm, vm_name(step.vm, before))
+    return OutcomeRecord.from_attributes(outcome, kind=step.kind, title=title(step, before), vm=vm)
 
 
 def plain(value: object) -> Any:

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 
 import msgspec
 
-from gpuops.report.document import DOCUMENTS, SCHEMA_VERSION, Moment, PrintedDocument, Record
+from gpuops.report.document import DOCUMENTS, SCHEMA_VERSION, DocumentRecord, Moment, PrintedDocument
 
 Schema = dict[str, Any]
 
@@ -46,7 +46,39 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
     Moment: {"type": "string", "format": "date-time"},
 }
 _DEFINED: Final = "#/$defs/"
-_MODULES: Final = ("document", "workloads.jobs", "workloads.submitted_jobs")
+_MODULES: Final = (
+    "document",
+    "advice.gpu_profiles",
+    "assumptions",
+    "first_steps.config",
+    "first_steps.login",
+    "first_steps.simulator",
+    "notice",
+    "sites",
+    "monitoring.doctor",
+    "monitoring.guest",
+    "monitoring.readiness",
+    "monitoring.top_table",
+    "nights.broker",
+    "nights.idle",
+    "advice.what_if",
+    "hosts.given_up",
+    "hosts.gpu_layouts",
+    "hosts.host_settings",
+    "nights.adoption",
+    "nights.history_rows",
+    "nights.ml_queue",
+    "nights.rotation_plan",
+    "nights.rotation_setup",
+    "nights.rotation_status",
+    "nights.rotation_timers",
+    "nights.watch",
+    "services.runner",
+    "workloads.cluster",
+    "workloads.cluster_run",
+    "workloads.jobs",
+    "workloads.submitted_jobs",
+)
 """The modules of `gpuops.report` with classes of documents."""
 
 
@@ -83,9 +115,7 @@ def _kinds() -> tuple[tuple[str, DocumentKind], ...]:
         import_module(f"gpuops.report.{name}")
     for name, document in DOCUMENTS.items():
         assert name not in found, f"{name} has a class and a section of a file"
-        found[name] = DocumentKind(
-            name, document.document_kind.by, _docstring(document).removesuffix("."), document, {}
-        )
+        found[name] = DocumentKind(name, document.printed_by, _docstring(document).removesuffix("."), document, {})
     return tuple(sorted(found.items()))
 
 
@@ -185,7 +215,7 @@ class _SchemaMaker:
             self.definitions[name] = {"description": declared["description"], **made}
         return {"$ref": f"{_DEFINED}{name}"}
 
-    def record(self, kind: type[Record]) -> Schema:
+    def record(self, kind: type[DocumentRecord]) -> Schema:
         """The schema of a class of records."""
         hints = get_type_hints(kind, include_extras=True)
         fields = msgspec.structs.fields(kind)
@@ -195,7 +225,7 @@ class _SchemaMaker:
             "required": [field.encode_name for field in fields if field.default is not msgspec.UNSET],
         }
 
-    def _named_record(self, kind: type[Record]) -> Schema:
+    def _named_record(self, kind: type[DocumentRecord]) -> Schema:
         name = kind.__name__.removesuffix("Record")
         if name not in self.definitions:
             self.definitions[name] = {}  # a record may hold others of its class
@@ -216,9 +246,11 @@ class _SchemaMaker:
             return dict(_PLAIN[kind])
         if get_origin(kind) in (Union, UnionType):
             return self._any_of([self._of_type(each) for each in arguments if each is not msgspec.UnsetType])
+        if kind == dict[str, Any]:
+            return {"type": "object"}
         if get_origin(kind) is dict:
             return {"type": "object", "additionalProperties": self._of_type(arguments[1])}
-        if isinstance(kind, type) and issubclass(kind, Record):
+        if isinstance(kind, type) and issubclass(kind, DocumentRecord):
             return self._named_record(kind)
         if get_origin(kind) in (tuple, list, frozenset):
             return {"type": "array", "items": self._of_type(arguments[0])}

@@ -11,12 +11,12 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Self, TypeAlias
 from zoneinfo import ZoneInfo
 
 from gpuops.errors import NotConnected
 from gpuops.report.csv_text import cell_text
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import Document, DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.json_text import DocumentTexts
 from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.text import count, visible
@@ -180,38 +180,58 @@ def _table(tables: Mapping[str, TextTable]) -> TextTable:
     return merged
 
 
-def sites_document(answers: Sequence[SiteAnswer]) -> Document:
+class AskedSiteRecord(DocumentRecord, frozen=True):
+    """One site."""
+
+    exit_code: Annotated[int, "the one of the command for this site alone"]
+    zone: Annotated[str | None, "its IANA time zone, as the configuration file says; null = none is said"]
+    labels: Annotated[dict[str, str], "as the configuration file says"]
+    at: Annotated[Moment, "when it answered or was given up, in its zone"]
+
+    @classmethod
+    def made_of(cls, answer: SiteAnswer) -> Self:
+        return cls.from_attributes(answer, labels=dict(answer.labels), at=answer.local_time)
+
+
+class SiteFailureRecord(DocumentRecord, frozen=True):
+    """Why a site has no answer."""
+
+    code: Annotated[str, "which error it is, as in a document of kind error"]
+    message: str
+    hint: Annotated[str, "the next move; empty = none is known"]
+    exit_code: int
+
+
+@printed("sites", by="the commands that read, with --site")
+class SitesDocument(PrintedDocument, frozen=True):
+    """The answers of several sites."""
+
+    of: Annotated[str | None, "the kind of their documents; null = no site answered"]
+    exit_code: int
+    asked: Annotated[dict[str, AskedSiteRecord], "every site that was asked, by its name in the configuration file"]
+    sites: Annotated[
+        dict[str, dict[str, Any]],
+        "the document of each site that answered, as the command prints it of that vCenter alone",
+    ]
+    unreachable: Annotated[
+        dict[str, SiteFailureRecord], "whose vCenter was not reached, not trusted, refused the login or took too long"
+    ]
+    failed: Annotated[dict[str, SiteFailureRecord], "whose vCenter was reached, and what was asked could not be done"]
+
+
+def sites_document(answers: Sequence[SiteAnswer]) -> SitesDocument:
     """All answers by their sites, and why others have none."""
     told = [each for each in answers if each.failure is None and each.kind is not None]
     kinds = {each.kind for each in told}
     failed = [(each.site, each.failure) for each in answers if each.failure is not None]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "sites",
-        "of": kinds.pop() if len(kinds) == 1 else None,
-        "exit_code": exit_code_of(answers),
-        "asked": {
-            each.site: {
-                "exit_code": each.exit_code,
-                "zone": each.zone,
-                "labels": dict(each.labels),
-                "at": each.local_time.isoformat(),
-            }
-            for each in answers
-        },
-        "sites": DocumentTexts({each.site: each.json for each in told}),
-        "unreachable": {site: _failure(failure) for site, failure in failed if failure.is_unreachable},
-        "failed": {site: _failure(failure) for site, failure in failed if not failure.is_unreachable},
-    }
-
-
-def _failure(failure: SiteFailure) -> Document:
-    return {
-        "code": failure.code,
-        "message": failure.message,
-        "hint": failure.hint,
-        "exit_code": failure.exit_code,
-    }
+    return SitesDocument.from_attributes(
+        of=kinds.pop() if len(kinds) == 1 else None,
+        exit_code=exit_code_of(answers),
+        asked={each.site: AskedSiteRecord.made_of(each) for each in answers},
+        sites=DocumentTexts({each.site: each.json for each in told}),
+        unreachable={site: SiteFailureRecord.made_of(failure) for site, failure in failed if failure.is_unreachable},
+        failed={site: SiteFailureRecord.made_of(failure) for site, failure in failed if not failure.is_unreachable},
+    )
 
 
 def merged_csv(tables: Mapping[str, str], column: str = SITE) -> str:

@@ -9,7 +9,7 @@ from gpuops.config.cluster_file import load_cluster
 from gpuops.errors import UsageError
 from gpuops.plan.cluster.answers import ClusterMade, ClusterRemoved
 from gpuops.report.document import Document
-from gpuops.report.workloads.cluster import cluster_made_document, cluster_removed_document, clusters_document
+from gpuops.report.workloads.cluster import ClusterCreateDocument, ClusterDeleteDocument, ShownTrainingClusterRecord
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.result import PARTLY, REFUSED, TaskResult, difference, reading, task_result
 
@@ -34,15 +34,15 @@ def gpu_cluster(
 @reading
 def gpu_cluster_info(site: Site, name: str | None = None) -> Document:
     """The clusters of a vCenter, or the one of this name, which may be none."""
-    shown = tuple(cluster for cluster in cluster_show(None, site) if name in (None, cluster.name))
-    return {"clusters": clusters_document(shown)["clusters"]}
+    shown = (cluster for cluster in cluster_show(None, site) if name in (None, cluster.name))
+    return {"clusters": list(map(ShownTrainingClusterRecord.made_of, shown))}
 
 
 def _made(made: ClusterMade, warnings: list[str]) -> TaskResult:
-    document = cluster_made_document(made)
+    document = ClusterCreateDocument.made_of(made)
     failed = [reason for reason in (made.failed, *made.left) if reason]
     reasons = [*(rejection.line for rejection in made.plan.rejections), *failed]
-    changes = {member["name"]: [member["host"], *member["does"]] for member in document["members"] if member["does"]}
+    changes = {member.name: [member.host, *member.does] for member in document.members if member.does}
     diff = [difference(vm, "", "\n".join([*lines, ""])) for vm, lines in changes.items()]
     headline = ("all that was made is removed again" if made.undone else PARTLY) if made.failed else REFUSED
     result = {"changed": made.changed, "diff": diff, "cluster": document}
@@ -51,9 +51,9 @@ def _made(made: ClusterMade, warnings: list[str]) -> TaskResult:
 
 
 def _removed(removed: ClusterRemoved, warnings: list[str]) -> TaskResult:
-    document = cluster_removed_document(removed)
+    document = ClusterDeleteDocument.made_of(removed)
     reasons = [*(rejection.line for rejection in removed.rejections), *removed.left]
     diff = [difference(member.vm.name, "is there\n", "") for member in removed.vms if not removed.rejections]
-    result = {"changed": document["changed"], "diff": diff, "cluster": document}
+    result = {"changed": document.changed, "diff": diff, "cluster": document}
     said = (*removed.reasons, *removed.left)
     return task_result(result, removed.exit_code, reasons, warnings, PARTLY if removed.left else REFUSED, *said)

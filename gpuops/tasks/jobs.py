@@ -9,7 +9,7 @@ from gpuops.api.job_queue import job_called, job_cancel, job_queue, job_submissi
 from gpuops.config.jobs_file import load_jobs
 from gpuops.errors import UsageError
 from gpuops.model.nights.rotation import Policy
-from gpuops.report.document import Document, as_values
+from gpuops.report.document import Document
 from gpuops.report.workloads.submitted_jobs import JobListDocument, JobSubmitDocument, SubmittedJobRecord
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.requests import policy_of
@@ -35,18 +35,18 @@ def gpu_job(
         if not submitted:
             return _cancelled(str(name), site=site, apply=apply, warnings=warnings)
         submission = (job_submit if apply else job_submission_foreseen)(jobs, site, rules)
-        document = as_values(JobSubmitDocument.of_submission(submission, site.vcenter.uuid))
+        document = JobSubmitDocument.of_submission(submission, site.vcenter.uuid)
     reasons = [rejection.line for rejection in submission.rejections]
     diff = [difference(record.job.name, "", "waits for a night\n") for record in submission.added if not reasons]
-    result = {"changed": bool(diff), "diff": diff, "jobs": [*document["submitted"], *document["there"]]}
+    result = {"changed": bool(diff), "diff": diff, "jobs": [*document.submitted, *document.there]}
     return task_result(result, submission.exit_code, reasons, warnings, REFUSED if reasons else "")
 
 
 @reading
 def gpu_job_info(site: Site, name: str | None = None, policy: Policy | None = None) -> Document:
     """The jobs of a vCenter in the order in which they are served, or those of this name, which may be none."""
-    jobs = as_values(JobListDocument.of_listing(job_queue(site, policy), site.vcenter.uuid))["jobs"]
-    return {"jobs": [job for job in jobs if name in (None, job["name"], str(job["number"]))]}
+    jobs = JobListDocument.of_listing(job_queue(site, policy), site.vcenter.uuid).jobs
+    return {"jobs": [job for job in jobs if name in (None, job.name, str(job.number))]}
 
 
 def _cancelled(name: str, *, site: Site, apply: bool, warnings: list[str]) -> TaskResult:
@@ -59,5 +59,5 @@ def _cancelled(name: str, *, site: Site, apply: bool, warnings: list[str]) -> Ta
         wrong = ["its VM does not answer: it is cancelled by the next pass that reaches it"]
     end = f"{after.state}\n" if apply else "cancelled\n"
     diff = [difference(after.job.name, f"{before.state}\n", end)] if changed else []
-    result = {"changed": changed, "diff": diff, "jobs": [as_values(SubmittedJobRecord.of(after))]}
+    result = {"changed": changed, "diff": diff, "jobs": [SubmittedJobRecord.made_of(after)]}
     return task_result(result, 4 if wrong else 0, [f"{after.job.name}: {each}" for each in wrong], warnings, PARTLY)

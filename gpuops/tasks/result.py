@@ -13,7 +13,7 @@ from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.placement.project import project
-from gpuops.report.document import Document
+from gpuops.report.document import Document, as_values
 from gpuops.report.plan_json import report_document
 from gpuops.report.vms.vm_state import differences
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
@@ -25,7 +25,7 @@ PARTLY: Final = "partly done"
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """`result` is made of JSON's own types."""
+    """`result` is made of JSON's own types: documents among its values become dicts."""
 
     result: Document
     exit_code: int = 0
@@ -33,6 +33,9 @@ class TaskResult:
     message: str = ""
     """What a failed task says in one line."""
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result", {key: as_values(value) for key, value in self.result.items()})
 
 
 def task_result(

@@ -21,7 +21,7 @@ from gpuops.report.page.html import served_page
 from gpuops.web.current import PAGE, REPORT, Current, Edition, Maker
 
 if TYPE_CHECKING:
-    from gpuops.report.document import Document
+    from gpuops.report.document import AnyDocument, Document
 
 SLICE_S: Final = 15.0
 """A wait for changes at vCenter."""
@@ -39,7 +39,7 @@ class FleetRead:
 
     report: Document
     """It holds lists, no iterators: the page is made of it too."""
-    others: Mapping[str, Callable[[], Document]]
+    others: Mapping[str, Callable[[], AnyDocument]]
     """By their names below `api/`; made in another thread, when they are asked for."""
 
 
@@ -149,5 +149,5 @@ class Following:
             self._tell(self._now)
 
 
-def _json(made: Callable[[], Document]) -> bytes:
+def _json(made: Callable[[], AnyDocument]) -> bytes:
     return document_text(made()).encode()

@@ -26,6 +26,7 @@ from gpuops.cli.app import app
 from gpuops.config.policy import load_policy
 from gpuops.execute.rotation.installed_timers import timers
 from gpuops.plan.rotation.returns.return_time import HANGS_AFTER
+from gpuops.report.document import as_values
 from gpuops.report.nights.rotation_timers import timers_document
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
@@ -120,7 +121,7 @@ def test_calls_come_from_the_windows_of_the_policy(ansible: Ansible, tmp_path: P
     ansible("playbook", *EXAMPLE, *values, *_SOURCE, "-C")
     assert not (tmp_path / "made").exists()
     ansible("playbook", *EXAMPLE, *values, *_SOURCE)
-    calls = timers_document(timers(load_policy(TEMPLATE_POLICY), cron_tz=cron_tz))
+    calls = as_values(timers_document(timers(load_policy(TEMPLATE_POLICY), cron_tz=cron_tz)))
     text = (tmp_path / "made" / "gpuops.cron").read_text(encoding="utf-8")
     for half in ("night", "day"):
         assert unit_of(tmp_path / "made" / f"gpuops-{half}.timer")["OnCalendar"] == calls[half]["systemd"]

@@ -15,14 +15,15 @@ from typer.testing import Result
 from gpuops.advise.diagnosis.learning import Trained
 from gpuops.advise.diagnosis.model import ForestSettings
 from gpuops.model.nights.journal import GivenUp, Thing
-from gpuops.model.nights.runners import PolicyTurn, QueueStatus, RunnerSeen
+from gpuops.model.nights.runners import Half, QueueStatus, RunnerSeen
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchResult
 from gpuops.plan.cluster_run.launch import LaunchPlan
 from gpuops.plan.core.given_up import Abandonment
+from gpuops.report.document import AnyDocument, kind_of
 from gpuops.report.hosts.given_up import abandonment_document
 from gpuops.report.monitoring.diagnosis import trained_document
-from gpuops.report.services.runner import asked_document, init_document, runner_document
-from gpuops.report.workloads.cluster_run import bench_document, run_document
+from gpuops.report.services.runner import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
+from gpuops.report.workloads.cluster_run import ClusterBenchDocument, run_document
 from tests.document_schemas import misfits
 
 NOW: Final = datetime(2026, 11, 28, 22, tzinfo=UTC)
@@ -50,14 +51,14 @@ def test_a_command_prints_it(
     "document",
     [
         abandonment_document(Abandonment((GivenUp(Thing.HOST, "host-7", "uuid", "esx-07", "", NOW),), ("means",))),
-        runner_document(QueueStatus((RunnerSeen(1, NOW),), ())),
-        init_document(made=True, before=None, revision="0001"),
-        asked_document(PolicyTurn("prod", "nightly"), "night", asked=True),
+        RunnerStatusDocument.made_of(QueueStatus((RunnerSeen(1, NOW),), ())),
+        RunnerInitDocument(made=True, before=None, revision="0001"),
+        RunnerAskedDocument("prod", "nightly", Half.NIGHT, asked=True),
         run_document("train", LaunchPlan(None), None, 3),
-        bench_document(BenchResult("train", AllReduceProgram.MPI4PY, (), simulated=True)),
+        ClusterBenchDocument.made_of(BenchResult("train", AllReduceProgram.MPI4PY, (), simulated=True)),
         trained_document(Trained(MODEL, True, ((ForestSettings(), 0.9),), None, 0.9)),
     ],
-    ids=lambda document: str(document["kind"]),
+    ids=kind_of,
 )
-def test_a_document_of_a_command_that_needs_other_machines_fits(document: dict[str, Any]) -> None:
+def test_a_document_of_a_command_that_needs_other_machines_fits(document: AnyDocument) -> None:
     assert misfits(document) == []

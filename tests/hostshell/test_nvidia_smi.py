@@ -230,8 +230,8 @@ def test_doctor_and_mig_show_name_a_sick_gpu_and_read_the_others(
     ]
     assert [state.current for state in mig_of(bench) if state.address != PciAddress.parse(SECOND)] == [True, None]
     inventory, hosts = mig_show(bench.site, Scope(host=NAME))
-    [gpu] = [gpu for gpu in mig_document(inventory, hosts)["hosts"][0]["gpus"] if gpu["address"] == SECOND]
-    assert len(gpu["health"]["problems"]) == 1
+    [gpu] = [gpu for gpu in mig_document(inventory, hosts).hosts[0].gpus if gpu.address == SECOND]
+    assert gpu.health is not None and len(gpu.health.problems) == 1
 
 
 def test_doctor_does_not_take_a_silent_nvidia_smi_for_a_privilege(bench: Bench) -> None:

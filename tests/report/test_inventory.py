@@ -52,8 +52,8 @@ def test_a_gpu_shows_its_health(inventory: Inventory, catalog: Catalog, plain: R
     document = fleet_document(seen)
     nodes = [node for host in document["hosts"] for node in host["numa_nodes"]]
     [lost_gpu] = [gpu for node in nodes for gpu in node["gpus"] if gpu["health"]]
-    assert lost_gpu["health"]["problems"] == ["lost", "infoROM corrupted"]
-    assert lost_gpu["health"]["takes_vgpus"] is False
+    assert list(lost_gpu["health"].problems) == ["lost", "infoROM corrupted"]
+    assert lost_gpu["health"].takes_vgpus is False
     assert all(slots["at_most"] == 0 for slots in lost_gpu["free"].values())
 
 

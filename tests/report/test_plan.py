@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +27,8 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.report.document import error_document
+from gpuops.report.document import ErrorDocument, as_values
+from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
 from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import plan_text, report_text, summary
@@ -117,13 +117,13 @@ def outcomes(plan: Plan) -> tuple[Outcome, ...]:
 def test_a_dry_run(inventory: Inventory, plan: Plan, plain: Render, golden: Golden) -> None:
     report = Report(Request(), inventory, plan)
     golden("plan.txt", plain(report_text(report, explain=True)))
-    golden("plan.json", json.dumps(report_document(report, "attach"), indent=2) + "\n")
+    golden("plan.json", document_text(report_document(report, "attach")))
 
 
 def test_a_run(inventory: Inventory, plan: Plan, plain: Render, golden: Golden) -> None:
     report = Report(Request(), inventory, plan, outcomes(plan), applied=True)
     golden("outcomes.txt", plain(report_text(report)))
-    golden("outcomes.json", json.dumps(report_document(report, "attach"), indent=2) + "\n")
+    golden("outcomes.json", document_text(report_document(report, "attach")))
 
 
 def test_a_refusal_gives_every_reason_with_its_numbers(
@@ -133,7 +133,7 @@ def test_a_refusal_gives_every_reason_with_its_numbers(
     golden("refused.txt", plain(report_text(report)))
     document = report_document(report, "attach")
     assert (document["feasible"], document["exit_code"], document["changed"]) == (False, 3, False)
-    assert document["rejections"][0]["needed"] == 65536
+    assert document["rejections"][0].needed == 65536
 
 
 def test_nothing_to_do_says_why(inventory: Inventory, plain: Render) -> None:
@@ -170,7 +170,7 @@ def test_the_closing_line_counts(inventory: Inventory, plan: Plan) -> None:
 
 
 def test_an_error_is_a_document_too() -> None:
-    assert error_document("no VM 'x'", "gpuops inventory --vms", 2, "vm-not-found", applied=False) == {
+    assert as_values(ErrorDocument("vm-not-found", "no VM 'x'", "gpuops inventory --vms", 2, applied=False)) == {
         "schema_version": 1,
         "kind": "error",
         "code": "vm-not-found",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +13,8 @@ from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
+from gpuops.report.document import as_values
+from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
 from gpuops.report.nights.rotation_status import status_document, status_text
 
@@ -47,7 +48,7 @@ def test_text(plain: Render, golden: Golden) -> None:
 
 
 def test_document(golden: Golden) -> None:
-    golden("rotation-status.json", json.dumps(status_document(OVERDUE), indent=2) + "\n")
+    golden("rotation-status.json", document_text(status_document(OVERDUE)))
 
 
 def test_what_no_policy_covers_is_counted(plain: Render) -> None:
@@ -58,7 +59,7 @@ def test_what_no_policy_covers_is_counted(plain: Render) -> None:
 def test_nothing_open(plain: Render) -> None:
     status = replace(STATUS, policy=None, cut_off=None, cut_off_since=None, vms=())
     assert plain(status_text(status)).startswith("no night is open")
-    assert status_document(status)["away"] == 0
+    assert as_values(status_document(status))["away"] == 0
 
 
 def test_without_a_journal_it_says_what_was_looked_at(plain: Render) -> None:
@@ -75,7 +76,7 @@ def test_the_lease_is_told_or_that_there_is_none(plain: Render) -> None:
     leased = replace(STATUS, lock_vm="lock", lease=held)
     said = "pid 7 on jump-2 holds the lease until 2026-11-02 20:08:00 UTC by vCenter's clock (id 5f0c)"
     assert said in " ".join(plain(status_text(leased)).split())
-    assert status_document(leased)["lease"] == {
+    assert as_values(status_document(leased))["lease"] == {
         "owner": "pid 7 on jump-2",
         "id": "5f0c",
         "epoch": 3,
@@ -85,7 +86,7 @@ def test_the_lease_is_told_or_that_there_is_none(plain: Render) -> None:
     assert "a run on another machine is not seen" not in plain(status_text(leased))
     trouble = replace(STATUS, lock_vm="lock", lock_trouble="lock_vm: no VMs are called lock")
     assert "warning: lock_vm: no VMs are called lock" in plain(status_text(trouble))
-    assert status_document(trouble)["lock_trouble"] == "lock_vm: no VMs are called lock"
+    assert as_values(status_document(trouble))["lock_trouble"] == "lock_vm: no VMs are called lock"
 
 
 def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) -> None:
@@ -94,7 +95,7 @@ def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) ->
     assert first == "record 7 is missing: this is what vCenter's markers say"
     assert move == "next: gpuops rotate day --policy FILE brings back what they name"
     assert (damaged.exit_code, STATUS.exit_code) == (7, 0)
-    assert (status_document(damaged)["journal_lost"], status_document(STATUS)["journal_lost"]) == (
+    assert (status_document(damaged).journal_lost, status_document(STATUS).journal_lost) == (
         "record 7 is missing", None,
     )  # fmt: skip
 
@@ -122,5 +123,5 @@ def test_a_run_under_way_is_not_cut_off(plain: Render, holder: LockHolder, doing
     assert "did not end" not in text
     assert "gpuops rotate day" not in text, "it would be refused now"
     assert "1 VM away, 1 changing, 1 lost" in text
-    told = status_document(status)
+    told = as_values(status_document(status))
     assert (told["cut_off"], told["under_way"]["kind"], told["under_way"]["pid"]) == (None, doing, holder.pid)

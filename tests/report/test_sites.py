@@ -102,7 +102,7 @@ def test_a_name_cannot_write_lines() -> None:
 )
 def test_exit_codes(answers: list[SiteAnswer], code: int) -> None:
     assert exit_code_of(answers) == code
-    assert sites_document(answers)["exit_code"] == code
+    assert sites_document(answers).exit_code == code
 
 
 def test_what_is_wrong_everywhere() -> None:

@@ -113,7 +113,7 @@ def test_what_is_not_known_is_no_zero() -> None:
     text = plain(top_text(top(), TopLevel.GPUS, top().rows(TopLevel.GPUS)))
     assert [line.split()[4] for line in text.splitlines()[2:]] == ["40", "?", "?"]
     document = top_document(top(), TopLevel.GPUS, top().rows(TopLevel.GPUS))
-    assert [row["utilization_percent"] for row in document["rows"]] == [40.0, None, None]
+    assert [row.utilization_percent for row in document.rows] == [40.0, None, None]
     assert "40 % used (1 of them measured)" in plain(heading_lines(top()))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from gpuops.model.nights.runners import QueueStatus, RunnerSeen
+from gpuops.report.document import as_values
 from gpuops.report.layout import plain
-from gpuops.report.services.runner import runner_document, runner_text
+from gpuops.report.services.runner import RunnerStatusDocument, runner_text
 
 NOW = datetime(2026, 11, 2, 22, 0, tzinfo=UTC)
 LIVING = RunnerSeen(3, NOW - timedelta(seconds=2))
@@ -26,7 +27,7 @@ def test_no_runner_lives_where_all_are_silent() -> None:
 
 
 def test_the_document_tells_which_live() -> None:
-    told = runner_document(QueueStatus((DEAD, LIVING), ()))["runners"]
+    told = as_values(RunnerStatusDocument.made_of(QueueStatus((DEAD, LIVING), ())))["runners"]
     assert told == [
         {"number": 2, "alive": "2026-11-02T21:59:20+00:00", "lives": False},
         {"number": 3, "alive": "2026-11-02T21:59:58+00:00", "lives": True},

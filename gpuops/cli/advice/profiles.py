@@ -36,13 +36,13 @@ def profiles(
     from gpuops.advise.gpu_profiles import profiles_of
     from gpuops.catalog import load
     from gpuops.plan.what_if.gpu_models import board_meant
-    from gpuops.report.advice.gpu_profiles import models_document, models_text, profiles_document, profiles_text
+    from gpuops.report.advice.gpu_profiles import ProfilesModelsDocument, models_text, profiles_document, profiles_text
 
     if format is not None:
         output.choose(format)
     catalog = load(everything=True)
     if model is None:
-        output.show(models_text(catalog.boards), models_document(catalog.boards))
+        output.show(models_text(catalog.boards), ProfilesModelsDocument.from_attributes(models=catalog.boards))
         return
     answer = profiles_of(board_meant(model, catalog))
     output.show(profiles_text(answer), profiles_document(answer))

@@ -106,7 +106,7 @@ def what_if(
     from gpuops.config.date_text import parse_moment_or_clock
     from gpuops.config.policy import load_policy
     from gpuops.config.requests_file import load_requests
-    from gpuops.report.advice.what_if import what_if_document, what_if_text
+    from gpuops.report.advice.what_if import WhatIfDocument, what_if_text
 
     if requests is not None and arrivals is not None:
         raise UsageError("--requests and --arrivals exclude each other", hint="leave one of them out")
@@ -123,7 +123,7 @@ def what_if(
         from gpuops.config.snapshot import save as write
 
         write(found.then.fleet.inventory, save)
-    output.show(what_if_text(found, save), what_if_document(found))
+    output.show(what_if_text(found, save), WhatIfDocument.made_of(found))
 
 
 def _changes(said: ChangesSaid, file: Path | None) -> tuple[FleetChange, ...]:

@@ -61,9 +61,9 @@ def config_init(
     told = {"host": host, "username": username, "password_file": password_file, "ca_file": ca_file}
     path = _path(file)
     first_configuration(path, vcenter, {key: str(value) for key, value in told.items() if value is not None})
-    from gpuops.report.first_steps.config import written_document, written_text
+    from gpuops.report.first_steps.config import ConfigInitDocument, written_text
 
-    output.show(written_text(path, filled=host is not None), written_document(path))
+    output.show(written_text(path, filled=host is not None), ConfigInitDocument(str(path)))
 
 
 @config.command("show")
@@ -117,11 +117,11 @@ def config_set(
       gpuops config set default prod
     """
     from gpuops.config.vcenter.edit import change
-    from gpuops.report.first_steps.config import changed_document, changed_text
+    from gpuops.report.first_steps.config import ConfigSetDocument, changed_text
 
     path = _path(file)
     before, after = change(path, key, value)
-    output.show(changed_text(path, key, before, after), changed_document(path, key, before, after))
+    output.show(changed_text(path, key, before, after), ConfigSetDocument(str(path), key, before, after))
 
 
 def _path(file: Path | None) -> Path:

@@ -31,8 +31,8 @@ def login_test(common: CommonOptions) -> None:
     """
     from gpuops.api import login_test as ask
     from gpuops.cli.opening import open_site
-    from gpuops.report.first_steps.login import login_document, login_text
+    from gpuops.report.first_steps.login import LoginTestDocument, login_text
 
     with open_site(common) as site:
         found = ask(site)
-    output.show(login_text(found), login_document(found))
+    output.show(login_text(found), LoginTestDocument.made_of(found))

@@ -1,6 +1,6 @@
 """`gpuops schema`: the JSON Schemas of what gpuops prints and of the files that it reads.
 
-Those of documents come from `gpuops/schemas`, those of files from the classes that check them at the door.
+Those of documents come from their classes and from `gpuops/schemas`, those of files from the classes that check them.
 """
 
 from __future__ import annotations

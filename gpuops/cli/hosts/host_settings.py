@@ -44,12 +44,12 @@ def scheduler_show(common: CommonOptions, scope: Scope) -> None:
     """
     from gpuops.api import scheduler_show
     from gpuops.cli.opening import open_site, remember
-    from gpuops.report.hosts.host_settings import scheduler_document, scheduler_text
+    from gpuops.report.hosts.host_settings import SchedulerShowDocument, scheduler_text
 
     with open_site(common) as site:
         found = scheduler_show(site, scope)
     remember(common, found.inventory)
-    output.show(scheduler_text(found), scheduler_document(found))
+    output.show(scheduler_text(found), SchedulerShowDocument.made_of(found))
 
 
 @scheduler.command("set")

@@ -29,8 +29,8 @@ def broker_show(common: CommonOptions) -> None:
     """
     from gpuops.api import broker_show as ask
     from gpuops.cli.opening import open_site
-    from gpuops.report.nights.broker import broker_show_document, broker_text
+    from gpuops.report.nights.broker import BrokerShowDocument, broker_text
 
     with open_site(common) as site:
         found = ask(site)
-    output.show(broker_text(found), broker_show_document(found))
+    output.show(broker_text(found), BrokerShowDocument.made_of(found))

@@ -41,7 +41,7 @@ def listing(
     from gpuops.cli.opening import journal_of, vcenter_of_site
     from gpuops.config.date_text import parse_since
     from gpuops.report.nights.history import history_text
-    from gpuops.report.nights.history_rows import history_csv, history_document
+    from gpuops.report.nights.history_rows import HistoryDocument, history_csv
 
     if context.invoked_subcommand is not None:
         context.obj = common
@@ -52,7 +52,7 @@ def listing(
     found = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
     asked = f" of kind {kind.value}" if kind is not None else ""
     asked += f" since {began:%Y-%m-%d %H:%M} UTC" if began is not None else ""
-    output.show(history_text(found, asked), history_document(found), csv=lambda: history_csv(found))
+    output.show(history_text(found, asked), HistoryDocument.made_of(found), csv=lambda: history_csv(found))
 
 
 @history.command()
@@ -71,8 +71,8 @@ def show(
     from gpuops.api import past_night
     from gpuops.cli.opening import journal_of
     from gpuops.report.nights.history import night_text
-    from gpuops.report.nights.history_rows import night_csv, night_document
+    from gpuops.report.nights.history_rows import HistoryNightDocument, night_csv
 
     state_dir, url = journal_of(common)
     found = past_night(state_dir, night, url)
-    output.show(night_text(found), night_document(found), csv=lambda: night_csv(found))
+    output.show(night_text(found), HistoryNightDocument.made_of(found), csv=lambda: night_csv(found))

@@ -100,9 +100,10 @@ def changes(look: Callable[[], RotationStatus], pause: Callable[[], None]) -> It
 
 def _without_lease_renewal(found: RotationStatus) -> Document:
     """What is compared: all but that the lease was renewed."""
+    from gpuops.report.document import as_values
     from gpuops.report.nights.rotation_status import status_document
 
-    document = dict(status_document(found))
+    document = as_values(status_document(found))
     if document["lease"] is not None:
         document["lease"] = {**document["lease"], "expires": None}
     return document
@@ -136,11 +137,11 @@ def verify(
     """
     from gpuops.api import rotate_audit_verify
     from gpuops.cli.opening import journal_of
-    from gpuops.report.nights.rotation_status import audit_document, audit_text
+    from gpuops.report.nights.rotation_status import RotateAuditDocument, audit_text
 
     state_dir, url = journal_of(common)
     found = rotate_audit_verify(state_dir, url, head)
-    output.show(audit_text(found), audit_document(found))
+    output.show(audit_text(found), RotateAuditDocument.made_of(found))
     if not found.whole:
         raise typer.Exit(7)
 
@@ -161,13 +162,16 @@ def overdue(common: CommonOptions) -> None:
     from gpuops.api import overdue_vcenters
     from gpuops.cli.opening import journal_of
     from gpuops.errors import PartlyDone, StateDamaged
-    from gpuops.report.nights.rotation_status import all_overdue_document, all_overdue_text
+    from gpuops.report.nights.rotation_status import RotationOverdueDocument, all_overdue_text
 
     unreadable = list[StateDamaged]()
     state_dir, url = journal_of(common)
     vcenters = overdue_vcenters(state_dir, url, clock.wall_clock, damaged=unreadable.append)
     reasons = tuple(error.line for error in unreadable)
-    output.show(all_overdue_text(vcenters, reasons), all_overdue_document(vcenters, reasons))
+    output.show(
+        all_overdue_text(vcenters, reasons),
+        RotationOverdueDocument.from_attributes(overdue=vcenters, overdue_unknown=reasons),
+    )
     if vcenters or unreadable:
         raise typer.Exit(PartlyDone.exit_code if vcenters else StateDamaged.exit_code)
 
@@ -196,19 +200,17 @@ def unlock(
     from gpuops.api import rotate_unlock
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
-    from gpuops.report.document import SCHEMA_VERSION
     from gpuops.report.layout import Text
-    from gpuops.report.nights.rotation_status import lease_document
+    from gpuops.report.nights.rotation_status import RotateUnlockDocument
     from gpuops.report.text import visible
 
     wanted = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:
         found = rotate_unlock(wanted, site, nonce, force=force)
-    document = {"schema_version": SCHEMA_VERSION, "kind": "rotate-unlock", "lease": lease_document(found)}
     told = f"given back: the lease of {visible(found.owner)}"
     if not found.nonce:
         told = f"set right: the lock VM carries lease number {found.epoch} again, and nobody holds it"
-    output.show(Text(told), document)
+    output.show(Text(told), RotateUnlockDocument.from_attributes(lease=found))
 
 
 @spread

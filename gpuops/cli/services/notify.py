@@ -25,10 +25,10 @@ def test(common: CommonOptions) -> None:
     """
     from gpuops.api import notify_test
     from gpuops.cli.opening import notice_way_of
-    from gpuops.report.notice import receipts_document, receipts_exit_code, receipts_text
+    from gpuops.report.notice import NotifyTestDocument, receipts_exit_code, receipts_text
 
     receipts = notify_test(notice_way_of(common))
-    output.show(receipts_text(receipts), receipts_document(receipts, "notify-test"))
+    output.show(receipts_text(receipts), NotifyTestDocument.from_attributes(receivers=receipts))
     if code := receipts_exit_code(receipts):
         raise typer.Exit(code)
 
@@ -47,9 +47,9 @@ def flush(common: CommonOptions) -> None:
     """
     from gpuops.api import notify_flush
     from gpuops.cli.opening import notice_way_of
-    from gpuops.report.notice import receipts_document, receipts_exit_code, receipts_text
+    from gpuops.report.notice import NotifyFlushDocument, receipts_exit_code, receipts_text
 
     receipts = notify_flush(notice_way_of(common))
-    output.show(receipts_text(receipts), receipts_document(receipts, "notify-flush"))
+    output.show(receipts_text(receipts), NotifyFlushDocument.from_attributes(receivers=receipts))
     if code := receipts_exit_code(receipts):
         raise typer.Exit(code)

@@ -53,17 +53,17 @@ def runner_init(
     from gpuops.execute.journal.stores import open_database
     from gpuops.execute.journal.upgrading import upgrade
     from gpuops.execute.migrations import HEAD, Contents
-    from gpuops.report.services.runner import init_document, init_text
+    from gpuops.report.services.runner import RunnerInitDocument, init_text
 
     if sql:
         printed = _sql(common)
-        output.show(printed.rstrip("\n") or "-- nothing to do", init_document(sql=printed))
+        output.show(printed.rstrip("\n") or "-- nothing to do", RunnerInitDocument(sql=printed))
         return
     url = _url(common)
     made = asyncio.run(_made(url))
     with closing(open_database(url)) as database:
         before = upgrade(database, Contents.RUNNERS)
-    output.show(init_text(before, HEAD, made=made), init_document(made=made, before=before, revision=HEAD))
+    output.show(init_text(before, HEAD, made=made), RunnerInitDocument(made=made, before=before, revision=HEAD))
 
 
 @runner.command("run")
@@ -135,10 +135,10 @@ def runner_status(common: CommonOptions) -> None:
     import asyncio
 
     from gpuops.clock import machine_time
-    from gpuops.report.services.runner import runner_document, runner_text
+    from gpuops.report.services.runner import RunnerStatusDocument, runner_text
 
     found = asyncio.run(_status(_url(common)))
-    output.show(runner_text(found, machine_time()), runner_document(found))
+    output.show(runner_text(found, machine_time()), RunnerStatusDocument.made_of(found))
 
 
 def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
@@ -151,9 +151,9 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
     from gpuops.cli.running import confirm
     from gpuops.clock import wall_clock
     from gpuops.config.policy import load_policy
-    from gpuops.model.nights.runners import Half, PolicyTurn
+    from gpuops.model.nights.runners import Half
     from gpuops.report.layout import Text
-    from gpuops.report.services.runner import asked_document
+    from gpuops.report.services.runner import RunnerAskedDocument
     from gpuops.runner.configuration import rotations_of
     from gpuops.runner.due import half_of, refuse_other_modes
 
@@ -184,7 +184,7 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
         confirm(Text(f"{site}: a runner plays a night of {wanted.name}"), "a night suspends desktops")
     asked = asyncio.run(_asked(url, site, wanted.name))
     text = f"{site}: rotate night of {wanted.name} {'was asked for' if asked else 'waits already'}"
-    output.show(text, asked_document(PolicyTurn(site, wanted.name), Half.NIGHT, asked=asked))
+    output.show(text, RunnerAskedDocument(site, wanted.name, Half.NIGHT, asked))
 
 
 def _sql(common: CommonOptions) -> str:

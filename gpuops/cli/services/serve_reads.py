@@ -15,7 +15,7 @@ from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.report.advice.capacity import capacity_document
 from gpuops.report.monitoring.doctor import doctor_document
 from gpuops.report.monitoring.inventory import fleet_document
-from gpuops.report.nights.history_rows import history_document
+from gpuops.report.nights.history_rows import HistoryDocument
 from gpuops.report.nights.idle import idle_document
 from gpuops.report.page.fleet_report import FleetReport, fleet_report_document
 from gpuops.report.page.sites_page import site_figures
@@ -25,7 +25,7 @@ from gpuops.web.following import FleetRead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuops.report.document import Document
+    from gpuops.report.document import AnyDocument, Document
     from gpuops.web.current import Current
 
 
@@ -54,11 +54,11 @@ class ServedFleet:
         past = history(site.state_dir, site.journal_url, vcenter=site.vcenter.uuid if self.only_own else None)
         named = self.policy.name if self.policy is not None else None
         inventory = found.fleet.inventory
-        others: dict[str, Callable[[], Document]] = {
+        others: dict[str, Callable[[], AnyDocument]] = {
             "inventory": partial(fleet_document, found.fleet),
             "capacity": partial(capacity_document, found.capacity, named),
             "doctor": partial(doctor_document, found.examination),
-            "history": partial(history_document, past),
+            "history": partial(HistoryDocument.made_of, past),
         }
         if found.idle is not None:
             others["idle"] = partial(idle_document, found.idle, inventory, named)

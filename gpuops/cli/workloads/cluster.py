@@ -58,7 +58,7 @@ def cluster_create(
     from gpuops.cli.opening import open_site
     from gpuops.cli.running import confirm
     from gpuops.config.cluster_file import load_cluster
-    from gpuops.report.workloads.cluster import cluster_made_document, cluster_made_text, cluster_plan_text
+    from gpuops.report.workloads.cluster import ClusterCreateDocument, cluster_made_text, cluster_plan_text
 
     wish = load_cluster(file)
 
@@ -70,7 +70,7 @@ def cluster_create(
         site.say = output.note
         made = api.cluster_create(wish, site, apply=not dry_run, keep=resume, consent=consent)
     output.refused(made.plan.reasons)
-    output.show(cluster_made_text(made), cluster_made_document(made))
+    output.show(cluster_made_text(made), ClusterCreateDocument.made_of(made))
     if made.exit_code:
         raise typer.Exit(made.exit_code)
 
@@ -92,12 +92,12 @@ def cluster_show(
     """
     from gpuops import api
     from gpuops.cli.opening import open_site
-    from gpuops.report.workloads.cluster import clusters_document, clusters_text
+    from gpuops.report.workloads.cluster import ClusterShowDocument, clusters_text
 
     wanted = name_meant(file, name)
     with open_site(common) as site:
         found = api.cluster_show(wanted, site)
-    output.show(clusters_text(found), clusters_document(found))
+    output.show(clusters_text(found), ClusterShowDocument.from_attributes(clusters=found))
 
 
 @cluster.command("delete")
@@ -121,7 +121,7 @@ def cluster_delete(
     from gpuops import api
     from gpuops.cli.opening import open_site
     from gpuops.cli.running import confirm
-    from gpuops.report.workloads.cluster import cluster_removed_document, cluster_removed_text
+    from gpuops.report.workloads.cluster import ClusterDeleteDocument, cluster_removed_text
 
     wanted = name_meant(file, name)
     if wanted is None:
@@ -134,6 +134,6 @@ def cluster_delete(
                 confirm(cluster_removed_text(found), "the VMs above are removed")
             found = api.cluster_delete(wanted, site, apply=True)
     output.refused(found.reasons)
-    output.show(cluster_removed_text(found), cluster_removed_document(found))
+    output.show(cluster_removed_text(found), ClusterDeleteDocument.made_of(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)

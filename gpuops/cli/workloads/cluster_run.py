@@ -103,7 +103,7 @@ def cluster_bench(
     from gpuops.api.cluster_runs import cluster_bench as bench
     from gpuops.cli.opening import open_site
     from gpuops.plan.cluster_run.all_reduce import parse_size
-    from gpuops.report.workloads.cluster_run import bench_document, bench_text
+    from gpuops.report.workloads.cluster_run import ClusterBenchDocument, bench_text
 
     wish = BenchWish(
         _node_counts(nodes),
@@ -116,7 +116,7 @@ def cluster_bench(
     with open_site(common) as site:
         site.say = output.progress
         found = bench(name, wish, site)
-    output.show(bench_text(found), bench_document(found))
+    output.show(bench_text(found), ClusterBenchDocument.made_of(found))
     if not found.complete:
         raise typer.Exit(4)
 

@@ -59,6 +59,6 @@ def job_plan(
     with open_site(common) as site:
         found = plan(jobs, site, night, mounts)
     remember(common, found.placements.before)
-    output.show(jobs_text(found, commands=commands), JobPlanDocument.of(found))
+    output.show(jobs_text(found, commands=commands), JobPlanDocument.made_of(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Self
 
-from gpuops.advise.capacity import Slots
 from gpuops.advise.gpu_profiles import GpuProfiles, MigSets, MixedSize
-from gpuops.model.devices.catalog import Board
-from gpuops.model.devices.vgpu import Verified, VgpuProfile
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.model.devices.catalog import Board, Generation
+from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, VgpuProfile
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import figure, without_series
 from gpuops.report.text import size
@@ -24,18 +24,6 @@ def models_text(boards: Sequence[Board]) -> Shown:
         profiles = str(len(board.profiles) + len(board.nameless))
         table.add_row(board.key, board.name, size(board.framebuffer_mib), profiles, _modes(board))
     return (table, Text("gpuops profiles MODEL shows the profiles of one, and which may run together", "dim"))
-
-
-def models_document(boards: Iterable[Board]) -> Document:
-    """The GPU models."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "profiles-models",
-        "models": [
-            {**_model(board), "profiles": len(board.profiles) + len(board.nameless), "sources": dict(board.sources)}
-            for board in boards
-        ],
-    }
 
 
 def _modes(board: Board) -> str:
@@ -151,83 +139,161 @@ def _sets_table(sets: MigSets) -> TextTable:
     return table
 
 
-def profiles_document(answer: GpuProfiles) -> Document:
+class GpuModelRecord(DocumentRecord, frozen=True):
+    """A GPU model of the catalogue."""
+
+    model: Annotated[str, "as options take it, `a100`"]
+    name: str
+    generation: Generation
+    memory_mib: int
+    mixed_size_mode: Annotated[bool | None, "null = not known"]
+    mig_mode: bool
+
+    @classmethod
+    def made_of(cls, board: Board) -> Self:
+        return cls.from_attributes(board, **_of_board(board))
+
+
+class ListedModelRecord(GpuModelRecord, frozen=True):
+    """A GPU model of the catalogue."""
+
+    profiles: Annotated[int, "how many"]
+    sources: Annotated[dict[str, str], "titles of documents, by what they say"]
+
+    @classmethod
+    def made_of(cls, board: Board) -> Self:
+        profiles = len(board.profiles) + len(board.nameless)
+        return cls.from_attributes(board, profiles=profiles, sources=dict(board.sources), **_of_board(board))
+
+
+@printed("profiles-models", by="gpuops profiles")
+class ProfilesModelsDocument(PrintedDocument, frozen=True):
+    """The GPU models with vGPU profiles."""
+
+    models: list[ListedModelRecord]
+
+
+class GpuProfileRecord(DocumentRecord, frozen=True):
+    """A vGPU profile."""
+
+    name: Annotated[str | None, "as hosts offer it; null = not known"]
+    short_name: Annotated[str, "NVIDIA's, without the brand"]
+    series: Series
+    sharing: ProfileKind
+    memory_mib: int
+    most_on_gpu: Annotated[int, "in same-size mode, or in MIG mode"]
+    most_mixed_size: Annotated[int | None, "null = it has no mixed-size mode, or not known"]
+    starts_gib: Annotated[list[int], "where it may start in mixed-size mode"]
+    gpu_instance: Annotated[str | None, "that it runs in; null = it is time-sliced"]
+    most_in_gpu_instance: int | None
+    most_in_one_vm: Annotated[int | None, "by NVIDIA's driver; null = not known"]
+    verified: Verified
+    verified_mixed_size: Verified | None
+    verified_starts: Verified | None
+
+
+class SizeRoomRecord(DocumentRecord, frozen=True):
+    """Room for vGPUs of a size."""
+
+    memory_mib: int
+    at_least: int
+    at_most: int | None
+    because: str
+
+
+class MixedSizeRecord(DocumentRecord, frozen=True):
+    """vGPUs of one size in mixed-size mode."""
+
+    memory_mib: int
+    most: Annotated[int, "of this size alone"]
+    starts_gib: Annotated[list[int], "empty = not published"]
+    next_to_one: Annotated[list[SizeRoomRecord], "how many of each size fit next to one of this size"]
+
+
+class InstanceKindRecord(DocumentRecord, frozen=True):
+    """A kind of GPU instance."""
+
+    name: str
+    compute_slices: int
+    memory_slices: int
+    starts: Annotated[list[int], "memory slices"]
+    most: Annotated[int, "of this kind alone"]
+    profiles: Annotated[list[str], "that run in it"]
+
+
+class MigSetsRecord(DocumentRecord, frozen=True):
+    """Which GPU instances fit together on one GPU."""
+
+    verified: Verified
+    gpu_instances: Annotated[list[InstanceKindRecord], "those that vGPUs run in"]
+    sets: Annotated[
+        list[dict[str, int]], "GPU instances by name; no instance can be added to a set, and some of it fit too"
+    ]
+    one_may_be: Annotated[dict[str, str], "one instance of the first kind in a set may be of the second"]
+
+
+@printed("profiles", by="gpuops profiles MODEL")
+class ProfilesDocument(PrintedDocument, frozen=True):
+    """The vGPU profiles of a GPU model, and which may run on one GPU together."""
+
+    model: GpuModelRecord
+    profiles: list[GpuProfileRecord]
+    mixed_sizes: Annotated[list[MixedSizeRecord], "empty = no mixed-size mode, or nothing is published about it"]
+    mig: Annotated[MigSetsRecord | None, "null = no MIG mode"]
+
+
+def profiles_document(answer: GpuProfiles) -> ProfilesDocument:
     """The same, with every start and every profile by itself."""
     board = answer.board
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "profiles",
-        "model": _model(board),
-        "profiles": [_profile(board, profile) for profile in (*answer.time_sliced, *answer.mig_backed)],
-        "mixed_sizes": [_mixed_size_document(row, answer.mixed_sizes) for row in answer.mixed_sizes],
-        "mig": _mig_document(answer.mig, answer.mig_backed) if answer.mig is not None else None,
-    }
+    return ProfilesDocument.from_attributes(
+        model=board,
+        profiles=[_profile(board, profile) for profile in (*answer.time_sliced, *answer.mig_backed)],
+        mixed_sizes=[_mixed_size(row, answer.mixed_sizes) for row in answer.mixed_sizes],
+        mig=_mig_sets(answer.mig, answer.mig_backed) if answer.mig is not None else None,
+    )
 
 
-def _model(board: Board) -> Document:
-    return {
-        "model": board.key,
-        "name": board.name,
-        "generation": board.generation.value,
-        "memory_mib": board.framebuffer_mib,
-        "mixed_size_mode": board.mixed_size_mode,
-        "mig_mode": board.mig is not None,
-    }
+def _of_board(board: Board) -> dict[str, Any]:
+    return {"model": board.key, "memory_mib": board.framebuffer_mib, "mig_mode": board.mig is not None}
 
 
-def _profile(board: Board, profile: VgpuProfile) -> Document:
-    return {
-        "name": profile.name or None,
-        "short_name": profile.short_name,
-        "series": profile.series.value,
-        "sharing": profile.kind.value,
-        "memory_mib": profile.framebuffer_mib,
-        "most_on_gpu": profile.max_per_gpu,
-        "most_mixed_size": profile.max_per_gpu_mixed,
-        "starts_gib": list(profile.placement_ids_mixed),
-        "gpu_instance": profile.mig_profile,
-        "most_in_gpu_instance": profile.max_per_gpu_instance,
-        "most_in_one_vm": board.most_in_one_vm(profile),
-        "verified": profile.verified.value,
-        "verified_mixed_size": profile.verified_mixed.value if profile.verified_mixed is not None else None,
-        "verified_starts": profile.verified_placement.value if profile.verified_placement is not None else None,
-    }
+def _profile(board: Board, profile: VgpuProfile) -> GpuProfileRecord:
+    return GpuProfileRecord.from_attributes(
+        profile,
+        name=profile.name or None,
+        sharing=profile.kind,
+        memory_mib=profile.framebuffer_mib,
+        most_on_gpu=profile.max_per_gpu,
+        most_mixed_size=profile.max_per_gpu_mixed,
+        starts_gib=profile.placement_ids_mixed,
+        gpu_instance=profile.mig_profile,
+        most_in_gpu_instance=profile.max_per_gpu_instance,
+        most_in_one_vm=board.most_in_one_vm(profile),
+        verified_mixed_size=profile.verified_mixed,
+        verified_starts=profile.verified_placement,
+    )
 
 
-def _mixed_size_document(row: MixedSize, sizes: Sequence[MixedSize]) -> Document:
-    return {
-        "memory_mib": row.memory_mib,
-        "most": row.most,
-        "starts_gib": list(row.starts_gib),
-        "next_to_one": [_room(column.memory_mib, room) for column, room in zip(sizes, row.next_to_one, strict=True)],
-    }
+def _mixed_size(row: MixedSize, sizes: Sequence[MixedSize]) -> MixedSizeRecord:
+    rooms = zip(sizes, row.next_to_one, strict=True)
+    next_to_one = [SizeRoomRecord.from_attributes(room, memory_mib=column.memory_mib) for column, room in rooms]
+    return MixedSizeRecord.from_attributes(row, next_to_one=next_to_one)
 
 
-def _room(memory_mib: int, room: Slots) -> Document:
-    return {"memory_mib": memory_mib, "at_least": room.at_least, "at_most": room.at_most, "because": room.because}
-
-
-def _mig_document(sets: MigSets, profiles: Iterable[VgpuProfile]) -> Document:
+def _mig_sets(sets: MigSets, profiles: Iterable[VgpuProfile]) -> MigSetsRecord:
     names: dict[str | None, list[str]] = {}
     for profile in profiles:
         names.setdefault(profile.mig_profile, []).append(profile.name or profile.short_name)
     media = [kind for _, kind in sets.media_twins]
-    return {
-        "verified": sets.verified.value,
-        "gpu_instances": [
-            {
-                "name": kind.name,
-                "compute_slices": kind.compute_slices,
-                "memory_slices": kind.memory_slices,
-                "starts": list(kind.starts),
-                "most": kind.max_count,
-                "profiles": names.get(kind.name, []),
-            }
+    return MigSetsRecord.from_attributes(
+        sets,
+        gpu_instances=[
+            InstanceKindRecord.from_attributes(kind, most=kind.max_count, profiles=names.get(kind.name, []))
             for kind in (*sets.kinds, *media)
         ],
-        "sets": [
+        sets=[
             {kind.name: number for kind, number in zip(sets.kinds, counts, strict=True) if number}
             for counts in sets.fullest
         ],
-        "one_may_be": {plain.name: kind.name for plain, kind in sets.media_twins},
-    }
+        one_may_be={plain.name: kind.name for plain, kind in sets.media_twins},
+    )

@@ -246,7 +246,7 @@ def _claim(claim: Claim) -> Document:
         "vm": {"ref": claim.vm.ref, "name": claim.vm.name},
         "host": {"ref": claim.host.ref, "name": claim.host.name},
         "gpus": [str(address) for address in claim.gpus],
-        "lost": [RejectionRecord.of(one) for one in claim.lost],
+        "lost": [RejectionRecord.made_of(one) for one in claim.lost],
     }
 
 
@@ -260,7 +260,7 @@ def _answer(answer: Placed | Refusal, found: Placements, catalog: Catalog) -> Do
         "placed": placed,
         "place": _place(answer, found, catalog) if isinstance(answer, Placed) else None,
         "warnings": list(answer.warnings) if isinstance(answer, Placed) else [],
-        "rejections": [] if isinstance(answer, Placed) else [RejectionRecord.of(one) for one in answer.rejections],
+        "rejections": [] if isinstance(answer, Placed) else [RejectionRecord.made_of(one) for one in answer.rejections],
         "nearest": "" if isinstance(answer, Placed) else answer.nearest,
         "after_moves": "" if isinstance(answer, Placed) else answer.moves,
         "choices": [_choice_document(choice) for choice in answer.choices],

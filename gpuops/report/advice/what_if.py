@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.plan.what_if.demand import DemandSource, PlacedDemand
 from gpuops.plan.what_if.question import DrawnFigure, FleetOutcome, NightOutcome, WhatIfAnswer
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -161,75 +161,127 @@ def _source(found: WhatIfAnswer) -> str:
             return f"requests: none, for {demand.because}"
 
 
-def what_if_document(found: WhatIfAnswer) -> Document:
-    """Both fleets with every draw."""
-    inventory, fleet = found.inventory, found.then.fleet
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "what-if",
-        "vcenter": inventory.vcenter,
-        "api_version": inventory.api_version,
-        "read_at": inventory.taken_at.isoformat(),
-        "changes": list(fleet.done),
-        "notes": list(fleet.notes),
-        "models_not_asked_for": list(found.unwanted),
-        "requests_from": found.demand.source.value,
-        "night_at": found.night_at.isoformat() if found.night_at is not None else None,
-        "now": _side(found.now),
-        "then": _side(found.then),
-        "starts_anew": [
-            {"vm": _named(vm.ref, vm.name), "host": _named(host.ref, host.name)} for vm, host in fleet.restarts
-        ],
-        "without_place": [
-            {"vm": _named(each.vm.ref, each.vm.name), "reasons": list(each.reasons)} for each in fleet.stranded
-        ],
-        "without_place_proven": fleet.proven,
-        "vms_added": fleet.more_asked,
-    }
+class DrawnRecord(DocumentRecord, frozen=True):
+    """A figure of several draws."""
+
+    mean: float
+    least: float
+    most: float
 
 
-def _named(ref: str, name: str) -> Document:
-    return {"ref": ref, "name": name}
+class RequestKindRecord(DocumentRecord, frozen=True):
+    """Requests that ask for the same devices."""
+
+    kind: str
+    placed: int
+    asked: int
 
 
-def _side(side: FleetOutcome) -> Document:
-    return {
-        "hosts": side.hosts,
-        "gpus": side.gpus,
-        "gpu_memory_mib": side.gpu_memory_mib,
-        "running_vms": _drawn(side.running),
-        "added_vms_running": _drawn(side.more_placed),
-        "requests": None if not side.requests else _requests(side.requests),
-        "nights": [
-            {
-                "desktops": night.desktops,
-                "starts": night.starts,
-                "waiting": night.waiting,
-                "gpu_hours": night.gpu_hours,
-                "refusals": list(night.refusals),
-            }
-            for night in side.nights
-        ],
-    }
+class RequestDrawRecord(DocumentRecord, frozen=True):
+    """What becomes of the requests of one seed or recorded day."""
+
+    asked: int
+    placed: int
+    placed_mib: int
+    waiting: Annotated[list[str], "names of those without a place"]
+    kinds: list[RequestKindRecord]
+
+    @classmethod
+    def made_of(cls, draw: PlacedDemand) -> Self:
+        kinds = [RequestKindRecord(kind, done, of) for kind, (done, of) in draw.kinds.items()]
+        return cls.from_attributes(draw, kinds=kinds)
 
 
-def _requests(draws: Sequence[PlacedDemand]) -> Document:
-    return {
-        "placed": _drawn(_figure_of(draws, lambda each: each.placed)),
-        "waiting": _drawn(_figure_of(draws, lambda each: len(each.waiting))),
-        "placed_mib": _drawn(_figure_of(draws, lambda each: each.placed_mib)),
-        "draws": [
-            {
-                "asked": each.asked,
-                "placed": each.placed,
-                "placed_mib": each.placed_mib,
-                "waiting": list(each.waiting),
-                "kinds": [{"kind": kind, "placed": done, "asked": of} for kind, (done, of) in each.kinds.items()],
-            }
-            for each in draws
-        ],
-    }
+class RequestsRecord(DocumentRecord, frozen=True):
+    """What becomes of the requests."""
+
+    placed: DrawnRecord
+    waiting: DrawnRecord
+    placed_mib: Annotated[DrawnRecord, "GPU memory of those with a place"]
+    draws: Annotated[list[RequestDrawRecord], "one of each seed or recorded day"]
+
+    @classmethod
+    def made_of(cls, draws: Sequence[PlacedDemand]) -> Self:
+        return cls.from_attributes(
+            placed=_figure_of(draws, lambda each: each.placed),
+            waiting=_figure_of(draws, lambda each: len(each.waiting)),
+            placed_mib=_figure_of(draws, lambda each: each.placed_mib),
+            draws=draws,
+        )
 
 
-def _drawn(figure: DrawnFigure) -> Document:
-    return {"mean": figure.mean, "least": figure.least, "most": figure.most}
+class NightThereRecord(DocumentRecord, frozen=True):
+    """What a night would be."""
+
+    desktops: Annotated[int, "that are suspended or shut down"]
+    starts: Annotated[int, "ML VMs that start"]
+    waiting: Annotated[int, "ML VMs that do not"]
+    gpu_hours: Annotated[float | None, "null = the policy has no window that ends it"]
+    refusals: Annotated[list[str], "why there is no night"]
+
+
+class FleetRecord(DocumentRecord, frozen=True):
+    """One of the two fleets, and what becomes of requests and nights there."""
+
+    hosts: Annotated[int, "with GPUs, that vCenter reaches"]
+    gpus: int
+    gpu_memory_mib: int
+    running_vms: Annotated[DrawnRecord, "VMs with GPUs that run"]
+    added_vms_running: Annotated[DrawnRecord, "VMs that were added and run"]
+    requests: Annotated[RequestsRecord | None, "null = there are none"]
+    nights: Annotated[list[NightThereRecord], "one of each seed that tells fleets apart; empty = no policy was given"]
+
+    @classmethod
+    def made_of(cls, side: FleetOutcome) -> Self:
+        requests = RequestsRecord.made_of(side.requests) if side.requests else None
+        return cls.from_attributes(
+            side, running_vms=side.running, added_vms_running=side.more_placed, requests=requests
+        )
+
+
+class RestartedRecord(DocumentRecord, frozen=True):
+    """A VM that starts anew."""
+
+    vm: NamedRecord
+    host: NamedRecord
+
+
+class WithoutPlaceRecord(DocumentRecord, frozen=True):
+    """A VM without a place."""
+
+    vm: NamedRecord
+    reasons: list[str]
+
+
+@printed("what-if", by="gpuops what-if")
+class WhatIfDocument(VersionedSiteDocument, frozen=True):
+    """The fleet as it is beside the fleet after changes that nobody has made."""
+
+    changes: Annotated[list[str], "in words"]
+    notes: Annotated[list[str], "what could not be checked, or was left as it is"]
+    models_not_asked_for: Annotated[list[str], "GPU models that are added, and that no request asks for"]
+    requests_from: DemandSource
+    night_at: Annotated[Moment | None, "when the night begins; null = no policy was given"]
+    now: FleetRecord
+    then: FleetRecord
+    starts_anew: Annotated[list[RestartedRecord], "who ran on what changed, and runs again"]
+    without_place: Annotated[list[WithoutPlaceRecord], "who ran, and finds no place any more"]
+    without_place_proven: Annotated[bool, "false = not every way was tried"]
+    vms_added: int
+
+    @classmethod
+    def made_of(cls, found: WhatIfAnswer) -> Self:
+        fleet = found.then.fleet
+        return cls.from_attributes(
+            found,
+            found.inventory,
+            read_at=found.inventory.taken_at,
+            changes=fleet.done,
+            notes=fleet.notes,
+            models_not_asked_for=found.unwanted,
+            requests_from=found.demand.source,
+            starts_anew=[RestartedRecord.from_attributes(vm=vm, host=host) for vm, host in fleet.restarts],
+            without_place=fleet.stranded,
+            without_place_proven=fleet.proven,
+            vms_added=fleet.more_asked,
+        )

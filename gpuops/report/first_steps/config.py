@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import field
 
 from gpuops.config.vcenter.origins import ShownTarget
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import visible
 
@@ -17,9 +20,11 @@ def written_text(path: Path, *, filled: bool) -> Shown:
     return Text(f"{visible(str(path))}: written"), Text(f"next: {later}", "dim")
 
 
-def written_document(path: Path) -> Document:
-    """The same for programs."""
-    return _document("config-init", file=str(path))
+@printed("config-init", by="gpuops config init")
+class ConfigInitDocument(PrintedDocument, frozen=True):
+    """The configuration file that was written."""
+
+    file: Annotated[str, "its path"]
 
 
 def show_text(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> Shown:
@@ -39,18 +44,32 @@ def _shown(path: Path, there: bool, default: str | None, found: Sequence[ShownTa
         yield Text("no vCenter is configured" + ("" if there else ": gpuops config init writes a first file"))
 
 
-def show_document(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> Document:
+class SettingRecord(DocumentRecord, frozen=True):
+    """A setting in force."""
+
+    value: str
+    from_: Annotated[str, "an option, a variable, FILE:LINE or the default"] = field(name="from")
+
+
+@printed("config-show", by="gpuops config show")
+class ConfigShowDocument(PrintedDocument, frozen=True):
+    """The settings in force for each vCenter, and where each comes from."""
+
+    file: Annotated[str, "path of the configuration file"]
+    there: Annotated[bool, "whether the file is there"]
+    default: Annotated[str | None, "the target that is meant where none is named"]
+    targets: Annotated[
+        dict[str, dict[str, SettingRecord]],
+        "by the target's name, then by the setting's; of a password only whether it is set",
+    ]
+
+
+def show_document(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> ConfigShowDocument:
     """The same for programs."""
-    return _document(
-        "config-show",
-        file=str(path),
-        there=there,
-        default=default,
-        targets={
-            target.name: {each.name: {"value": each.value, "from": each.origin} for each in target.settings}
-            for target in found
-        },
-    )
+    targets = {
+        target.name: {each.name: SettingRecord(each.value, each.origin) for each in target.settings} for target in found
+    }
+    return ConfigShowDocument(str(path), there, default, targets)
 
 
 def changed_text(path: Path, key: str, before: str, after: str) -> Shown:
@@ -59,10 +78,11 @@ def changed_text(path: Path, key: str, before: str, after: str) -> Shown:
     return Text(f"{visible(str(path))}: {visible(key)} is {visible(after)} ({was})")
 
 
-def changed_document(path: Path, key: str, before: str, after: str) -> Document:
-    """The same for programs."""
-    return _document("config-set", file=str(path), key=key, before=before, after=after)
+@printed("config-set", by="gpuops config set")
+class ConfigSetDocument(PrintedDocument, frozen=True):
+    """The key of the configuration file that was changed."""
 
-
-def _document(kind: str, **content: object) -> Document:
-    return {"schema_version": SCHEMA_VERSION, "kind": kind, **content}
+    file: Annotated[str, "path of the configuration file"]
+    key: Annotated[str, "TARGET.KEY, or default"]
+    before: str
+    after: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.model.desktops.broker import BrokerIdentity
-from gpuops.model.vcenter.login import LoginTest, VerbNeed, VerbPrivileges
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.model.vcenter.login import LackingPrivileges, LoginTest, ObjectKind, VerbNeed, VerbPrivileges
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.nights.broker import broker_document
+from gpuops.report.nights.broker import BrokerRecord
 from gpuops.report.text import count, visible
 
 
@@ -33,52 +33,94 @@ def _broker(broker: BrokerIdentity | None) -> Iterator[Text]:
         yield Text(f"          user {visible(broker.user)}")
 
 
-def login_document(test: LoginTest) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "login-test",
-        "address": test.address,
-        "user": test.user,
-        "product": test.product,
-        "vcenter": test.uuid,
-        "api_version": test.api_version,
-        "reader": "json" if test.equal else "soap",
-        "vi_json": {
-            "offered": test.offers_vi_json,
-            "equal": test.equal,
-            "failure": test.failure or None,
-            "differences": [{"path": each.path, "soap": each.soap, "json": each.json} for each in test.differences],
-        },
-        "broker": broker_document(test.broker) if test.broker is not None else None,
-        "hosts": test.hosts,
-        "vms": test.vms,
-        "privileges": {
-            "told": bool(test.verbs),
-            "asked_vms": test.asked_vms,
-            "verbs": [_verb_document(each) for each in test.verbs],
-        },
-    }
+class DifferenceRecord(DocumentRecord, frozen=True):
+    """A value that the protocols tell differently."""
+
+    path: str
+    soap: str
+    json: str
 
 
-def _verb_document(verb: VerbPrivileges) -> Document:
-    return {
-        "verb": verb.verb,
-        "allowed": verb.allowed,
-        "role": verb.role or None,
-        "needs": [
-            {
-                "on": need.kind.value,
-                "privileges": sorted(need.privileges),
-                "allowed": list(need.allowed),
-                "lacking": [
-                    {"privileges": sorted(each.privileges), "places": list(each.places)} for each in need.lacking
-                ],
-                "untold": need.untold,
-            }
-            for need in verb.needs
-        ],
-    }
+class ViJsonRecord(DocumentRecord, frozen=True):
+    """What VI/JSON told beside SOAP."""
+
+    offered: bool
+    equal: bool
+    failure: str | None
+    differences: list[DifferenceRecord]
+
+
+class LackingPrivilegesRecord(DocumentRecord, frozen=True):
+    """Privileges that the login lacks, and where."""
+
+    privileges: list[str]
+    places: Annotated[list[str], "folders of VMs; hosts, clusters and datastores by name"]
+
+    @classmethod
+    def made_of(cls, lacking: LackingPrivileges) -> Self:
+        return cls.from_attributes(lacking, privileges=sorted(lacking.privileges))
+
+
+class VerbNeedRecord(DocumentRecord, frozen=True):
+    """What a verb needs on one kind of object."""
+
+    on: ObjectKind
+    privileges: list[str]
+    allowed: Annotated[list[str], "where the login has all of them"]
+    lacking: list[LackingPrivilegesRecord]
+    untold: Annotated[int, "of so many objects vCenter does not tell what the login may do there"]
+
+    @classmethod
+    def made_of(cls, need: VerbNeed) -> Self:
+        return cls.from_attributes(need, on=need.kind, privileges=sorted(need.privileges))
+
+
+class VerbPrivilegesRecord(DocumentRecord, frozen=True):
+    """A verb, and what it needs."""
+
+    verb: Annotated[str, "the command"]
+    allowed: Annotated[bool, "whether the login lacks nothing for it anywhere"]
+    role: Annotated[str | None, "the template with the role for it"]
+    needs: list[VerbNeedRecord]
+
+    @classmethod
+    def made_of(cls, verb: VerbPrivileges) -> Self:
+        return cls.from_attributes(verb, role=verb.role or None)
+
+
+class LoginPrivilegesRecord(DocumentRecord, frozen=True):
+    """What the login may do, verb by verb."""
+
+    told: Annotated[bool, "whether vCenter tells it; otherwise `verbs` is empty"]
+    asked_vms: Annotated[int, "of so many VMs was asked what the login may do"]
+    verbs: list[VerbPrivilegesRecord]
+
+
+@printed("login-test", by="gpuops login test")
+class LoginTestDocument(PrintedDocument, frozen=True):
+    """Who and what a login reaches, and whether both protocols tell the same."""
+
+    address: str
+    user: str
+    product: str
+    vcenter: Annotated[str, "its instance uuid"]
+    api_version: str
+    reader: Annotated[str, "json or soap, over which inventories are read"]
+    vi_json: ViJsonRecord
+    broker: Annotated[BrokerRecord | None, "the connection broker, where one is configured"]
+    hosts: Annotated[int, "how many were read"]
+    vms: Annotated[int, "how many were read"]
+    privileges: LoginPrivilegesRecord
+
+    @classmethod
+    def made_of(cls, test: LoginTest) -> Self:
+        return cls.from_attributes(
+            test,
+            vcenter=test.uuid,
+            reader="json" if test.equal else "soap",
+            vi_json=ViJsonRecord.from_attributes(test, offered=test.offers_vi_json, failure=test.failure or None),
+            privileges=LoginPrivilegesRecord.from_attributes(test, told=bool(test.verbs)),
+        )
 
 
 def _readers(test: LoginTest) -> tuple[Text, ...]:

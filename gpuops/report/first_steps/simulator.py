@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import SCHEMA_VERSION, Document, DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import visible
 
@@ -51,10 +51,23 @@ def faults_text(known: Known) -> Shown:
     return (Text(f"{name:<4} {sees}") for name, sees in known)
 
 
-def faults_document(known: Known) -> Document:
+class FaultRecord(DocumentRecord, frozen=True):
+    """A fault."""
+
+    id: str
+    sees: Annotated[str, "what a client sees of it"]
+
+
+@printed("faults", by="gpuops sim faults")
+class FaultsDocument(PrintedDocument, frozen=True):
+    """The faults that a served simulated vCenter can have in store."""
+
+    faults: list[FaultRecord]
+
+
+def faults_document(known: Known) -> FaultsDocument:
     """The faults by id."""
-    faults = [{"id": name, "sees": sees} for name, sees in known]
-    return {"schema_version": SCHEMA_VERSION, "kind": "faults", "faults": faults}
+    return FaultsDocument([FaultRecord(name, sees) for name, sees in known])
 
 
 Entry = Mapping[str, Any]

@@ -11,7 +11,7 @@ from gpuops.plan.hosts.change.emptying import LEAVES_BY, Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
 from gpuops.plan.hosts.change.roll import PlannedHost
 from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.hosts.given_up import missed_documents, missed_lines
+from gpuops.report.hosts.given_up import GivenUpRecord, missed_lines
 from gpuops.report.hosts.host_plan import changes
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import RejectionRecord, plain
@@ -45,7 +45,7 @@ def change_document(report: ChangeReport) -> Document:
         "changed": report.changed,
         "exit_code": report.exit_code,
         "rounds": [[_planned_host(planned) for planned in planned_hosts] for planned_hosts in plan.rounds],
-        "rejections": [RejectionRecord.of(rejection) for rejection in plan.rejections],
+        "rejections": [RejectionRecord.made_of(rejection) for rejection in plan.rejections],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "outcomes": [
@@ -88,7 +88,7 @@ def status_document(status: ChangeStatus) -> Document:
         "began": status.began.isoformat() if status.began is not None else None,
         "holder": status.holder or None,
         f"{status.noun}s": [plain(part) for part in status.parts],
-        "given_up": missed_documents(status.given_up),
+        "given_up": list(map(GivenUpRecord.made_of, status.given_up)),
     }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Self
 
 from gpuops.model.devices.device_mode import HostDevice, VmClassReservation
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.report.document import Document
+from gpuops.report.document import DocumentRecord, NamedRecord
 from gpuops.report.layout import Text
 from gpuops.report.text import visible
 
@@ -70,39 +71,55 @@ def _name(ref: str, inventory: Inventory) -> str:
     return inventory.vms[ref].name if ref in inventory.vms else ref
 
 
-def devices_document(host: Host, inventory: Inventory) -> list[Document] | None:
-    """The devices; null = the vCenter lists none, or does not tell."""
+class ModeVmClassRecord(DocumentRecord, frozen=True):
+    """What is reserved for a VM class in the cluster of the host; null = not told."""
+
+    name: str
+    zone: str | None
+    direct_path_profile: Annotated[str | None, "its id"]
+    in_use: int | None
+    total: int | None
+
+    @classmethod
+    def made_of(cls, reservation: VmClassReservation) -> Self:
+        return cls.from_attributes(reservation, name=reservation.vm_class, direct_path_profile=reservation.profile)
+
+
+class ModeDeviceRecord(DocumentRecord, frozen=True):
+    """A DirectPath device of a host; null = not told."""
+
+    id: Annotated[str, "as vCenter names it"]
+    address: Annotated[str | None, "PCI address"]
+    name: str
+    mode: Annotated[str, "in force"]
+    configurable_modes: Annotated[list[str], "what it can be configured to"]
+    interconnect: str | None
+    driver: Annotated[str | None, "name of the driver"]
+    driver_version: str | None
+    memory_mib: int | None
+    used_memory_mib: Annotated[int | None, "of it, used by VMs"]
+    reserved_memory_mib: Annotated[int | None, "of it, reserved"]
+    reserved_used_memory_mib: Annotated[int | None, "of what is reserved, in use"]
+    vms: Annotated[list[NamedRecord] | None, "those that use it"]
+    vm_classes: Annotated[list[ModeVmClassRecord] | None, "those of a Supervisor that use it"]
+    direct_path_profiles: Annotated[list[str] | None, "ids of the DirectPath profiles that use it"]
+
+
+def device_records(host: Host, inventory: Inventory) -> list[ModeDeviceRecord] | None:
+    """The devices; None = the vCenter lists none, or does not tell."""
     devices = (host.settings or HostSettings()).devices
     return None if devices is None else [_device(each, inventory) for each in devices]
 
 
-def _device(device: HostDevice, inventory: Inventory) -> Document:
-    vms = None if device.vms is None else [{"ref": ref, "name": _name(ref, inventory)} for ref in device.vms]
-    classes = device.vm_classes
-    return {
-        "id": device.id,
-        "address": str(device.address) if device.address is not None else None,
-        "name": device.name,
-        "mode": device.mode,
-        "configurable_modes": list(device.configurable),
-        "interconnect": device.interconnect,
-        "driver": device.driver_name,
-        "driver_version": device.driver_version,
-        "memory_mib": device.total_mib,
-        "used_memory_mib": device.used_mib,
-        "reserved_memory_mib": device.reserved_mib,
-        "reserved_used_memory_mib": device.reserved_used_mib,
-        "vms": vms,
-        "vm_classes": None if classes is None else [_vm_class(each) for each in classes],
-        "direct_path_profiles": None if device.profiles is None else list(device.profiles),
-    }
-
-
-def _vm_class(each: VmClassReservation) -> Document:
-    return {
-        "name": each.vm_class,
-        "zone": each.zone,
-        "direct_path_profile": each.profile,
-        "in_use": each.in_use,
-        "total": each.total,
-    }
+def _device(device: HostDevice, inventory: Inventory) -> ModeDeviceRecord:
+    return ModeDeviceRecord.from_attributes(
+        device,
+        configurable_modes=device.configurable,
+        driver=device.driver_name,
+        memory_mib=device.total_mib,
+        used_memory_mib=device.used_mib,
+        reserved_memory_mib=device.reserved_mib,
+        reserved_used_memory_mib=device.reserved_used_mib,
+        vms=None if device.vms is None else [NamedRecord(ref, _name(ref, inventory)) for ref in device.vms],
+        direct_path_profiles=device.profiles,
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated, Self
 
+from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.plan.core.given_up import Abandonment, Missed
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Ref, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import visible
 
@@ -20,20 +22,20 @@ def missed_lines(missed: Iterable[Missed]) -> list[Text]:
     return lines
 
 
-def missed_documents(missed: Iterable[Missed]) -> list[Document]:
-    """The same for programs."""
-    return [
-        {
-            "kind": each.given.thing.value,
-            "ref": each.given.ref,
-            "uuid": each.given.uuid,
-            "name": each.given.name,
-            "of": each.given.of,
-            "since": each.given.at.isoformat(),
-            "now": each.now,
-        }
-        for each in missed
-    ]
+class GivenUpRecord(DocumentRecord, frozen=True):
+    """A host or VM that a person gave up and that is not back."""
+
+    kind: Thing
+    ref: Annotated[str, "managed object id, as it was then"]
+    uuid: Annotated[str | None, "of the host's hardware, or the VM's instance uuid"]
+    name: str
+    of: Annotated[str, "the change or the night that waited for it"]
+    since: Moment
+    now: Annotated[str, "the state that it is in"]
+
+    @classmethod
+    def made_of(cls, missed: Missed) -> Self:
+        return cls.from_attributes(missed.given, kind=missed.given.thing, since=missed.given.at, now=missed.now)
 
 
 def abandonment_text(found: Abandonment) -> Shown:
@@ -46,17 +48,31 @@ def abandonment_text(found: Abandonment) -> Shown:
     )
 
 
-def abandonment_document(found: Abandonment) -> Document:
+class AbandonedThingRecord(DocumentRecord, frozen=True):
+    """A host or VM."""
+
+    kind: Thing
+    ref: Ref
+    uuid: Annotated[str | None, "of the host's hardware, or the VM's instance uuid"]
+    name: str
+    of: Annotated[str, "the change or the night that waited for it"]
+
+    @classmethod
+    def made_of(cls, given: GivenUp) -> Self:
+        return cls.from_attributes(given, kind=given.thing)
+
+
+@printed("abandon", by="gpuops change abandon and gpuops rotate abandon")
+class AbandonDocument(PrintedDocument, frozen=True):
+    """What a person gives up for good."""
+
+    given_up: list[AbandonedThingRecord]
+    means: Annotated[list[str], "what that means"]
+    next: Annotated[list[str], "what remains to be done, in order"]
+    already: Annotated[bool, "whether it was given up before"]
+    applied: Annotated[bool, "whether it is written; false of a dry run"]
+
+
+def abandonment_document(found: Abandonment) -> AbandonDocument:
     """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "abandon",
-        "given_up": [
-            {"kind": each.thing.value, "ref": each.ref, "uuid": each.uuid, "name": each.name, "of": each.of}
-            for each in found.things
-        ],
-        "means": list(found.means),
-        "next": list(found.left),
-        "already": found.already,
-        "applied": found.applied,
-    }
+    return AbandonDocument.from_attributes(found, given_up=found.things, next=found.left)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.gpu_layouts import JudgedLayout, JudgedPart, LayoutVerdict
 from gpuops.model.devices.catalog import Board
+from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.devices.gpu_layout import LayoutForm
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import figure, free_figures
 from gpuops.report.text import count, visible
@@ -61,41 +62,74 @@ def _free_instances(free: Mapping[str, Slots]) -> str:
     return " or ".join(f"{figure(room)} x {name}" for name, room in free.items()) or "none"
 
 
-def layouts_document(layouts: Sequence[JudgedLayout], board: Board, file: Path) -> Document:
+class PciTypeRecord(DocumentRecord, frozen=True):
+    """A kind of PCI device."""
+
+    vendor_id: Annotated[str, "four hexadecimal digits"]
+    device_id: Annotated[str, "four hexadecimal digits"]
+
+
+class FreeRoomRecord(DocumentRecord, frozen=True):
+    """Room for more GPU instances, or vGPUs, of a name; each for itself."""
+
+    name: str
+    at_least: int
+    at_most: int | None
+    because: str
+
+
+class LayoutPartRecord(DocumentRecord, frozen=True):
+    """What some GPUs of a host are to have, on a GPU that has nothing else."""
+
+    gpus: Annotated[list[int] | None, "their numbers on the host; null = all"]
+    devices: Annotated[list[PciTypeRecord], "GPU models that it is for; empty = any"]
+    mig_mode: Annotated[bool, "false = MIG mode is off"]
+    counts: Annotated[dict[str, int], "GPU instances or vGPU types by name"]
+    verdict: LayoutVerdict
+    because: Annotated[str, "why it does not fit, or why that is not known"]
+    vgpu_mode: Annotated[VgpuMode | None, "that the GPU is in; null = it does not fit, or MIG mode is off"]
+    free: Annotated[list[FreeRoomRecord] | None, "null = it does not fit, or not known"]
+
+    @classmethod
+    def made_of(cls, judged: JudgedPart) -> Self:
+        part, free = judged.part, judged.free
+        rooms = [FreeRoomRecord.from_attributes(room, name=name) for name, room in (free or {}).items()]
+        return cls.from_attributes(
+            judged,
+            part,
+            devices=[PciTypeRecord(f"{vendor:04x}", f"{device:04x}") for vendor, device in part.models],
+            mig_mode=part.is_mig_on,
+            counts=dict(part.counts),
+            vgpu_mode=judged.mode,
+            free=None if free is None else rooms,
+        )
+
+
+class LayoutRecord(DocumentRecord, frozen=True):
+    """A named layout."""
+
+    name: str
+    form: LayoutForm
+    verdict: Annotated[LayoutVerdict, "the worst of its parts"]
+    parts: list[LayoutPartRecord]
+
+    @classmethod
+    def made_of(cls, judged: JudgedLayout) -> Self:
+        return cls.from_attributes(judged, judged.layout)
+
+
+@printed("mig-check", by="gpuops mig check")
+class MigCheckDocument(PrintedDocument, frozen=True):
+    """Whether GPUs of a model can have the named layouts of a file."""
+
+    file: str
+    model: Annotated[str, "as options take it, `a100`"]
+    model_name: str
+    exit_code: Annotated[int, "3 = one does not fit or is not known to, or none is for this GPU model"]
+    layouts: list[LayoutRecord]
+
+
+def layouts_document(layouts: Sequence[JudgedLayout], board: Board, file: Path) -> MigCheckDocument:
     """The verdict of each layout and of its parts."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "mig-check",
-        "file": str(file),
-        "model": board.key,
-        "model_name": board.name,
-        "exit_code": layouts_exit_code(layouts),
-        "layouts": [
-            {
-                "name": judged.layout.name,
-                "form": judged.layout.form.value,
-                "verdict": judged.verdict.value,
-                "parts": [_part(part) for part in judged.parts],
-            }
-            for judged in layouts
-        ],
-    }
-
-
-def _part(judged: JudgedPart) -> Document:
-    part, free = judged.part, judged.free
-    return {
-        "gpus": None if part.gpus is None else list(part.gpus),
-        "devices": [{"vendor_id": f"{vendor:04x}", "device_id": f"{device:04x}"} for vendor, device in part.models],
-        "mig_mode": part.is_mig_on,
-        "counts": dict(part.counts),
-        "verdict": judged.verdict.value,
-        "because": judged.because,
-        "vgpu_mode": judged.mode.value if judged.mode is not None else None,
-        "free": None
-        if free is None
-        else [
-            {"name": name, "at_least": room.at_least, "at_most": room.at_most, "because": room.because}
-            for name, room in free.items()
-        ],
-    }
+    exit_code, records = layouts_exit_code(layouts), list(map(LayoutRecord.made_of, layouts))
+    return MigCheckDocument(str(file), board.key, board.name, exit_code, records)

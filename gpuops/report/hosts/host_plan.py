@@ -44,7 +44,7 @@ def host_report_document(report: Report[HostStep], kind: str) -> Document:
         "changed": report.changed,
         "exit_code": report.exit_code,
         "steps": [_step(step, before) for step in plan.steps],
-        "rejections": [RejectionRecord.of(rejection) for rejection in plan.rejections],
+        "rejections": [RejectionRecord.made_of(rejection) for rejection in plan.rejections],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "afterwards": list(plan.afterwards),

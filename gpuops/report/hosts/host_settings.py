@@ -6,18 +6,20 @@ Per host and GPU: what is in force, what is configured, and what waits for a res
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final, Self
+
+from msgspec import UNSET, UnsetType
 
 from gpuops.model.devices.gpu import PhysicalGpu, VgpuMode
-from gpuops.model.devices.scheduler import Frequency, TimeSlices, VgpuScheduler
+from gpuops.model.devices.scheduler import Frequency, RoundRobin, SchedulerPolicy, TimeSlices, VgpuScheduler
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, clamped
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
-from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.gpu_health import health_document
-from gpuops.report.hosts.device_modes import device_lines, devices_document
+from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed
+from gpuops.report.gpu_health import GpuHealthRecord
+from gpuops.report.hosts.device_modes import ModeDeviceRecord, device_lines, device_records
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -33,18 +35,6 @@ def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     for host in hosts:
         lines += [Text(), Text(_mode_title(host), "bold"), _mode_table(host), *device_lines(host, inventory)]
     return lines
-
-
-def mode_document(inventory: Inventory, hosts: Sequence[Host]) -> Document:
-    """Hosts > GPUs; null = not known."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "mode-show",
-        "vcenter": inventory.vcenter,
-        "api_version": inventory.api_version,
-        "read_at": inventory.taken_at.isoformat(),
-        "hosts": [_mode_host(host, inventory) for host in hosts],
-    }
 
 
 def pending(gpu: PhysicalGpu) -> bool | None:
@@ -94,29 +84,67 @@ def _mode(gpu: PhysicalGpu) -> str:
     return gpu.vgpu_mode or "unknown"
 
 
-def _mode_host(host: Host, inventory: Inventory) -> Document:
-    return {
-        "name": host.name,
-        "ref": host.ref,
-        "default_type": host.default_graphics_type,
-        "assignment_policy": host.assignment_policy,
-        "gpus": [
-            {
-                "address": str(gpu.address),
-                "name": gpu.name,
-                "type": gpu.graphics_type,
-                "configured_type": gpu.configured_graphics_type,
-                "vgpu_mode": gpu.vgpu_mode,
-                "passthrough_enabled": gpu.passthrough.enabled if gpu.passthrough else None,
-                "passthrough_active": gpu.passthrough.active if gpu.passthrough else None,
-                "label": gpu.passthrough.label if gpu.passthrough else None,
-                "reboot_pending": pending(gpu),
-            }
-            for gpu in host.gpus
+class ModeGpuRecord(DocumentRecord, frozen=True):
+    """A GPU; null = not known."""
+
+    address: Annotated[str, "PCI address"]
+    name: str
+    type: Annotated[str | None, "the graphics type in force"]
+    configured_type: str | None
+    vgpu_mode: str | None
+    passthrough_enabled: bool | None
+    passthrough_active: bool | None
+    label: Annotated[str | None, "the hardware label"]
+    reboot_pending: bool | None
+
+    @classmethod
+    def made_of(cls, gpu: PhysicalGpu) -> Self:
+        passthrough = gpu.passthrough
+        return cls.from_attributes(
+            gpu,
+            type=gpu.graphics_type,
+            configured_type=gpu.configured_graphics_type,
+            passthrough_enabled=passthrough.enabled if passthrough else None,
+            passthrough_active=passthrough.active if passthrough else None,
+            label=passthrough.label if passthrough else None,
+            reboot_pending=pending(gpu),
+        )
+
+
+class ModeHostRecord(DocumentRecord, frozen=True):
+    """A host; null = not known."""
+
+    name: str
+    ref: Ref
+    default_type: str | None
+    assignment_policy: str | None
+    gpus: list[ModeGpuRecord]
+    devices: Annotated[list[ModeDeviceRecord] | None, "its DirectPath devices, which a vCenter lists from 9.1 on"]
+    unread: Annotated[list[str], "why its devices are not told"]
+
+
+@printed("mode-show", by="gpuops mode show")
+class ModeShowDocument(VersionedSiteDocument, frozen=True):
+    """What the GPUs of hosts are used for."""
+
+    hosts: list[ModeHostRecord]
+
+
+def mode_document(inventory: Inventory, hosts: Sequence[Host]) -> ModeShowDocument:
+    """Hosts > GPUs; null = not known."""
+    return ModeShowDocument.from_attributes(
+        inventory,
+        read_at=inventory.taken_at,
+        hosts=[
+            ModeHostRecord.from_attributes(
+                host,
+                default_type=host.default_graphics_type,
+                devices=device_records(host, inventory),
+                unread=(host.settings or HostSettings()).unread,
+            )
+            for host in hosts
         ],
-        "devices": devices_document(host, inventory),
-        "unread": list((host.settings or HostSettings()).unread),
-    }
+    )
 
 
 _WORDS: Final = {True: "on", False: "off", None: "unknown"}
@@ -132,48 +160,49 @@ def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     return lines
 
 
-def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> Document:
+class MigGpuRecord(DocumentRecord, frozen=True):
+    """MIG mode of a GPU; null = not known, or nobody was asked."""
+
+    address: Annotated[str, "PCI address"]
+    model: Annotated[str | None, "null = nvidia-smi names the GPU, and vCenter does not list it"]
+    vcenter: Annotated[bool | None, "as vCenter tells it"]
+    current: Annotated[bool | None, "as nvidia-smi tells it"]
+    pending: Annotated[bool | None, "after a reset of the GPU"]
+    unread: Annotated[str, "what nvidia-smi printed in place of MIG mode, or empty"]
+    health: GpuHealthRecord | None
+
+
+class MigHostRecord(DocumentRecord, frozen=True):
+    """A host."""
+
+    ref: Ref
+    name: str
+    gpus: list[MigGpuRecord]
+    unread: Annotated[list[str], "what could not be asked, and why"]
+
+
+@printed("mig-show", by="gpuops mig show")
+class MigShowDocument(SiteDocument, frozen=True):
+    """MIG mode of the GPUs of hosts."""
+
+    hosts: list[MigHostRecord]
+
+
+def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> MigShowDocument:
     """Hosts > GPUs; null = not known, or nobody was asked."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "mig-show",
-        "vcenter": inventory.vcenter,
-        "read_at": inventory.taken_at.isoformat(),
-        "hosts": [
-            {
-                "ref": host.ref,
-                "name": host.name,
-                "gpus": [*(_gpu(gpu, _state(gpu, host)) for gpu in host.gpus), *map(_unlisted, _unlisted_states(host))],
-                "unread": list((host.settings or HostSettings()).unread),
-            }
-            for host in hosts
-        ],
-    }
+    return MigShowDocument.from_attributes(inventory, read_at=inventory.taken_at, hosts=list(map(_mig_host, hosts)))
 
 
-def _gpu(gpu: PhysicalGpu, state: SmiState | None) -> Document:
-    return {
-        "address": str(gpu.address),
-        "model": gpu.name,
-        "vcenter": _in_vcenter(gpu),
-        "current": state.current if state else None,
-        "pending": state.pending if state else None,
-        "unread": state.unread if state else "",
-        "health": health_document(state.health) if state else None,
-    }
+def _mig_host(host: Host) -> MigHostRecord:
+    unlisted = [MigGpuRecord.from_attributes(state, model=None, vcenter=None) for state in _unlisted_states(host)]
+    gpus = [*(_gpu(gpu, _state(gpu, host)) for gpu in host.gpus), *unlisted]
+    return MigHostRecord.from_attributes(host, gpus=gpus, unread=(host.settings or HostSettings()).unread)
 
 
-def _unlisted(state: SmiState) -> Document:
-    """A GPU that nvidia-smi names and vCenter does not list: its model is unknown."""
-    return {
-        "address": str(state.address),
-        "model": None,
-        "vcenter": None,
-        "current": state.current,
-        "pending": state.pending,
-        "unread": state.unread,
-        "health": health_document(state.health),
-    }
+def _gpu(gpu: PhysicalGpu, state: SmiState | None) -> MigGpuRecord:
+    read = state or SmiState(gpu.address, current=None, pending=None)
+    health = None if state is None else state.health
+    return MigGpuRecord.from_attributes(read, model=gpu.name, vcenter=_in_vcenter(gpu), health=health)
 
 
 def _unlisted_states(host: Host) -> tuple[SmiState, ...]:
@@ -233,19 +262,6 @@ def scheduler_text(found: Schedulers) -> Shown:
     return (*lines, Text(), Text(UNSEEN, "dim"))
 
 
-def scheduler_document(found: Schedulers) -> Document:
-    """Hosts > GPUs; null = not known, or nothing to schedule, as `note` says."""
-    inventory = found.inventory
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "scheduler-show",
-        "vcenter": inventory.vcenter,
-        "api_version": inventory.api_version,
-        "read_at": inventory.taken_at.isoformat(),
-        "hosts": [_scheduler_host(each) for each in found.hosts],
-    }
-
-
 def _scheduler_title(found: HostScheduler) -> str:
     words = [f"{visible(found.host.name)}: {_driver(found)}"]
     pending = found.settings.reboot_pending
@@ -292,43 +308,81 @@ def _words(reading: Reading | None) -> str:
             return f"{reading} ({taken})" if taken else str(reading)
 
 
-def _scheduler_host(found: HostScheduler) -> Document:
-    return {
-        "name": found.host.name,
-        "ref": found.host.ref,
-        "driver": found.driver.version if found.driver else None,
-        "driver_branch": str(found.branch) if found.branch else None,
-        "round_robin": found.branch.round_robin if found.branch else None,
-        "module_options": found.settings.module_options,
-        "loaded_options": found.settings.loaded_options,
-        "reboot_pending": found.settings.reboot_pending,
-        "unread": list(found.settings.unread),
-        "gpus": [
-            {
-                "address": str(each.gpu.address),
-                "name": each.gpu.name,
-                "configured": _reading(each.configured),
-                "effective": _reading(each.effective),
-                "reboot_pending": each.reboot_pending,
-                "note": each.note,
-            }
-            for each in found.gpus
-        ],
-    }
+class SchedulerRecord(DocumentRecord, frozen=True, kw_only=True):
+    """A scheduling policy, or why its setting cannot be read."""
+
+    policy: SchedulerPolicy | None
+    time_slices: bool | UnsetType = UNSET
+    time_slice_ms: float | UnsetType | None = UNSET
+    frequency_hz: float | UnsetType | None = UNSET
+    averaging: int | UnsetType | None = UNSET
+    weighted: bool | UnsetType = UNSET
+    unread: str | None
+
+    @classmethod
+    def made_of(cls, reading: Reading) -> Self:
+        if isinstance(reading, Unread):
+            return cls(policy=None, unread=str(reading))
+        slices = reading.slices
+        return cls.from_attributes(
+            reading,
+            time_slices=isinstance(slices, TimeSlices),
+            time_slice_ms=slices.time_slice_ms if isinstance(slices, TimeSlices) else None,
+            frequency_hz=slices.frequency_hz if isinstance(slices, Frequency) else None,
+            averaging=slices.averaging if isinstance(slices, Frequency) else None,
+            unread=None,
+        )
 
 
-def _reading(reading: Reading | None) -> Document | None:
-    if reading is None:
-        return None
-    if isinstance(reading, Unread):
-        return {"policy": None, "unread": str(reading)}
-    slices = reading.slices
-    return {
-        "policy": reading.policy.value,
-        "time_slices": isinstance(slices, TimeSlices),
-        "time_slice_ms": slices.time_slice_ms if isinstance(slices, TimeSlices) else None,
-        "frequency_hz": slices.frequency_hz if isinstance(slices, Frequency) else None,
-        "averaging": slices.averaging if isinstance(slices, Frequency) else None,
-        "weighted": reading.weighted,
-        "unread": None,
-    }
+class SchedulerGpuRecord(DocumentRecord, frozen=True):
+    """A GPU."""
+
+    address: Annotated[str, "PCI address"]
+    name: str
+    configured: SchedulerRecord | None
+    effective: Annotated[SchedulerRecord | None, "in force"]
+    reboot_pending: bool | None
+    note: Annotated[str | None, "why there is nothing to schedule"]
+
+    @classmethod
+    def made_of(cls, found: GpuScheduler) -> Self:
+        return cls.from_attributes(found, found.gpu)
+
+
+class SchedulerHostRecord(DocumentRecord, frozen=True):
+    """A host; null = not known."""
+
+    name: str
+    ref: Ref
+    driver: Annotated[str | None, "version of the NVIDIA driver"]
+    driver_branch: str | None
+    round_robin: RoundRobin | None
+    module_options: Annotated[str | None, "as the host has them for its next boot"]
+    loaded_options: Annotated[str | None, "as the loaded module was told"]
+    reboot_pending: bool | None
+    unread: Annotated[list[str], "what could not be read, and why"]
+    gpus: list[SchedulerGpuRecord]
+
+    @classmethod
+    def made_of(cls, found: HostScheduler) -> Self:
+        branch = found.branch
+        return cls.from_attributes(
+            found,
+            found.host,
+            found.settings,
+            driver=found.driver.version if found.driver else None,
+            driver_branch=str(branch) if branch else None,
+            round_robin=branch.round_robin if branch else None,
+            unread=found.settings.unread,
+        )
+
+
+@printed("scheduler-show", by="gpuops scheduler show")
+class SchedulerShowDocument(VersionedSiteDocument, frozen=True):
+    """The vGPU scheduler of each GPU."""
+
+    hosts: list[SchedulerHostRecord]
+
+    @classmethod
+    def made_of(cls, found: Schedulers) -> Self:
+        return cls.from_attributes(found, found.inventory, read_at=found.inventory.taken_at)

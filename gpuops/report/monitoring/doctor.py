@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.model.vcenter.role import RoleState
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
@@ -27,20 +27,26 @@ def doctor_text(found: Examination) -> Shown:
     return (Text(heading, "bold"), *lines, Text(_summary(found), "bold"))
 
 
-def doctor_document(found: Examination) -> Document:
+class FindingRecord(DocumentRecord, frozen=True):
+    """One thing that stands in the way."""
+
+    severity: Severity
+    subject: str
+    reason: str
+    fix: str
+
+
+@printed("doctor", by="gpuops doctor")
+class DoctorDocument(VersionedSiteDocument, frozen=True):
+    """What stands in the way on hosts, GPUs and VMs."""
+
+    healthy: bool
+    findings: Annotated[list[FindingRecord], "worst first"]
+
+
+def doctor_document(found: Examination) -> DoctorDocument:
     """The findings, worst first."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "doctor",
-        "vcenter": found.inventory.vcenter,
-        "api_version": found.inventory.api_version,
-        "read_at": found.inventory.taken_at.isoformat(),
-        "healthy": found.healthy,
-        "findings": [
-            {"severity": each.severity.value, "subject": each.subject, "reason": each.reason, "fix": each.fix}
-            for each in found.findings
-        ],
-    }
+    return DoctorDocument.from_attributes(found, found.inventory, read_at=found.inventory.taken_at)
 
 
 def _lines(finding: Finding) -> tuple[Text, Text]:
@@ -88,22 +94,31 @@ def _roles_summary(states: Sequence[RoleState]) -> str:
     return f"{count(len(wrong), 'role')} {'written' if done else 'not as wanted, nothing changed'}"
 
 
-def roles_document(states: Sequence[RoleState]) -> Document:
+class RoleRecord(DocumentRecord, frozen=True):
+    """A role that accounts of gpuops need."""
+
+    name: str
+    where: Annotated[str, "on what it is given"]
+    there: bool
+    right: bool
+    lacks: Annotated[list[str], "privileges"]
+    surplus: Annotated[list[str], "privileges"]
+    written: bool
+
+    @classmethod
+    def made_of(cls, state: RoleState) -> Self:
+        lacks, surplus = sorted(state.missing), sorted(state.surplus)
+        return cls.from_attributes(state, state.wish, there=state.there is not None, lacks=lacks, surplus=surplus)
+
+
+@printed("roles", by="gpuops roles")
+class RolesDocument(PrintedDocument, frozen=True):
+    """vCenter's roles beside those that gpuops needs."""
+
+    roles: list[RoleRecord]
+    changed: Annotated[bool, "whether a role was written"]
+
+
+def roles_document(states: Sequence[RoleState]) -> RolesDocument:
     """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "roles",
-        "roles": [
-            {
-                "name": state.wish.name,
-                "where": state.wish.where,
-                "there": state.there is not None,
-                "right": state.right,
-                "lacks": sorted(state.missing),
-                "surplus": sorted(state.surplus),
-                "written": state.written,
-            }
-            for state in states
-        ],
-        "changed": any(state.written for state in states),
-    }
+    return RolesDocument.from_attributes(roles=states, changed=any(state.written for state in states))

@@ -4,12 +4,12 @@ harmless."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.model.guests.guest import GuestWay
 from gpuops.plan.guest.question import GuestVerdict, GuestVerdicts, counts
 from gpuops.plan.guest.rows import GuestRow, GuestState
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
@@ -53,26 +53,36 @@ def _summary(found: GuestVerdicts) -> str:
     return f"{count(len(found.guests), 'guest')}: {', '.join(parts)}"
 
 
-def guest_check_document(found: GuestVerdicts, way: GuestWay) -> Document:
+class CheckedRowRecord(DocumentRecord, frozen=True):
+    """One verdict on a guest."""
+
+    check: Annotated[str, "what was looked at, such as driver, licence or the name of a framework"]
+    state: GuestState
+    says: Annotated[str, "why, with numbers; a guest's own words are among it"]
+    next: Annotated[str, "what to do about it; empty where it passes"]
+
+    @classmethod
+    def made_of(cls, row: GuestRow) -> Self:
+        return cls.from_attributes(row, next=row.next_move)
+
+
+class CheckedGuestRecord(DocumentRecord, frozen=True):
+    """One guest that was asked, or could not be."""
+
+    vm: NamedRecord
+    ready: Annotated[bool, "whether every row passes"]
+    rows: list[CheckedRowRecord]
+
+
+@printed("guest-check", by="gpuops guest check")
+class GuestCheckDocument(VersionedSiteDocument, frozen=True):
+    """Whether guests are ready for work on their GPUs."""
+
+    via: GuestWay
+    ready: Annotated[bool, "whether every row of every guest passes"]
+    guests: Annotated[list[CheckedGuestRecord], "by name"]
+
+
+def guest_check_document(found: GuestVerdicts, way: GuestWay) -> GuestCheckDocument:
     """The same for programs."""
-    inventory = found.inventory
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "guest-check",
-        "vcenter": inventory.vcenter,
-        "api_version": inventory.api_version,
-        "read_at": inventory.taken_at.isoformat(),
-        "via": way.value,
-        "ready": found.ready,
-        "guests": [
-            {
-                "vm": {"ref": each.vm.ref, "name": each.vm.name},
-                "ready": each.ready,
-                "rows": [
-                    {"check": row.check, "state": row.state.value, "says": row.says, "next": row.next_move}
-                    for row in each.rows
-                ],
-            }
-            for each in found.guests
-        ],
-    }
+    return GuestCheckDocument.from_attributes(found, found.inventory, read_at=found.inventory.taken_at, via=way)

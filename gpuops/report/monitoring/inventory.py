@@ -17,7 +17,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.report.device import describe
 from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.gpu_health import health_document
+from gpuops.report.gpu_health import GpuHealthRecord
 from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView, OtherView
 from gpuops.report.text import count, size, visible
@@ -297,7 +297,7 @@ def _gpu(view: GpuView) -> Document:
         "passthrough_enabled": gpu.passthrough.enabled if gpu.passthrough else None,
         "passthrough_active": gpu.passthrough.active if gpu.passthrough else None,
         "reboot_pending": view.reboot_pending,
-        "health": health_document(gpu.health),
+        "health": GpuHealthRecord.made_of(gpu.health) if gpu.health is not None else None,
         "holders": None if view.holders is None else [_named(vm) for vm in view.holders],
         "free": {name: _slots(slots) for name, slots in view.free.items()},
     }

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Leaving, Staying
-from gpuops.plan.hosts.readiness.loss import HostLoss
+from gpuops.plan.hosts.readiness.loss import HostLoss, Stranded
 from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
 from gpuops.plan.moving.drs_options import EVACUATION, WHERE
 from gpuops.plan.moving.stun import Stun
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
@@ -155,56 +155,106 @@ def _summary(found: Readiness) -> str:
     return f"{ready} of {every} can be emptied, {spared} can be lost; nothing was changed"
 
 
-def readiness_document(found: Readiness) -> Document:
+class StunRecord(DocumentRecord, frozen=True):
+    """How long a vMotion stops a VM, at the fastest and at the slowest bandwidth that vCenter tells of."""
+
+    at_least_s: int
+    at_most_s: int
+
+
+class LeavingNowRecord(DocumentRecord, frozen=True):
+    """A VM that leaves a host."""
+
+    vm: NamedRecord
+    leaves_by: Annotated[str, "vmotion, drs, shut_down or power_off"]
+    target: Annotated[str | None, "the host's name; null = where DRS puts it"]
+    stun: Annotated[StunRecord | None, "by vCenter's own estimate; null = it tells none, or the VM has no vGPU"]
+
+
+class ProfileLossRecord(DocumentRecord, frozen=True):
+    """The vGPUs of one profile, or the whole GPUs, that VMs of the host run with."""
+
+    profile: Annotated[str, "whole GPU for DirectPath"]
+    running: int
+    placed: Annotated[int, "so many come back elsewhere"]
+
+
+class NewPlaceRecord(DocumentRecord, frozen=True):
+    """Where a VM would start."""
+
+    vm: NamedRecord
+    host: str
+
+
+class StrandedVmRecord(DocumentRecord, frozen=True):
+    """A VM that would start nowhere."""
+
+    vm: NamedRecord
+    because: list[str]
+
+    @classmethod
+    def made_of(cls, stranded: Stranded) -> Self:
+        return cls.from_attributes(stranded, because=stranded.reasons)
+
+
+class LossRecord(DocumentRecord, frozen=True):
+    """What becomes of the VMs with GPUs of a host that is dead."""
+
+    spared: Annotated[bool, "whether each of them has a place elsewhere"]
+    proven: Annotated[bool, "false = not every way was tried, and there may be one with a place for all"]
+    profiles: list[ProfileLossRecord]
+    places: Annotated[list[NewPlaceRecord], "in this order"]
+    without_place: list[StrandedVmRecord]
+
+    @classmethod
+    def made_of(cls, loss: HostLoss) -> Self:
+        places = [NewPlaceRecord.from_attributes(vm=vm, host=host.name) for vm, host in loss.places]
+        return cls.from_attributes(loss, places=places, without_place=loss.stranded)
+
+
+class HostReadinessRecord(DocumentRecord, frozen=True):
+    """One host, as if it alone were emptied, or failed."""
+
+    host: NamedRecord
+    cluster: Annotated[str | None, "its name"]
+    ready: Annotated[bool, "whether all that must leave it can"]
+    proven: Annotated[bool, "false = not every order of moves was tried, and there may be one that empties it"]
+    leaving: Annotated[list[LeavingNowRecord], "in this order"]
+    blockers: Annotated[list[RejectionRecord], "not empty = it cannot be emptied"]
+    maintenance_mode_waits_because: Annotated[list[str], "why vCenter alone moves no VM with a vGPU off it"]
+    notes: list[str]
+    lost: LossRecord
+
+
+@printed("readiness", by="gpuops readiness")
+class ReadinessDocument(VersionedSiteDocument, frozen=True):
+    """Whether hosts can be emptied, and whether one can be lost."""
+
+    ready: Annotated[bool, "whether each of the hosts can be emptied"]
+    hosts: Annotated[list[HostReadinessRecord], "by name"]
+
+
+def readiness_document(found: Readiness) -> ReadinessDocument:
     """The same for programs, with the moves of every host."""
-    inventory = found.inventory
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "readiness",
-        "vcenter": inventory.vcenter,
-        "api_version": inventory.api_version,
-        "read_at": inventory.taken_at.isoformat(),
-        "ready": found.ready,
-        "hosts": [_host(each, found) for each in found.hosts],
-    }
+    inventory, hosts = found.inventory, [_host(each, found) for each in found.hosts]
+    return ReadinessDocument.from_attributes(found, inventory, read_at=inventory.taken_at, hosts=hosts)
 
 
-def _host(each: HostReadiness, found: Readiness) -> Document:
+def _host(each: HostReadiness, found: Readiness) -> HostReadinessRecord:
     cluster = found.inventory.clusters.get(each.host.cluster or "")
-    return {
-        "host": {"ref": each.host.ref, "name": each.host.name},
-        "cluster": cluster.name if cluster is not None else None,
-        "ready": each.ready,
-        "proven": each.proven,
-        "leaving": [
-            {
-                "vm": {"ref": away.vm.ref, "name": away.vm.name},
-                "leaves_by": LEAVES_BY[away.leaving],
-                "target": away.target.name if away.target is not None else None,
-                "stun": _stun(each.stuns.get(away.vm.ref)),
-            }
-            for away in each.away
-        ],
-        "blockers": [RejectionRecord.of(blocker) for blocker in each.blockers],
-        "maintenance_mode_waits_because": list(each.by_vcenter),
-        "notes": list(each.notes),
-        "lost": _loss(each.loss),
-    }
-
-
-def _stun(stun: Stun | None) -> Document | None:
-    return None if stun is None else {"at_least_s": stun.at_least_s, "at_most_s": stun.at_most_s}
-
-
-def _loss(loss: HostLoss) -> Document:
-    return {
-        "spared": loss.spared,
-        "proven": loss.proven,
-        "profiles": [
-            {"profile": each.profile, "running": each.running, "placed": each.placed} for each in loss.profiles
-        ],
-        "places": [{"vm": {"ref": vm.ref, "name": vm.name}, "host": host.name} for vm, host in loss.places],
-        "without_place": [
-            {"vm": {"ref": each.vm.ref, "name": each.vm.name}, "because": list(each.reasons)} for each in loss.stranded
-        ],
-    }
+    leaving = [
+        LeavingNowRecord.from_attributes(
+            away,
+            leaves_by=LEAVES_BY[away.leaving],
+            target=away.target.name if away.target is not None else None,
+            stun=each.stuns.get(away.vm.ref),
+        )
+        for away in each.away
+    ]
+    return HostReadinessRecord.from_attributes(
+        each,
+        cluster=cluster.name if cluster is not None else None,
+        leaving=leaving,
+        maintenance_mode_waits_because=each.by_vcenter,
+        lost=each.loss,
+    )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from gpuops.model.measurements.gpu_use import MeasuredUse
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Line, Piece, Shown, TextTable, cells, shortened
 from gpuops.report.monitoring.top import Top, TopRow, heading_lines
 from gpuops.report.monitoring.top_view import TopView, meant_rows
@@ -131,60 +130,90 @@ def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
     return (*heading_lines(top), table)
 
 
-def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Document:
+class TopRowRecord(DocumentRecord, frozen=True):
+    """One host, GPU or VM; null = not known, or not of this kind of row."""
+
+    key: Annotated[str, "the same for the same thing at each look"]
+    name: Annotated[str, "of a GPU its PCI address"]
+    host: Annotated[str | None, "its name"]
+    cluster: Annotated[str | None, "of a host"]
+    model: Annotated[str | None, "of a GPU"]
+    devices: Annotated[str | None, "of a VM, its GPU devices"]
+    state: Annotated[
+        str, "of a host what is out of the ordinary, of a GPU its mode, of a VM its power and where a night has it"
+    ]
+    utilization_percent: Annotated[float | None, "of a host the mean of its GPUs that are measured"]
+    memory_used_mib: Annotated[int | None, "GPU memory in use"]
+    temperature_c: Annotated[int | None, "of a host its hottest GPU"]
+    power_w: Annotated[int | None, "of a host all of its GPUs together"]
+    memory_mib: Annotated[int | None, "GPU memory there is"]
+    gpus: Annotated[int | None, "of a host"]
+    gpus_held: Annotated[int | None, "on how many of them a VM is"]
+    vms: Annotated[list[str] | None, "names of the VMs on it"]
+    sessions: Annotated[int | None, "console connections to its VMs"]
+    cpu_mhz: Annotated[int | None, "of a VM that runs"]
+    verdict: Annotated[str | None, "of a desktop of the policy, whether it is idle and why"]
+
+
+class TopRotationRecord(DocumentRecord, frozen=True):
+    """What rotates, and what nights that are not over have taken."""
+
+    under_way: Annotated[str | None, "the command that rotates now"]
+    cut_off: Annotated[str | None, "the run that began last and did not end"]
+    away: Annotated[int, "VMs that are suspended or run for a night"]
+    changing: int
+    lost: Annotated[int, "VMs that are not where the night has left them, and not back"]
+
+
+class TopChangeRecord(DocumentRecord, frozen=True):
+    """What has not ended."""
+
+    verb: str
+    under_way: Annotated[bool, "whether somebody is at it"]
+    parts: Annotated[int, "hosts, or VMs of a defrag"]
+    parts_done: int
+
+
+@printed("top", by="gpuops top")
+class TopDocument(SiteDocument, frozen=True):
+    """Hosts, GPUs or VMs with what they use now, and what runs for a night or a change."""
+
+    level: TopLevel
+    rows: Annotated[list[TopRowRecord], "in the order that was asked for"]
+    rotation: TopRotationRecord
+    change: Annotated[TopChangeRecord | None, "the change of hosts or move of VMs that has not ended"]
+
+
+def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> TopDocument:
     """The rows of one level, in the order that was asked for, and what runs. null = not known."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "top",
-        "vcenter": top.inventory.vcenter,
-        "read_at": top.inventory.taken_at.isoformat(),
-        "level": level.value,
-        "rows": [_row_document(row, level) for row in rows],
-        "rotation": {
-            "under_way": top.rotation.doing if top.rotation.under_way is not None else None,
-            "cut_off": top.rotation.cut_off,
-            "away": top.taken(Whereabouts.AWAY),
-            "changing": top.taken(Whereabouts.CHANGING),
-            "lost": top.lost,
-        },
-        "change": None
-        if not top.change.verb
-        else {
-            "verb": top.change.verb,
-            "under_way": bool(top.change.holder),
-            "parts": len(top.change.parts),
-            "parts_done": top.parts_done,
-        },
-    }
+    rotation, change = top.rotation, top.change
+    parts, under_way = len(change.parts), bool(change.holder)
+    return TopDocument.from_attributes(
+        top.inventory,
+        read_at=top.inventory.taken_at,
+        level=level,
+        rows=[_row_record(row, level) for row in rows],
+        rotation=TopRotationRecord.from_attributes(
+            top,
+            under_way=rotation.doing if rotation.under_way is not None else None,
+            cut_off=rotation.cut_off,
+            away=top.taken(Whereabouts.AWAY),
+            changing=top.taken(Whereabouts.CHANGING),
+        ),
+        change=TopChangeRecord(change.verb, under_way, parts, top.parts_done) if change.verb else None,
+    )
 
 
-def _row_document(row: TopRow, level: TopLevel) -> Document:
-    return {
-        "key": row.key,
-        "name": row.name,
-        "host": row.host or None,
-        "cluster": row.what if level is TopLevel.HOSTS else None,
-        "model": row.what if level is TopLevel.GPUS else None,
-        "devices": row.what if level is TopLevel.VMS else None,
-        "state": row.state,
-        **_use_document(row.use),
-        "memory_mib": row.memory_mib,
-        "gpus": row.gpus,
-        "gpus_held": row.gpus_held,
-        "vms": None if row.vms is None else list(row.vms),
-        "sessions": row.sessions,
-        "cpu_mhz": row.cpu_mhz,
-        "verdict": row.verdict or None,
-    }
-
-
-def _use_document(use: MeasuredUse) -> Document:
-    return {
-        "utilization_percent": use.utilization_percent,
-        "memory_used_mib": use.memory_used_mib,
-        "temperature_c": use.temperature_c,
-        "power_w": use.power_w,
-    }
+def _row_record(row: TopRow, level: TopLevel) -> TopRowRecord:
+    return TopRowRecord.from_attributes(
+        row,
+        row.use,
+        host=row.host or None,
+        cluster=row.what if level is TopLevel.HOSTS else None,
+        model=row.what if level is TopLevel.GPUS else None,
+        devices=row.what if level is TopLevel.VMS else None,
+        verdict=row.verdict or None,
+    )
 
 
 def picture(top: Top, view: TopView, width: int, height: int, note: str = "") -> Iterator[Line]:

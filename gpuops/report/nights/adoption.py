@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import field
+
 from gpuops.plan.rotation.returns.adoption import Adoption
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
@@ -20,14 +24,17 @@ def adoption_text(adoption: Adoption) -> Shown:
     )
 
 
-def adoption_document(adoption: Adoption) -> Document:
+@printed("rotate-adopt", by="gpuops rotate adopt")
+class RotateAdoptDocument(PrintedDocument, frozen=True):
+    """Which VMs of nights of another vCenter this vCenter brings back."""
+
+    from_: Annotated[str, "instance uuid of the vCenter whose nights took them"] = field(name="from")
+    to: Annotated[str, "instance uuid of this vCenter"]
+    adopted: Annotated[list[str], "names of the VMs"]
+    not_here: Annotated[list[str], "names of VMs that this vCenter does not have"]
+    applied: Annotated[bool, "false of a dry run"]
+
+
+def adoption_document(adoption: Adoption) -> RotateAdoptDocument:
     """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotate-adopt",
-        "from": adoption.from_vcenter,
-        "to": adoption.to_vcenter,
-        "adopted": list(adoption.adopted),
-        "not_here": list(adoption.not_here),
-        "applied": adoption.applied,
-    }
+    return RotateAdoptDocument.from_attributes(adoption, from_=adoption.from_vcenter, to=adoption.to_vcenter)

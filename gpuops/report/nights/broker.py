@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Self
 
-from gpuops.model.desktops.broker import BrokerIdentity, DesktopPool
+from gpuops.model.desktops.broker import AfterLogoff, BrokerIdentity, DesktopPool, DesktopPowerPolicy, PoolKind
 from gpuops.model.desktops.broker_state import BrokerState, PoolState
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -64,45 +65,66 @@ def _gate_of(pool: DesktopPool) -> Text:
     return Text(f"floor {pool.spare_machines}", "yellow") if pool.spare_machines else Text("yes", "green")
 
 
-def broker_show_document(state: BrokerState) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "broker-show",
-        "broker": broker_document(state.identity),
-        "pools": [_pool_document(each) for each in state.pools],
-        "unmatched_machines": [name for name, _ in state.not_found],
-        "machines_not_found": [{"name": name, "reason": reason} for name, reason in state.not_found],
-        "machines_in_other_vcenters": state.in_other_vcenters,
-        "other_sessions": state.other_sessions,
-    }
+class BrokerRecord(DocumentRecord, frozen=True):
+    """A connection broker, and who is logged in."""
+
+    address: str
+    user: str
+    product: Annotated[str, "name and version"]
+    cluster: str | None
+
+    @classmethod
+    def made_of(cls, identity: BrokerIdentity) -> Self:
+        return cls.from_attributes(identity, cluster=identity.cluster or None)
 
 
-def broker_document(identity: BrokerIdentity) -> Document:
-    """Who and what."""
-    return {
-        "address": identity.address,
-        "user": identity.user,
-        "product": identity.product,
-        "cluster": identity.cluster or None,
-    }
+class MachineNotFoundRecord(DocumentRecord, frozen=True):
+    """A machine of the broker that is not certainly a VM of this vCenter."""
+
+    name: str
+    reason: str
 
 
-def _pool_document(state: PoolState) -> Document:
-    pool = state.pool
-    return {
-        "id": pool.id,
-        "name": pool.name,
-        "kind": pool.kind.value,
-        "power_policy": pool.power_policy.value if pool.power_policy is not None else None,
-        "after_logoff": pool.after_logoff.value if pool.after_logoff is not None else None,
-        "enabled": pool.enabled,
-        "spare_machines": pool.spare_machines,
-        "machines": state.machines,
-        "vms": state.vms,
-        "in_maintenance": state.in_maintenance,
-        "sessions": state.sessions,
-        "connected": state.connected,
-        "can_be_gated": pool.refusal is None,
-        "refusal": pool.refusal,
-    }
+class BrokerPoolRecord(DocumentRecord, frozen=True):
+    """A desktop pool."""
+
+    id: str
+    name: str
+    kind: PoolKind
+    power_policy: Annotated[DesktopPowerPolicy | None, "null = it is not told"]
+    after_logoff: AfterLogoff | None
+    enabled: bool | None
+    spare_machines: Annotated[int | None, "unused machines that the broker keeps powered on; null = it is not told"]
+    machines: int
+    vms: Annotated[int, "machines whose VM is in this vCenter"]
+    in_maintenance: Annotated[int, "machines that are given to nobody"]
+    sessions: int
+    connected: Annotated[int, "sessions that are not known to be disconnected"]
+    can_be_gated: Annotated[bool, "whether a rotation can keep users away from its machines"]
+    refusal: Annotated[str | None, "why it cannot"]
+
+    @classmethod
+    def made_of(cls, state: PoolState) -> Self:
+        return cls.from_attributes(state, state.pool, can_be_gated=state.pool.refusal is None)
+
+
+@printed("broker-show", by="gpuops broker show")
+class BrokerShowDocument(PrintedDocument, frozen=True):
+    """Desktop pools of the connection broker, and what a rotation can gate."""
+
+    broker: BrokerRecord
+    pools: Annotated[list[BrokerPoolRecord], "by name"]
+    unmatched_machines: Annotated[list[str], "names of machines that are not certainly a VM of this vCenter"]
+    machines_not_found: Annotated[list[MachineNotFoundRecord], "the same machines, each with the reason"]
+    machines_in_other_vcenters: Annotated[int, "machines that are certainly in another vCenter of the broker"]
+    other_sessions: Annotated[int, "on no machine of these pools"]
+
+    @classmethod
+    def made_of(cls, state: BrokerState) -> Self:
+        return cls.from_attributes(
+            state,
+            broker=state.identity,
+            unmatched_machines=[name for name, _ in state.not_found],
+            machines_not_found=[MachineNotFoundRecord(name, reason) for name, reason in state.not_found],
+            machines_in_other_vcenters=state.in_other_vcenters,
+        )

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
-from gpuops.model.nights.history import Incident, PastChange, PastEvents, PastNight, PastRun, PastVm, share_of
+from msgspec import field
+
+from gpuops.model.nights.history import (
+    Incident,
+    PastChange,
+    PastEvents,
+    PastNight,
+    PastOutcome,
+    PastRun,
+    PastStep,
+    PastVm,
+    share_of,
+)
+from gpuops.model.nights.night_record import Role
 from gpuops.report.csv_text import Cell, csv_text
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 
 CSV_HEADER: Final = (
     "kind", "id", "began", "ended", "outcome", "by", "what", "vcenter", "desktops_taken", "desktops_back", "ml_vms",
@@ -16,42 +29,183 @@ CSV_HEADER: Final = (
 )  # fmt: skip
 
 
-def history_document(events: PastEvents) -> Document:
-    """The list for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "history",
-        "journal": events.journal,
-        "totals": history_totals(events),
-        "nights": [night_row(night) for night in events.nights],
-        "changes": [_change(change) for change in events.changes],
-    }
+class PastRunRecord(DocumentRecord, frozen=True):
+    """A run of gpuops; user and machine null = an older gpuops did not note them."""
+
+    run: Annotated[str, "its id"]
+    command: Annotated[str, "as it is typed after `gpuops`"]
+    began: Moment
+    ended: Annotated[Moment | None, "null = it goes on, or was killed and nobody has ended it yet"]
+    cut_off: Annotated[bool, "whether another run had to end it"]
+    user: str | None
+    machine: str | None
+    pid: int
+
+    @classmethod
+    def made_of(cls, run: PastRun) -> Self:
+        return cls.from_attributes(run.by, **_of_run(run))
 
 
-def history_totals(events: PastEvents) -> Document:
-    """The sums of the nights that are shown."""
-    return {"nights": len(events.nights), "left_off": events.left_off, **_figures(events)}
+class IncidentRecord(DocumentRecord, frozen=True):
+    """Something that went wrong."""
+
+    at: Moment
+    of: Annotated[str, "name of the VM or host, or the command"]
+    what: Annotated[str, "such as suspend failed, outcome unknown, cut off or given up"]
+    reason: str | None
+
+    @classmethod
+    def made_of(cls, incident: Incident) -> Self:
+        return cls.from_attributes(incident, of=incident.about, reason=incident.reason or None)
 
 
-def night_document(events: PastEvents) -> Document:
-    """One night for programs; several where nights of several vCenters have the name."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "history-night",
-        "journal": events.journal,
-        "nights": [night_in_full(night) for night in events.nights],
-    }
+class PastStepRecord(DocumentRecord, frozen=True):
+    """A step of a night, or of its return, on a VM."""
+
+    what: Annotated[str, "such as gate, suspend, start, resume or shutdown"]
+    from_: Annotated[Moment, "when it was intended"] = field(name="from")
+    until: Annotated[Moment | None, "when its outcome was noted; null = it is not known yet"]
+    done: Annotated[bool | None, "null = it goes on, or what became of it is not known"]
+
+    @classmethod
+    def made_of(cls, step: PastStep) -> Self:
+        return cls.from_attributes(step, from_=step.begins, until=step.ends)
 
 
-def night_in_full(night: PastNight) -> dict[str, Any]:
-    """The record of one night, with its runs, VMs and incidents."""
-    return {
-        **night_row(night),
-        "back_by": _moment(night.back_by),
-        "runs": [_run(run) for run in night.runs],
-        "vms": [_vm(vm) for vm in night.vms],
-        "incidents": [_incident(each) for each in night.incidents],
-    }
+class HeldPeriodRecord(DocumentRecord, frozen=True):
+    """A time in which a desktop was suspended or shut down, or an ML VM ran."""
+
+    from_: Annotated[Moment | None, "null = no record tells"] = field(name="from")
+    until: Annotated[Moment | None, "null = it has not ended, as far as the journal knows"]
+    by_itself: Annotated[bool, "not by a step of gpuops; it ended at some moment before `until`, when that was seen"]
+    gpu_hours: float | None
+
+
+class PastVmRecord(DocumentRecord, frozen=True):
+    """A VM of a past night."""
+
+    ref: Annotated[str, "managed object id, as it was then"]
+    instance_uuid: str | None
+    name: str
+    role: Role
+    profiles: list[str]
+    gpus: Annotated[float | None, "whole GPUs that its vGPUs amount to; null = it has none, or one that is not known"]
+    held: Annotated[list[HeldPeriodRecord], "in their order; none = the night did not take it"]
+    steps: Annotated[list[PastStepRecord], "in the order of their intents"]
+    back: Annotated[bool | None, "whether it is as it was before; null = it was not taken"]
+    given_up: bool
+
+    @classmethod
+    def made_of(cls, vm: PastVm) -> Self:
+        held = [
+            HeldPeriodRecord.from_attributes(
+                period, from_=period.begins, until=period.ends, gpu_hours=_rounded(period.hours(vm.gpus).exact)
+            )
+            for period in vm.held
+        ]
+        return cls.from_attributes(vm, instance_uuid=vm.uuid, held=held, back=vm.back if vm.taken else None)
+
+
+class PastNightRecord(DocumentRecord, frozen=True):
+    """A night, from its first run to its last VM that is back; null = not known."""
+
+    night: str
+    vcenter: Annotated[str, "its instance uuid"]
+    policy: Annotated[str | None, "its name"]
+    began: Moment
+    ended: Annotated[Moment | None, "when its last run ended; null also = a run has not"]
+    outcome: PastOutcome
+    by_markers: Annotated[bool, "whether the journal knows of its return alone"]
+    by: Annotated[list[str], "USER@MACHINE of its runs, or unknown"]
+    desktops_taken: int
+    desktops_back: int
+    ml_vms: Annotated[int, "how many ran"]
+    gpu_hours: Annotated[float | None, "what the ML VMs had, GPUs times hours"]
+    gpu_hours_at_least: Annotated[float, "what they had in any case"]
+    gpu_hours_available: Annotated[float | None, "what the desktops gave, and what was free on the hosts of the night"]
+    share: Annotated[float | None, "of what could be had, 1 = all of it"]
+    incident_count: Annotated[int, "how often something went wrong"]
+
+    @classmethod
+    def made_of(cls, night: PastNight) -> Self:
+        return cls.from_attributes(
+            night,
+            night=night.id,
+            began=night.begins,
+            ended=_last_end(night.runs),
+            by=sorted({str(run.by) for run in night.runs}),
+            desktops_taken=len(night.desktops),
+            desktops_back=night.returned,
+            ml_vms=len(night.ml),
+            incident_count=len(night.incidents),
+            **_figures(night),
+        )
+
+
+class NightInFullRecord(PastNightRecord, frozen=True):
+    """A night with its runs, its VMs and what went wrong; null = not known."""
+
+    back_by: Annotated[
+        Moment | None, "when its desktops had to be back; null = its policy has no windows, or it cannot be read"
+    ]
+    runs: Annotated[list[PastRunRecord], "the nights, and the returns that brought VMs of it back, oldest first"]
+    vms: list[PastVmRecord]
+    incidents: list[IncidentRecord]
+
+
+class PastChangeRecord(DocumentRecord, frozen=True):
+    """A change of VMs or hosts, with the run that made it."""
+
+    what: Annotated[str, "the command whose change it is"]
+    vcenter: Annotated[str, "its instance uuid"]
+    run: Annotated[str, "its id"]
+    command: Annotated[str, "as it is typed after `gpuops`"]
+    began: Moment
+    ended: Annotated[Moment | None, "null = it goes on, or was killed and nobody has ended it yet"]
+    cut_off: Annotated[bool, "whether another run had to end it"]
+    user: str | None
+    machine: str | None
+    pid: int
+    outcome: PastOutcome
+    of: Annotated[list[str], "names of the VMs and hosts that were to be changed"]
+    incidents: list[IncidentRecord]
+
+
+class HistoryTotalsRecord(DocumentRecord, frozen=True):
+    """The sums of the nights that are shown; null = not known."""
+
+    nights: int
+    left_off: Annotated[int, "so many older nights and changes are not shown for the limit"]
+    gpu_hours: Annotated[float | None, "what the ML VMs had, GPUs times hours"]
+    gpu_hours_at_least: Annotated[float, "what they had in any case"]
+    gpu_hours_available: Annotated[float | None, "what the desktops gave, and what was free on the hosts of the nights"]
+    share: Annotated[float | None, "of what could be had, 1 = all of it"]
+
+    @classmethod
+    def made_of(cls, events: PastEvents) -> Self:
+        return cls.from_attributes(events, nights=len(events.nights), **_figures(events))
+
+
+@printed("history", by="gpuops history")
+class HistoryDocument(PrintedDocument, frozen=True):
+    """Past nights and changes, newest first."""
+
+    journal: Annotated[str, "the file, or the database without its password"]
+    totals: HistoryTotalsRecord
+    nights: list[PastNightRecord]
+    changes: list[PastChangeRecord]
+
+    @classmethod
+    def made_of(cls, events: PastEvents) -> Self:
+        return cls.from_attributes(events, totals=events, changes=list(map(_change, events.changes)))
+
+
+@printed("history-night", by="gpuops history show")
+class HistoryNightDocument(PrintedDocument, frozen=True):
+    """One past night in full; several where nights of several vCenters have the name."""
+
+    journal: Annotated[str, "the file, or the database without its password"]
+    nights: list[NightInFullRecord]
 
 
 def history_csv(events: PastEvents) -> str:
@@ -97,7 +251,7 @@ def _change_cells(change: PastChange) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-def _figures(found: PastNight | PastEvents) -> Document:
+def _figures(found: PastNight | PastEvents) -> dict[str, Any]:
     return {
         "gpu_hours": _rounded(found.harvested.exact),
         "gpu_hours_at_least": _rounded(found.harvested.at_least),
@@ -106,82 +260,18 @@ def _figures(found: PastNight | PastEvents) -> Document:
     }
 
 
-def night_row(night: PastNight) -> dict[str, Any]:
-    """The record of one night in a list."""
-    return {
-        "night": night.id,
-        "vcenter": night.vcenter,
-        "policy": night.policy,
-        "began": night.begins.isoformat(),
-        "ended": _moment(_last_end(night.runs)),
-        "outcome": night.outcome.value,
-        "by_markers": night.by_markers,
-        "by": sorted({str(run.by) for run in night.runs}),
-        "desktops_taken": len(night.desktops),
-        "desktops_back": night.returned,
-        "ml_vms": len(night.ml),
-        **_figures(night),
-        "incident_count": len(night.incidents),
-    }
+def _change(change: PastChange) -> PastChangeRecord:
+    return PastChangeRecord.from_attributes(
+        change,
+        change.run.by,
+        what=change.verb,
+        of=change.subjects,
+        **_of_run(change.run),
+    )
 
 
-def _change(change: PastChange) -> Document:
-    return {
-        "what": change.verb,
-        "vcenter": change.vcenter,
-        **_run(change.run),
-        "outcome": change.outcome.value,
-        "of": list(change.subjects),
-        "incidents": [_incident(each) for each in change.incidents],
-    }
-
-
-def _run(run: PastRun) -> Document:
-    return {
-        "run": run.id,
-        "command": run.kind,
-        "began": run.begins.isoformat(),
-        "ended": _moment(run.ends),
-        "cut_off": run.cut_off,
-        "user": run.by.user,
-        "machine": run.by.machine,
-        "pid": run.by.pid,
-    }
-
-
-def _vm(vm: PastVm) -> Document:
-    return {
-        "ref": vm.ref,
-        "instance_uuid": vm.uuid,
-        "name": vm.name,
-        "role": vm.role.value,
-        "profiles": list(vm.profiles),
-        "gpus": vm.gpus,
-        "held": [
-            {
-                "from": _moment(held.begins),
-                "until": _moment(held.ends),
-                "by_itself": held.by_itself,
-                "gpu_hours": _rounded(held.hours(vm.gpus).exact),
-            }
-            for held in vm.held
-        ],
-        "steps": [
-            {"what": step.what, "from": step.begins.isoformat(), "until": _moment(step.ends), "done": step.done}
-            for step in vm.steps
-        ],
-        "back": vm.back if vm.taken else None,
-        "given_up": vm.given_up,
-    }
-
-
-def _incident(incident: Incident) -> Document:
-    return {
-        "at": incident.at.isoformat(),
-        "of": incident.about,
-        "what": incident.what,
-        "reason": incident.reason or None,
-    }
+def _of_run(run: PastRun) -> dict[str, Any]:
+    return {"run": run.id, "command": run.kind, "began": run.begins, "ended": run.ends, "cut_off": run.cut_off}
 
 
 def _last_end(runs: tuple[PastRun, ...]) -> datetime | None:
@@ -198,7 +288,3 @@ def people_of(runs: tuple[PastRun, ...]) -> str:
 def _rounded(figure: float | None) -> float | None:
     """To a ten-thousandth: the seconds of a GPU-hour."""
     return None if figure is None else round(figure, 4)
-
-
-def _moment(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment is not None else None

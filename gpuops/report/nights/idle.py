@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.advise.evidence import SourceReading, Use, told
 from gpuops.advise.idle import JudgedVm, verdicts_without_sessions
+from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Ref, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -48,45 +49,58 @@ def _worth(judged: Sequence[JudgedVm]) -> Iterator[Shown]:
         )
 
 
-def idle_document(judged: Sequence[JudgedVm], inventory: Inventory, policy: str | None) -> Document:
+class EvidenceReadingRecord(DocumentRecord, frozen=True):
+    """What one source says of a VM."""
+
+    source: Source
+    metric: Annotated[str, "which performance counter; empty = there is but one number of the source"]
+    says: Use
+    required: Annotated[bool, "whether the VM is idle only if this source says so; any other can veto, and no more"]
+    veto: Annotated[bool, "whether it keeps the VM"]
+    value: Annotated[int | None, "null = it cannot be read, or is no number"]
+    unit: str
+    below: Annotated[int | None, "idle is below this"]
+    disconnected_s: Annotated[int | None, "so long all of its sessions are disconnected; null = not so, or not told"]
+    age_s: Annotated[float | None, "how old the value is; null = nothing was read"]
+    because: str
+
+    @classmethod
+    def made_of(cls, reading: SourceReading) -> Self:
+        return cls.from_attributes(reading, veto=reading.vetoes, because=reading.reason)
+
+
+class VmVerdictRecord(DocumentRecord, frozen=True):
+    """The verdict on a VM, with all that it was given by."""
+
+    ref: Ref
+    name: str
+    pool: str | None
+    verdict: Use
+    because: str
+    kept_by_marks: Annotated[str | None, "why no night takes it, idle or not, such as an opt-out"]
+    decided_by: Annotated[Source | None, "null = it is idle, by all that is required"]
+    idle_for_s: Annotated[float | None, "so long it is known to be idle; null = at the look alone, or it is not"]
+    sources: Annotated[list[EvidenceReadingRecord], "in the order in which they decide"]
+
+    @classmethod
+    def made_of(cls, judged: JudgedVm) -> Self:
+        verdict = judged.verdict
+        return cls.from_attributes(
+            judged, verdict, judged.vm, verdict=verdict.use, because=verdict.reason, sources=verdict.readings
+        )
+
+
+@printed("idle", by="gpuops idle")
+class IdleDocument(SiteDocument, frozen=True):
+    """Whether desktops are used, by which source and which number."""
+
+    policy: Annotated[str | None, "its name"]
+    vms: Annotated[list[VmVerdictRecord], "in the order of pools and names"]
+
+
+def idle_document(judged: Sequence[JudgedVm], inventory: Inventory, policy: str | None) -> IdleDocument:
     """Each VM's verdict, and each source with its number, its age and whether it vetoes."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "idle",
-        "vcenter": inventory.vcenter,
-        "read_at": inventory.taken_at.isoformat(),
-        "policy": policy,
-        "vms": [
-            {
-                "ref": each.vm.ref,
-                "name": each.vm.name,
-                "pool": each.pool,
-                "verdict": each.verdict.use.value,
-                "because": each.verdict.reason,
-                "kept_by_marks": each.kept_by_marks,
-                "decided_by": each.verdict.decided_by,
-                "idle_for_s": each.verdict.idle_for_s,
-                "sources": [_source(reading) for reading in each.verdict.readings],
-            }
-            for each in judged
-        ],
-    }
-
-
-def _source(reading: SourceReading) -> Document:
-    return {
-        "source": reading.source.value,
-        "metric": reading.metric,
-        "says": reading.says.value,
-        "required": reading.required,
-        "veto": reading.vetoes,
-        "value": reading.value,
-        "unit": reading.unit,
-        "below": reading.below,
-        "disconnected_s": reading.disconnected_s,
-        "age_s": reading.age_s,
-        "because": reading.reason,
-    }
+    return IdleDocument.from_attributes(inventory, read_at=inventory.taken_at, policy=policy, vms=judged)
 
 
 def _explained(judged: JudgedVm) -> tuple[Shown, ...]:

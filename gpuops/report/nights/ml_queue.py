@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Annotated, Self
 
 from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, Turn
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
@@ -96,62 +97,105 @@ def _zone(found: QueueLook) -> tzinfo:
     return windows[0].zone if windows else UTC
 
 
-def queue_document(found: QueueLook) -> Document:
+class FairShareRecord(DocumentRecord, frozen=True):
+    """How teams share the queue."""
+
+    by: Annotated[str, "what of a VM tells its team"]
+    half_life_days: Annotated[float, "GPU-hours of so long ago count half"]
+
+
+class TeamStandingRecord(DocumentRecord, frozen=True):
+    """What a team had, has and may have."""
+
+    team: str
+    weight: float
+    share: Annotated[float, "its weight as a part of that of all teams here, 0 to 1"]
+    gpu_hours: Annotated[float, "that it had, by the half-life"]
+    used_share: Annotated[float | None, "its part of all such hours, 0 to 1; null = nobody had any"]
+    gpu_hours_week: Annotated[float, "of the last 7 days, each hour whole"]
+    gpu_hours_coming: Annotated[float, "that what was started of it may still use until desktops are due"]
+    gpu_hours_at_most: Annotated[float | None, "in any 7 days; null = any number"]
+    gpu_hours_left: Annotated[float | None, "that may still be started"]
+    gpus: Annotated[float, "that its VMs hold now"]
+    gpus_at_most: float | None
+    uncounted_runs: Annotated[int, "whose GPU-hours are not known"]
+
+    @classmethod
+    def made_of(cls, standing: TeamStanding) -> Self:
+        team, use, left = standing.team, standing.use, standing.hours_left
+        return cls.from_attributes(
+            team,
+            team=team.name,
+            share=round(standing.share, 4),
+            gpu_hours=round(use.decayed, 3),
+            used_share=None if standing.used_share is None else round(standing.used_share, 4),
+            gpu_hours_week=round(use.week, 3),
+            gpu_hours_coming=round(standing.coming_hours, 3),
+            gpu_hours_at_most=team.gpu_hours,
+            gpu_hours_left=None if left is None else round(left, 3),
+            gpus=round(standing.running_gpus, 4),
+            gpus_at_most=team.gpus,
+            uncounted_runs=use.unknown,
+        )
+
+
+class QueuePlaceRecord(DocumentRecord, frozen=True):
+    """A VM of the queue, or an entry that means none."""
+
+    name: str
+    ref: Annotated[str | None, "null = there is no such VM"]
+    team: Annotated[str | None, "null = the policy knows no teams, or there is no such VM"]
+    place: Annotated[int | None, "among those that wait for a start, from 1 on"]
+    priority: int
+    gpus: Annotated[float | None, "what its devices amount to"]
+    turn: Turn
+    starts_at: Annotated[Moment | None, "when it is expected to start; null = it does not, or a watch does not say"]
+    reason: Annotated[str, "why it starts, waits, or does neither"]
+
+    @classmethod
+    def made_of(cls, place: QueuePlace) -> Self:
+        waits = place.waits
+        return cls.from_attributes(
+            place,
+            waits,
+            ref=waits.vm.ref if waits.vm is not None else None,
+            team=waits.team or None,
+            priority=waits.queued.priority,
+            gpus=None if place.gpus is None else round(place.gpus, 4),
+            starts_at=None if place.starts_at is None else _utc(place.starts_at),
+        )
+
+
+@printed("ml-queue", by="gpuops queue")
+class MlQueueDocument(SiteDocument, frozen=True):
+    """The ML queue in the order in which a night or a watch would take it, and how its teams stand."""
+
+    policy: Annotated[str, "its name"]
+    at: Annotated[Moment, "of which the queue is shown"]
+    night: str
+    fair_share: Annotated[FairShareRecord | None, "null = the policy knows no teams"]
+    teams: Annotated[list[TeamStandingRecord], "by name"]
+    queue: Annotated[list[QueuePlaceRecord], "in the order in which they are tried"]
+    rejections: Annotated[list[RejectionRecord], "why there is no night then"]
+    warnings: list[str]
+
+
+def queue_document(found: QueueLook) -> MlQueueDocument:
     """The same for programs; every moment in UTC."""
     plan = found.night_plan
     shares = plan.shares
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "ml-queue",
-        "vcenter": found.inventory.vcenter,
-        "read_at": found.inventory.taken_at.isoformat(),
-        "policy": plan.policy.name,
-        "at": _utc(found.at),
-        "night": plan.night,
-        "fair_share": None
-        if shares is None
-        else {
-            "by": str(shares.rule.by),
-            "half_life_days": shares.rule.half_life / _DAY,
-        },
-        "teams": [_standing(each) for each in (shares.standings if shares is not None else ())],
-        "queue": [_place(place) for place in found.places],
-        "rejections": [RejectionRecord.of(refusal) for refusal in plan.refusals],
-        "warnings": list(shares.unclear if shares is not None else ()),
-    }
-
-
-def _standing(each: TeamStanding) -> Document:
-    left = each.hours_left
-    return {
-        "team": each.team.name,
-        "weight": each.team.weight,
-        "share": round(each.share, 4),
-        "gpu_hours": round(each.use.decayed, 3),
-        "used_share": None if each.used_share is None else round(each.used_share, 4),
-        "gpu_hours_week": round(each.use.week, 3),
-        "gpu_hours_coming": round(each.coming_hours, 3),
-        "gpu_hours_at_most": each.team.gpu_hours,
-        "gpu_hours_left": None if left is None else round(left, 3),
-        "gpus": round(each.running_gpus, 4),
-        "gpus_at_most": each.team.gpus,
-        "uncounted_runs": each.use.unknown,
-    }
-
-
-def _place(place: QueuePlace) -> Document:
-    vm = place.waits.vm
-    return {
-        "name": place.waits.name,
-        "ref": vm.ref if vm is not None else None,
-        "team": place.waits.team or None,
-        "place": place.place,
-        "priority": place.waits.queued.priority,
-        "gpus": None if place.gpus is None else round(place.gpus, 4),
-        "turn": place.turn.value,
-        "starts_at": None if place.starts_at is None else _utc(place.starts_at),
-        "reason": place.reason,
-    }
+    return MlQueueDocument.from_attributes(
+        plan,
+        vcenter=found.inventory.vcenter,
+        read_at=found.inventory.taken_at,
+        policy=plan.policy.name,
+        at=_utc(found.at),
+        fair_share=FairShareRecord(str(shares.rule.by), shares.rule.half_life / _DAY) if shares is not None else None,
+        teams=shares.standings if shares is not None else (),
+        queue=found.places,
+        rejections=plan.refusals,
+        warnings=shares.unclear if shares is not None else (),
+    )
 
 
 def _utc(moment: datetime) -> str:

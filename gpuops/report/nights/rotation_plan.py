@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final
+from typing import Annotated, Final, Self
+
+from msgspec import field
 
 from gpuops.advise.forecast import SLOT, Basis, Error, Expected, Forecast
 from gpuops.model.nights.night_record import Role
 from gpuops.model.window import Weekday
 from gpuops.plan.placement.return_order import role_of
-from gpuops.plan.rotation.nights.preview import ExpectedRun, HostProof, NightPreview
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.plan.rotation.nights.preview import ExpectedRun, HostProof, NightPreview, ReturnedDesktop
+from gpuops.report.document import DocumentRecord, Moment, NamedRecord, Ref, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.rotation_status import NO_LOCK_VM
-from gpuops.report.plan_json import RejectionRecord
+from gpuops.report.plan_json import ChoiceRecord, RejectionRecord
 from gpuops.report.plan_text import plan_text
 from gpuops.report.text import count, visible
 
@@ -207,105 +209,178 @@ def _clock(moment: datetime, found: NightPreview) -> str:
     return f"{Weekday.of(local.date()).title()} {local:%H:%M}" if lasts_days else f"{local:%H:%M}"
 
 
-def preview_document(found: NightPreview) -> Document:
+class NightWindowRecord(DocumentRecord, frozen=True):
+    """When a night may begin and when its desktops are back."""
+
+    zone: str
+    opens: Moment
+    closes: Moment
+    back_by: Moment
+
+
+class MlRunRecord(DocumentRecord, frozen=True):
+    """An ML VM that would run."""
+
+    ref: Ref
+    name: str
+    host: str
+    moves: Annotated[bool, "whether it is moved there first"]
+    gpus: float
+    begins: Moment
+    ends: Moment | None
+    gpu_hours: float | None
+
+    @classmethod
+    def made_of(cls, expected: ExpectedRun) -> Self:
+        start, ends = expected.start, expected.run.ends
+        begins = _utc(expected.run.begins)
+        return cls.from_attributes(
+            expected, start, start.vm, host=start.host.name, begins=begins, ends=None if ends is None else _utc(ends)
+        )
+
+
+class TakenDesktopRecord(DocumentRecord, frozen=True):
+    """A desktop that would be taken."""
+
+    ref: Ref
+    name: str
+    host: str
+    how: Annotated[str, "suspend or shut-down-guest"]
+    for_: Annotated[str, "the ML VM that gets its GPU"] = field(name="for")
+
+
+class GpuPlaceRecord(DocumentRecord, frozen=True):
+    """A place on a GPU."""
+
+    gpu: Annotated[str, "PCI address"]
+    place: str
+
+
+class ReturningDesktopRecord(DocumentRecord, frozen=True):
+    """A desktop with the places of its vGPUs."""
+
+    ref: Ref
+    name: str
+    seats: list[GpuPlaceRecord]
+
+    @classmethod
+    def made_of(cls, desktop: ReturnedDesktop) -> Self:
+        seats = [GpuPlaceRecord(str(place.gpu), place.place) for place in desktop.places]
+        return cls.from_attributes(desktop.vm, seats=seats)
+
+
+class ReturnProofRecord(DocumentRecord, frozen=True):
+    """Whether the desktops of a host come back in every order of events."""
+
+    host: NamedRecord
+    nothing_taken_from: Annotated[Moment | None, "from then on nothing is taken there"]
+    proved: bool
+    instants: Annotated[int, "how many moments of the night were checked"]
+    refusals: list[RejectionRecord]
+    order: list[ReturningDesktopRecord]
+
+
+class ExpectedUseRecord(DocumentRecord, frozen=True):
+    """What is expected in a quarter of an hour."""
+
+    begin: Moment
+    in_use: Annotated[int, "desktops"]
+    basis: Annotated[str, "earlier-weeks or day-before"]
+    weeks: Annotated[int, "how many earlier weeks it is the mean of"]
+
+
+class ForecastErrorRecord(DocumentRecord, frozen=True):
+    """How far forecasts were off, where desktops were in use or expected to be."""
+
+    slots: Annotated[int, "of so many quarters of an hour"]
+    mean: Annotated[float, "desktops, whichever way"]
+    short: Annotated[int, "in nine slots of ten no more than so many were in use beyond what was expected"]
+
+    @classmethod
+    def made_of(cls, error: Error) -> Self:
+        return cls(error.slots, round(error.mean, 2), error.short)
+
+
+class PoolForecastRecord(DocumentRecord, frozen=True):
+    """How many desktops of a pool are expected in use."""
+
+    pool: Annotated[str, "its name"]
+    error: Annotated[ForecastErrorRecord | None, "of such forecasts on what was measured; null = too little was"]
+    week_before_error: Annotated[ForecastErrorRecord | None, "of what was a week before alone"]
+    slots: Annotated[
+        list[ExpectedUseRecord],
+        "quarters of an hour from the begin of the night on; one of which nothing is known is left out",
+    ]
+
+
+@printed("rotation-plan", by="gpuops rotate plan")
+class RotationPlanDocument(SiteDocument, frozen=True):
+    """What a night would do, and the proof that its desktops come back; its times are in UTC."""
+
+    policy: Annotated[str, "its name"]
+    at: Annotated[Moment, "when the night begins"]
+    night: str
+    window: NightWindowRecord | None
+    feasible: bool
+    exit_code: int
+    over: Annotated[bool, "whether its return has begun"]
+    because: list[str]
+    rejections: list[RejectionRecord]
+    warnings: list[str]
+    gpu_hours: Annotated[float | None, "of all ML VMs that would run; null = not known"]
+    ml: Annotated[list[MlRunRecord], "the ML VMs that would run, where and how long"]
+    desktops: Annotated[list[TakenDesktopRecord], "those that would be suspended or shut down"]
+    choices: Annotated[list[ChoiceRecord], "why each VM and host would be taken or not"]
+    returns: Annotated[list[ReturnProofRecord], "for each host, the proof that its desktops come back"]
+    forecasts: Annotated[
+        list[PoolForecastRecord], "desktops expected in use until after the morning; empty = nothing was measured"
+    ]
+
+
+def preview_document(found: NightPreview) -> RotationPlanDocument:
     """The same for programs; every moment in UTC."""
     night_plan, night = found.night_plan, found.night
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotation-plan",
-        "vcenter": found.inventory.vcenter,
-        "read_at": found.inventory.taken_at.isoformat(),
-        "policy": night_plan.policy.name,
-        "at": _utc(found.at),
-        "night": night_plan.night,
-        "window": None
+    return RotationPlanDocument.from_attributes(
+        found,
+        night_plan,
+        vcenter=found.inventory.vcenter,
+        read_at=found.inventory.taken_at,
+        policy=night_plan.policy.name,
+        at=_utc(found.at),
+        night=night_plan.night,
+        window=None
         if night is None
-        else {
-            "zone": str(night.zone),
-            "opens": _utc(night.opens),
-            "closes": _utc(night.closes),
-            "back_by": _utc(night.back_by),
-        },
-        "feasible": not night_plan.refusals,
-        "exit_code": found.exit_code,
-        "over": night_plan.over,
-        "because": list(night_plan.plan().because),
-        "rejections": [RejectionRecord.of(refusal) for refusal in night_plan.refusals],
-        "warnings": list(found.warnings),
-        "gpu_hours": found.gpu_hours,
-        "ml": [_expected_run(expected) for expected in found.expected_runs],
-        "desktops": [
-            {
-                "ref": vm.ref,
-                "name": vm.name,
-                "host": start.host.name,
-                "how": _word(vm.has_passthrough),
-                "for": start.vm.name,
-            }
+        else NightWindowRecord(str(night.zone), _utc(night.opens), _utc(night.closes), _utc(night.back_by)),
+        feasible=not night_plan.refusals,
+        because=night_plan.plan().because,
+        rejections=night_plan.refusals,
+        ml=found.expected_runs,
+        desktops=[
+            TakenDesktopRecord(vm.ref, vm.name, start.host.name, _word(vm.has_passthrough), start.vm.name)
             for start in night_plan.decision.starts
             for vm in start.desktops
         ],
-        "choices": [
-            {"subject": choice.subject, "chosen": choice.chosen, "reason": choice.reason}
-            for choice in night_plan.choices
-        ],
-        "returns": [_proof(proof, found) for proof in found.proofs],
-        "forecasts": [_forecast(pool, forecast) for pool, forecast in found.forecasts.items()],
-    }
+        returns=[_proof(proof, found) for proof in found.proofs],
+        forecasts=[_forecast(pool, forecast) for pool, forecast in found.forecasts.items()],
+    )
 
 
-def _forecast(pool: str, forecast: Forecast) -> Document:
-    return {
-        "pool": pool,
-        "error": _error_document(forecast.error),
-        "week_before_error": _error_document(forecast.naive),
-        "slots": [
-            {"begin": _utc(slot.begin), "in_use": slot.in_use, "basis": slot.basis.value, "weeks": slot.weeks}
-            for slot in forecast.slots
-            if slot is not None
-        ],
-    }
-
-
-def _error_document(error: Error | None) -> Document | None:
-    return None if error is None else {"slots": error.slots, "mean": round(error.mean, 2), "short": error.short}
+def _forecast(pool: str, forecast: Forecast) -> PoolForecastRecord:
+    slots = [
+        ExpectedUseRecord.from_attributes(slot, begin=_utc(slot.begin)) for slot in forecast.slots if slot is not None
+    ]
+    return PoolForecastRecord.from_attributes(forecast, pool=pool, week_before_error=forecast.naive, slots=slots)
 
 
 def _word(passthrough: bool | None) -> str:
     return "shut-down-guest" if passthrough else "suspend"
 
 
-def _expected_run(expected: ExpectedRun) -> Document:
-    return {
-        "ref": expected.start.vm.ref,
-        "name": expected.start.vm.name,
-        "host": expected.start.host.name,
-        "moves": expected.start.moves,
-        "gpus": expected.gpus,
-        "begins": _utc(expected.run.begins),
-        "ends": _utc(expected.run.ends) if expected.run.ends is not None else None,
-        "gpu_hours": expected.gpu_hours,
-    }
-
-
-def _proof(proof: HostProof, found: NightPreview) -> Document:
+def _proof(proof: HostProof, found: NightPreview) -> ReturnProofRecord:
     begins = found.night_plan.return_times.get(proof.host.ref)
-    return {
-        "host": {"ref": proof.host.ref, "name": proof.host.name},
-        "nothing_taken_from": _utc(begins) if begins is not None else None,
-        "proved": not proof.refusals,
-        "instants": proof.instants,
-        "refusals": [RejectionRecord.of(refusal) for refusal in proof.refusals],
-        "order": [
-            {
-                "ref": desktop.vm.ref,
-                "name": desktop.vm.name,
-                "seats": [{"gpu": str(place.gpu), "place": place.place} for place in desktop.places],
-            }
-            for desktop in proof.order
-        ],
-    }
+    nothing_taken_from = _utc(begins) if begins is not None else None
+    return ReturnProofRecord.from_attributes(proof, nothing_taken_from=nothing_taken_from, proved=not proof.refusals)
 
 
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat()
+def _utc(moment: datetime) -> Moment:
+    return Moment(moment.astimezone(UTC).isoformat())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.plan.rotation.nights.bounds import Skip
-from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, Unmarked, may_be_reverted
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.plan.rotation.setup import NO_SNAPSHOTS, NewVm, Setup, Unmarked, may_be_reverted
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
@@ -62,24 +62,57 @@ def _summary(setup: Setup) -> str:
     return f"{count(number, 'thing')} made" if setup.made else f"{count(number, 'thing')} missing, nothing changed"
 
 
-def setup_document(setup: Setup) -> Document:
+class AttributeRecord(DocumentRecord, frozen=True):
+    """A custom attribute that the policy names."""
+
+    name: str
+    defined: bool
+
+
+class LockVmPlaceRecord(DocumentRecord, frozen=True):
+    """Where the lock VM is made."""
+
+    host: str
+    datastore: str
+
+    @classmethod
+    def made_of(cls, new: NewVm) -> Self:
+        return cls(new.host_name, new.datastore)
+
+
+class UnmarkedRecord(DocumentRecord, frozen=True):
+    """Desktops of a pool that lack its owner's mark."""
+
+    pool: str
+    mark: str
+    desktops: list[str]
+
+
+@printed("rotate-init", by="gpuops rotate init")
+class RotateInitDocument(PrintedDocument, frozen=True):
+    """What a policy needs in a vCenter, and what of it is missing."""
+
+    policy: Annotated[str, "its name"]
+    attributes: list[AttributeRecord]
+    lock_vm: str | None
+    lock_vm_made_on: Annotated[LockVmPlaceRecord | None, "null = it is there, or the policy has none"]
+    lock_vm_snapshots: int | None
+    keeps_drs_off: bool
+    unmarked: list[UnmarkedRecord]
+    complete: bool
+    changed: Annotated[bool, "whether what was missing was made"]
+
+
+def setup_document(setup: Setup) -> RotateInitDocument:
     """The same for programs."""
-    new = setup.lock_vm_missing
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotate-init",
-        "policy": setup.policy,
-        "attributes": [{"name": name, "defined": name not in setup.undefined} for name in setup.attributes],
-        "lock_vm": setup.lock_vm,
-        "lock_vm_made_on": {"host": new.host_name, "datastore": new.datastore} if new is not None else None,
-        "lock_vm_snapshots": setup.lock_vm_snapshots if setup.lock_vm is not None else None,
-        "keeps_drs_off": setup.keeps_drs_off,
-        "unmarked": [
-            {"pool": each.pool, "mark": each.mark, "desktops": list(each.desktops)} for each in setup.unmarked
-        ],
-        "complete": setup.complete or setup.made,
-        "changed": setup.made,
-    }
+    return RotateInitDocument.from_attributes(
+        setup,
+        attributes=[AttributeRecord(name, name not in setup.undefined) for name in setup.attributes],
+        lock_vm_made_on=setup.lock_vm_missing,
+        lock_vm_snapshots=setup.lock_vm_snapshots if setup.lock_vm is not None else None,
+        complete=setup.complete or setup.made,
+        changed=setup.made,
+    )
 
 
 def skip_text(skip: Skip) -> Text:
@@ -92,15 +125,18 @@ def skip_text(skip: Skip) -> Text:
     return Text(f"{night}, is {already}skipped; gpuops rotate skip-next --undo takes that back")
 
 
-def skip_document(skip: Skip) -> Document:
+@printed("rotate-skip-next", by="gpuops rotate skip-next")
+class RotateSkipNextDocument(PrintedDocument, frozen=True):
+    """Which night is left out."""
+
+    policy: Annotated[str, "its name"]
+    night: str
+    opens: Moment
+    closes: Moment
+    skipped: bool
+    changed: Annotated[bool, "false = it was so already"]
+
+
+def skip_document(skip: Skip) -> RotateSkipNextDocument:
     """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotate-skip-next",
-        "policy": skip.policy,
-        "night": skip.night.id,
-        "opens": skip.night.opens.isoformat(),
-        "closes": skip.night.closes.isoformat(),
-        "skipped": skip.skipped,
-        "changed": skip.changed,
-    }
+    return RotateSkipNextDocument.from_attributes(skip, skip.night, night=skip.night.id)

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Final, Self
 
 from gpuops.model.nights.journal import Audit, AuditedChain
+from gpuops.model.nights.night_record import Role
 from gpuops.plan.rotation.lease import Lease, lease_holder_text
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts
-from gpuops.report.document import SCHEMA_VERSION, Document
-from gpuops.report.hosts.given_up import missed_documents, missed_lines
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Ref, VcenterDocument, printed
+from gpuops.report.hosts.given_up import GivenUpRecord, missed_lines
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -66,50 +67,89 @@ def status_text(status: RotationStatus) -> Shown:
     return (*lines, closing, *heard, _table(status))
 
 
-def status_document(status: RotationStatus) -> Document:
+class LeaseRecord(DocumentRecord, frozen=True):
+    """Who may change things under a lock VM, and until when by vCenter's clock."""
+
+    owner: Annotated[str, "machine and process"]
+    id: Annotated[str, "of this one run"]
+    epoch: Annotated[int, "the number of the lease, higher with each new holder"]
+    expires: Moment
+
+    @classmethod
+    def made_of(cls, lease: Lease) -> Self:
+        return cls.from_attributes(lease, id=lease.nonce)
+
+
+class OverdueRecord(DocumentRecord, frozen=True):
+    """A vCenter whose nights have closed, and of which no return is recorded."""
+
+    vcenter: Annotated[str, "its instance uuid"]
+    vms: Annotated[list[str], "names of those that are not known to be back"]
+    closed: Annotated[Moment, "when the first of their nights closed"]
+    last_return: Annotated[Moment | None, "when a return last wrote something down"]
+
+
+class RunUnderWayRecord(DocumentRecord, frozen=True):
+    """A run that rotates from this machine now."""
+
+    kind: Annotated[str | None, "null = it has not begun to change anything"]
+    pid: int | None
+    since: Moment | None
+
+
+class TakenVmRecord(DocumentRecord, frozen=True):
+    """A VM of a night that is not over."""
+
+    ref: Ref
+    name: str
+    instance_uuid: str | None
+    role: Role
+    night: str
+    host: Annotated[str | None, "where it was"]
+    profiles: list[str]
+    whereabouts: Whereabouts
+    reason: str
+    first: Annotated[str, "what somebody has to do before the command; empty = nothing"]
+    command: Annotated[str, "what brings it back; empty = nothing does, or need"]
+
+
+@printed("rotation-status", by="gpuops rotate status")
+class RotationStatusDocument(VcenterDocument, frozen=True):
+    """What the nights took and where each VM is now, and whether a run is under way or was cut off."""
+
+    policy: Annotated[str | None, "its name"]
+    remembered: Annotated[bool, "whether the journal of this machine knows a night of this vCenter"]
+    journal_lost: Annotated[str | None, "why the journal cannot be read"]
+    under_way: RunUnderWayRecord | None
+    cut_off: Annotated[str | None, "the command that was cut off; gpuops rotate resume finishes it"]
+    cut_off_since: Moment | None
+    lock_vm: str | None
+    lease: LeaseRecord | None
+    lock_trouble: Annotated[str | None, "why the holder of the lease cannot be read"]
+    skipped: Annotated[list[str], "nights that are not to be taken"]
+    given_up: list[GivenUpRecord]
+    overdue: Annotated[list[OverdueRecord], "the vCenters of this journal, others too, that nobody seems to return"]
+    overdue_unknown: Annotated[list[str], "of which of them that cannot be told, and why"]
+    timers: Annotated[
+        list[str], "where the timers and cron lines of this machine do not meet the windows of the policy"
+    ]
+    away: Annotated[int, "how many VMs"]
+    changing: Annotated[int, "how many VMs"]
+    vms: list[TakenVmRecord]
+
+
+def status_document(status: RotationStatus) -> RotationStatusDocument:
     """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotation-status",
-        "vcenter": status.vcenter,
-        "policy": status.policy,
-        "remembered": status.remembered,
-        "journal_lost": status.journal_lost or None,
-        "under_way": _under_way(status),
-        "cut_off": status.cut_off,
-        "cut_off_since": status.cut_off_since.isoformat() if status.cut_off_since else None,
-        "lock_vm": status.lock_vm,
-        "lease": lease_document(status.lease) if status.lease else None,
-        "lock_trouble": status.lock_trouble or None,
-        "skipped": list(status.skipped),
-        "given_up": missed_documents(status.given_up),
-        "overdue": [overdue_document(each) for each in status.overdue],
-        "overdue_unknown": list(status.overdue_unknown),
-        "timers": list(status.timers),
-        "away": len(status.away),
-        "changing": len(status.changing),
-        "vms": [_vm(taken_vm, status) for taken_vm in status.vms],
-    }
-
-
-def lease_document(lease: Lease) -> Document:
-    """Who holds it, and until when by vCenter's clock."""
-    return {
-        "owner": lease.owner,
-        "id": lease.nonce,
-        "epoch": lease.epoch,
-        "expires": lease.expires.isoformat(),
-    }
-
-
-def overdue_document(overdue: Overdue) -> Document:
-    """A vCenter that nobody seems to return."""
-    return {
-        "vcenter": overdue.vcenter,
-        "vms": list(overdue.vms),
-        "closed": overdue.closed.isoformat(),
-        "last_return": overdue.last_return.isoformat() if overdue.last_return is not None else None,
-    }
+    holder = status.under_way
+    return RotationStatusDocument.from_attributes(
+        status,
+        journal_lost=status.journal_lost or None,
+        under_way=RunUnderWayRecord.from_attributes(holder, kind=status.doing) if holder is not None else None,
+        lock_trouble=status.lock_trouble or None,
+        away=len(status.away),
+        changing=len(status.changing),
+        vms=[_vm(taken_vm, status) for taken_vm in status.vms],
+    )
 
 
 def _lease_lines(status: RotationStatus) -> list[Shown]:
@@ -130,17 +170,6 @@ def _others(status: RotationStatus) -> str:
 def _no_journal(status: RotationStatus) -> str:
     looked = f"the journal of this machine knows no night of this vCenter: looked for the marker {status.marker} alone"
     return visible(looked if status.policy else f"{looked}; --policy FILE looks for that of a policy")
-
-
-def _under_way(status: RotationStatus) -> Document | None:
-    holder = status.under_way
-    if holder is None:
-        return None
-    return {
-        "kind": status.doing,
-        "pid": holder.pid,
-        "since": holder.since.isoformat() if holder.since else None,
-    }
 
 
 def _since(status: RotationStatus) -> str:
@@ -171,21 +200,10 @@ def _advice(taken_vm: TakenVm, status: RotationStatus) -> str:
     return taken_vm.advice
 
 
-def _vm(taken_vm: TakenVm, status: RotationStatus) -> Document:
+def _vm(taken_vm: TakenVm, status: RotationStatus) -> TakenVmRecord:
     original = taken_vm.original
-    return {
-        "ref": original.vm,
-        "name": original.name,
-        "instance_uuid": original.uuid,
-        "role": original.role.value,
-        "night": original.night,
-        "host": status.names.get(original.host or "", original.host),
-        "profiles": list(original.profiles),
-        "whereabouts": taken_vm.whereabouts.value,
-        "reason": taken_vm.reason,
-        "first": taken_vm.first,
-        "command": taken_vm.command,
-    }
+    host = status.names.get(original.host or "", original.host)
+    return TakenVmRecord.from_attributes(taken_vm, original, ref=original.vm, instance_uuid=original.uuid, host=host)
 
 
 def all_overdue_text(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Shown:
@@ -199,14 +217,12 @@ def _overdue_lines(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> li
     return lines + [Text(visible(f"whether it is returned is not known: {reason}"), "red") for reason in unreadable]
 
 
-def all_overdue_document(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotation-overdue",
-        "overdue": [overdue_document(vcenter) for vcenter in vcenters],
-        "overdue_unknown": list(unreadable),
-    }
+@printed("rotation-overdue", by="gpuops rotate overdue")
+class RotationOverdueDocument(PrintedDocument, frozen=True):
+    """The vCenters of the journal whose night is over and which no return has brought back since."""
+
+    overdue: Annotated[list[OverdueRecord], "those with desktops away"]
+    overdue_unknown: Annotated[list[str], "why some vCenters cannot be checked"]
 
 
 def audit_text(audit: Audit) -> Shown:
@@ -222,25 +238,41 @@ def audit_text(audit: Audit) -> Shown:
     return lines
 
 
-def audit_document(audit: Audit) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotate-audit",
-        "journal": audit.journal,
-        "whole": audit.whole,
-        "damage": audit.damage or None,
-        "vcenters": [
-            {
-                "vcenter": chain.vcenter,
-                "good_records": chain.good,
-                "first_at": chain.first.isoformat() if chain.first is not None else None,
-                "last_at": chain.last.isoformat() if chain.last is not None else None,
-                "head": chain.head,
-                "bad": chain.bad or None,
-            }
-            for chain in audit.chains
-        ],
-    }
+class AuditedChainRecord(DocumentRecord, frozen=True):
+    """The records of one vCenter."""
+
+    vcenter: Annotated[str, "its instance uuid"]
+    good_records: int
+    first_at: Moment | None
+    last_at: Moment | None
+    head: Annotated[str, "the number and checksum of the last good record"]
+    bad: Annotated[str | None, "the first record that does not fit, and what is wrong with it"]
+
+    @classmethod
+    def made_of(cls, chain: AuditedChain) -> Self:
+        moments = {"first_at": chain.first, "last_at": chain.last}
+        return cls.from_attributes(chain, good_records=chain.good, bad=chain.bad or None, **moments)
+
+
+@printed("rotate-audit", by="gpuops rotate audit verify")
+class RotateAuditDocument(PrintedDocument, frozen=True):
+    """Whether somebody changed the journal."""
+
+    journal: Annotated[str, "where it is"]
+    whole: bool
+    damage: str | None
+    vcenters: list[AuditedChainRecord]
+
+    @classmethod
+    def made_of(cls, audit: Audit) -> Self:
+        return cls.from_attributes(audit, damage=audit.damage or None, vcenters=audit.chains)
+
+
+@printed("rotate-unlock", by="gpuops rotate unlock")
+class RotateUnlockDocument(PrintedDocument, frozen=True):
+    """The lease that was given back."""
+
+    lease: LeaseRecord
 
 
 def _chain_line(chain: AuditedChain) -> str:

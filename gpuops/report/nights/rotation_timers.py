@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Annotated
 
 from gpuops.model.nights.runners import Half
 from gpuops.plan.rotation.timers import CallLine, Timers
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 
 
 def systemd_text(timers: Timers) -> str:
@@ -46,19 +47,36 @@ def _crontab(timers: Timers, policy_file: str, vcenter: str | None) -> Iterator[
                 yield f"{line.cron}  {command}"
 
 
-def timers_document(timers: Timers) -> Document:
+class CronCallRecord(DocumentRecord, frozen=True):
+    """One line of cron."""
+
+    zone: Annotated[str | None, "the value of CRON_TZ; null = the hours are the machine's own"]
+    when: Annotated[str, "the five fields of a line"]
+
+
+class TimerCallsRecord(DocumentRecord, frozen=True):
+    """The calls of one half."""
+
+    systemd: Annotated[list[str], "values of OnCalendar"]
+    cron: list[CronCallRecord]
+
+
+@printed("rotate-timers", by="gpuops rotate timers")
+class RotateTimersDocument(PrintedDocument, frozen=True):
+    """When systemd and cron call the two halves of a policy."""
+
+    policy: Annotated[str, "its name"]
+    machine_zone: Annotated[str, "the zone of this machine's clock"]
+    cron_tz: Annotated[bool, "whether the lines of cron are in zones, by CRON_TZ; false = in hours of machine_zone"]
+    night: TimerCallsRecord
+    day: TimerCallsRecord
+
+
+def timers_document(timers: Timers) -> RotateTimersDocument:
     """The calls of both halves, for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotate-timers",
-        "policy": timers.policy,
-        "machine_zone": timers.machine_zone,
-        "cron_tz": timers.has_cron_tz,
-        **{
-            half.value: {
-                "systemd": [line.systemd for line in timers.systemd[half]],
-                "cron": [{"zone": line.zone, "when": line.cron} for line in timers.cron[half]],
-            }
-            for half in Half
-        },
-    }
+    night, day = (_calls(timers.systemd[half], timers.cron[half]) for half in (Half.NIGHT, Half.DAY))
+    return RotateTimersDocument.from_attributes(timers, cron_tz=timers.has_cron_tz, night=night, day=day)
+
+
+def _calls(systemd: Sequence[CallLine], cron: Sequence[CallLine]) -> TimerCallsRecord:
+    return TimerCallsRecord([line.systemd for line in systemd], [CronCallRecord(line.zone, line.cron) for line in cron])

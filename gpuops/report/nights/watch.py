@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Self
 
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
 from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchTold
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.plan_json import RejectionRecord, outcome_document
+from gpuops.report.plan_json import OutcomeRecord, RejectionRecord, outcome_document
 from gpuops.report.plan_text import STYLES, outcome_line
 from gpuops.report.text import count, duration, visible
 
@@ -78,30 +79,74 @@ def _lines(told: WatchTold) -> Iterator[Text]:
             yield Text(f"  nothing starts: {visible(str(rejection))}", "yellow")
 
 
-def look_document(told: WatchTold) -> Document:
+class KeptFreeRecord(DocumentRecord, frozen=True):
+    """What is kept free for desktops of a profile in a cluster, or on a host of none."""
+
+    profile: str
+    where: Annotated[str, "name of the cluster or host"]
+    free: Annotated[int, "vGPUs that can surely start now"]
+    kept: int
+    missing: int
+
+    @classmethod
+    def made_of(cls, state: KeptState) -> Self:
+        return cls.from_attributes(state, profile=state.key[0])
+
+
+class PoolAheadRecord(DocumentRecord, frozen=True):
+    """A pool whose desktops come back ahead of their users."""
+
+    pool: Annotated[str, "its name"]
+    running: Annotated[int, "desktops that run for users, whoever uses them"]
+    to_run: Annotated[int | None, "by the forecast; null = nothing is known to go by"]
+
+
+class GivesWayRecord(DocumentRecord, frozen=True):
+    """An ML VM that stops for desktops."""
+
+    vm: Annotated[str, "its name"]
+    lost_s: Annotated[float | None, "seconds of its work that are lost; null = not known"]
+    profile: Annotated[str, "of which too few are free"]
+    where: Annotated[str, "name of the cluster or host"]
+
+
+class WaitingVmRecord(DocumentRecord, frozen=True):
+    """An ML VM that does not start."""
+
+    vm: Annotated[str, "its name"]
+    reason: str
+
+
+@printed("rotate-watch", by="gpuops rotate watch")
+class RotateWatchDocument(SiteDocument, frozen=True):
+    """One look of a watch, what follows from it, and what became of that."""
+
+    kept: list[KeptFreeRecord]
+    pools: Annotated[list[PoolAheadRecord], "those whose `ready` follows a forecast"]
+    running: Annotated[list[str], "names of the ML VMs of this policy that run"]
+    gives_way: Annotated[list[GivesWayRecord], "ML VMs that stop so that enough is free"]
+    back: Annotated[list[str], "names of the desktops that come back to users"]
+    stops: Annotated[list[str], "names of the ML VMs that stop for these"]
+    starts: Annotated[list[str], "names of the ML VMs that start"]
+    rejections: Annotated[list[RejectionRecord], "why nothing starts at all"]
+    waiting: Annotated[list[WaitingVmRecord], "those of the queue that do not"]
+    outcomes: Annotated[list[OutcomeRecord], "none where it was only looked"]
+
+
+def look_document(told: WatchTold) -> RotateWatchDocument:
     """One look for programs."""
     look, vms = told.look, told.before.vms
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "rotate-watch",
-        "vcenter": told.before.vcenter,
-        "read_at": told.before.taken_at.isoformat(),
-        "kept": [_state(state) for state in look.states],
-        "pools": [{"pool": each.pool, "running": each.running, "to_run": each.expected} for each in look.ahead],
-        "running": [each.original.name for each in look.running],
-        "gives_way": [
-            {"vm": gives.name, "lost_s": gives.lost_s, "profile": gives.for_key[0], "where": gives.where}
-            for gives in look.gives.vms
-        ],
-        "back": [each.original.name for each in look.back.desktops],
-        "stops": [each.original.name for each in look.back.stops],
-        "starts": [vms[ref].name for ref in look.starts if ref in vms],
-        "rejections": [RejectionRecord.of(each) for each in look.plan.rejections],
-        "waiting": [{"vm": choice.subject, "reason": choice.reason} for choice in look.waiting],
-        "outcomes": [outcome_document(each, told.before) for each in told.outcomes],
-    }
-
-
-def _state(state: KeptState) -> Document:
-    profile, _ = state.key
-    return {"profile": profile, "where": state.where, "free": state.free, "kept": state.kept, "missing": state.missing}
+    return RotateWatchDocument.from_attributes(
+        vcenter=told.before.vcenter,
+        read_at=told.before.taken_at,
+        kept=look.states,
+        pools=[PoolAheadRecord(each.pool, each.running, each.expected) for each in look.ahead],
+        running=[each.original.name for each in look.running],
+        gives_way=[GivesWayRecord(each.name, each.lost_s, each.for_key[0], each.where) for each in look.gives.vms],
+        back=[each.original.name for each in look.back.desktops],
+        stops=[each.original.name for each in look.back.stops],
+        starts=[vms[ref].name for ref in look.starts if ref in vms],
+        waiting=[WaitingVmRecord(choice.subject, choice.reason) for choice in look.waiting],
+        rejections=look.plan.rejections,
+        outcomes=[outcome_document(each, told.before) for each in told.outcomes],
+    )

@@ -19,11 +19,11 @@ from gpuops.plan.capacity.fleet_part import Fit, FleetPart
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import SCHEMA_VERSION, Document, as_values
 from gpuops.report.monitoring.diagnosis import stored_document
 from gpuops.report.monitoring.fleet import Fleet
 from gpuops.report.monitoring.inventory import by_size
-from gpuops.report.nights.history_rows import history_totals, night_in_full, night_row
+from gpuops.report.nights.history_rows import HistoryTotalsRecord, NightInFullRecord, PastNightRecord
 from gpuops.report.page.fleet_map import fleet_map
 from gpuops.report.page.host_modes import host_modes
 
@@ -69,9 +69,9 @@ def fleet_report_document(found: FleetReport) -> Document:
             {"severity": each.severity.value, "subject": each.subject, "reason": each.reason, "fix": each.fix}
             for each in found.examination.findings
         ],
-        "totals": history_totals(found.nights),
-        "nights": [night_row(night) for night in found.nights.nights],
-        "last_night": night_in_full(found.last_night) if found.last_night is not None else None,
+        "totals": as_values(HistoryTotalsRecord.made_of(found.nights)),
+        "nights": [as_values(PastNightRecord.made_of(night)) for night in found.nights.nights],
+        "last_night": as_values(NightInFullRecord.made_of(found.last_night)) if found.last_night is not None else None,
         "idle": None if found.idle is None else [_idle(each, found) for each in found.idle],
         "showback": _showback(found.showback, found.owners),
         "diagnoses": [

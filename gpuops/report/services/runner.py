@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Annotated, Self
 
-from gpuops.model.nights.runners import PolicyTurn, QueueStatus
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.model.nights.runners import Half, QueuedTurn, QueueStatus, TurnState
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import visible
 
@@ -35,25 +36,34 @@ def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
     yield table
 
 
-def runner_document(status: QueueStatus) -> Document:
-    """The same; moments are those of the database's clock."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "runner-status",
-        "runners": [
-            {"number": each.number, "alive": each.alive.isoformat(), "lives": each.lives} for each in status.runners
-        ],
-        "turns": [
-            {
-                "site": each.turn.site,
-                "policy": each.turn.policy,
-                "state": each.state,
-                "runner": each.runner,
-                "since": each.since.isoformat() if each.since is not None else None,
-            }
-            for each in status.turns
-        ],
-    }
+class RunnerSeenRecord(DocumentRecord, frozen=True):
+    """A runner, and its last sign of life by the database's clock."""
+
+    number: int
+    alive: Moment
+    lives: Annotated[bool, "false = so long ago that its turns are offered again"]
+
+
+class QueuedTurnRecord(DocumentRecord, frozen=True):
+    """A turn of one policy of one vCenter."""
+
+    site: Annotated[str, "name of the target"]
+    policy: Annotated[str, "name of the policy"]
+    state: TurnState
+    runner: Annotated[int | None, "number of the runner that plays it"]
+    since: Annotated[Moment | None, "when it was offered or taken"]
+
+    @classmethod
+    def made_of(cls, queued: QueuedTurn) -> Self:
+        return cls.from_attributes(queued, queued.turn)
+
+
+@printed("runner-status", by="gpuops runner status")
+class RunnerStatusDocument(PrintedDocument, frozen=True):
+    """The runners that live, and the turns that run or wait."""
+
+    runners: list[RunnerSeenRecord]
+    turns: list[QueuedTurnRecord]
 
 
 def init_text(before: str | None, revision: str, *, made: bool) -> str:
@@ -64,19 +74,21 @@ def init_text(before: str | None, revision: str, *, made: bool) -> str:
     return f"{queue}; all others are of revision {revision} now, of {before or 'none'} before"
 
 
-def init_document(
-    *, made: bool = False, before: str | None = None, revision: str | None = None, sql: str | None = None
-) -> Document:
-    """Whether the tables of the queue had to be made, and from which revision all others were brought to which one.
+@printed("runner-init", by="gpuops runner init")
+class RunnerInitDocument(PrintedDocument, frozen=True):
+    """Which tables of the runners' database had to be made."""
 
-    `before` None = there were none, or tables of a gpuops without revisions. `revision` None = nothing was changed, and
-    `sql` is what would; else `sql` is None.
-    """
-    told = {"made": made, "before": before, "revision": revision, "sql": sql}
-    return {"schema_version": SCHEMA_VERSION, "kind": "runner-init", **told}
+    made: Annotated[bool, "those of the queue"] = False
+    before: Annotated[str | None, "revision of all other tables before; null = there were none, or older ones"] = None
+    revision: Annotated[str | None, "their revision now; null = nothing was changed (--sql)"] = None
+    sql: Annotated[str | None, "with --sql, what makes the tables that are not there; empty = all are there"] = None
 
 
-def asked_document(turn: PolicyTurn, half: str, *, asked: bool) -> Document:
-    """A turn that was asked for. `asked` False = it waited already."""
-    kind = {"schema_version": SCHEMA_VERSION, "kind": "runner-asked"}
-    return {**kind, "site": turn.site, "policy": turn.policy, "half": half, "asked": asked}
+@printed("runner-asked", by="gpuops rotate night --fleet")
+class RunnerAskedDocument(PrintedDocument, frozen=True):
+    """A turn that was asked of the runners."""
+
+    site: Annotated[str, "name of the target"]
+    policy: Annotated[str, "name of the policy"]
+    half: Annotated[Half, "what it would be now"]
+    asked: Annotated[bool, "false where it waited already"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Annotated, Final, Self
 
-from gpuops.plan.cluster.answers import ClusterMade, ClusterRemoved, ShownCluster
+from gpuops.model.vcenter.vm import PowerState
+from gpuops.model.workloads.cluster import RdmaKind
+from gpuops.plan.cluster.answers import ClusterMade, ClusterRemoved, ShownCluster, ShownMember
 from gpuops.plan.cluster.plan import ClusterPlan, PlannedMember
 from gpuops.plan.cluster.prerequisites import Prerequisite
 from gpuops.plan.core.device_signature import is_no_gpu
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, NamedRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -96,43 +98,69 @@ def cluster_made_text(made: ClusterMade) -> Shown:
     return lines
 
 
-def cluster_made_document(made: ClusterMade) -> Document:
-    """The same for programs."""
-    plan = made.plan
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "cluster-create",
-        "cluster": plan.wish.name,
-        "id": plan.id,
-        "applied": made.applied,
-        "changed": made.changed,
-        "feasible": plan.feasible,
-        "rows": [_row_values(row) for row in plan.rows],
-        "rejections": [_rejection(each) for each in plan.rejections],
-        "warnings": list(plan.warnings),
-        "members": [
-            {
-                "rank": each.rank,
-                "name": each.name,
-                "host": each.host.name,
-                "does": list(_deeds(each)),
-                "says": each.says,
-                "address": made.addresses.get(each.name),
-            }
-            for each in plan.members
-        ],
-        "failed": made.failed,
-        "undone": made.undone,
-        "left": list(made.left),
-    }
+class ClusterRowRecord(DocumentRecord, frozen=True):
+    """One prerequisite."""
+
+    subject: Annotated[str, "the template, a host or a port group"]
+    check: Annotated[str, "what was looked at"]
+    state: Annotated[str, "pass, fail or unknown"]
+    says: Annotated[str, "what is there"]
+    next: Annotated[str, "what to do about it; empty where it passes"]
+
+    @classmethod
+    def made_of(cls, row: Prerequisite) -> Self:
+        return cls.from_attributes(row, next=row.next_move)
 
 
-def _row_values(row: Prerequisite) -> dict[str, Any]:
-    return {"subject": row.subject, "check": row.check, "state": row.state, "says": row.says, "next": row.next_move}
+class ClusterRefusalRecord(DocumentRecord, frozen=True):
+    """One reason against it."""
+
+    subject: str
+    reason: str
+    next: Annotated[str, "what to do about it; may be empty"]
+
+    @classmethod
+    def made_of(cls, rejection: Rejection) -> Self:
+        return cls.from_attributes(rejection, next=rejection.hint)
 
 
-def _rejection(each: Rejection) -> dict[str, str]:
-    return {"subject": each.subject, "reason": each.reason, "next": each.hint}
+class ClusterMemberRecord(DocumentRecord, frozen=True):
+    """One VM as it is planned."""
+
+    rank: int
+    name: str
+    host: Annotated[str, "its name"]
+    does: Annotated[list[str], "what is done, in words; empty = nothing"]
+    says: Annotated[str, "whether GPU and network card are on one NUMA node"]
+    address: Annotated[str | None, "of its guest, once it runs"]
+
+
+@printed("cluster-create", by="gpuops cluster create")
+class ClusterCreateDocument(PrintedDocument, frozen=True):
+    """What makes a cluster of VMs, and what became of it."""
+
+    cluster: Annotated[str, "its name"]
+    id: Annotated[str, "eight hexadecimal digits, drawn for it"]
+    applied: bool
+    changed: Annotated[bool, "whether vCenter was changed, or would be"]
+    feasible: Annotated[bool, "whether nothing speaks against it"]
+    rows: Annotated[list[ClusterRowRecord], "what template and hosts must have"]
+    rejections: Annotated[list[ClusterRefusalRecord], "every reason against it"]
+    warnings: list[str]
+    members: Annotated[list[ClusterMemberRecord], "by rank"]
+    failed: Annotated[str, "what went wrong; empty = nothing did"]
+    undone: Annotated[bool, "whether all that was made is removed again"]
+    left: Annotated[list[str], "VMs that are to be removed and could not be, each with its reason"]
+
+    @classmethod
+    def made_of(cls, made: ClusterMade) -> Self:
+        members = [
+            ClusterMemberRecord.from_attributes(
+                each, host=each.host.name, does=list(_deeds(each)), address=made.addresses.get(each.name)
+            )
+            for each in made.plan.members
+        ]
+        return cls.from_attributes(made, made.plan, cluster=made.plan.wish.name, members=members)
 
 
 def clusters_text(found: tuple[ShownCluster, ...]) -> Shown:
@@ -153,34 +181,42 @@ def clusters_text(found: tuple[ShownCluster, ...]) -> Shown:
     return lines
 
 
-def clusters_document(found: tuple[ShownCluster, ...]) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "cluster-show",
-        "clusters": [
-            {
-                "name": each.name,
-                "id": each.id,
-                "nodes": each.nodes,
-                "whole": not each.problems,
-                "problems": list(each.problems),
-                "members": [
-                    {
-                        "rank": one.rank,
-                        "vm": {"ref": one.vm, "name": one.name},
-                        "host": one.host,
-                        "power": one.power,
-                        "devices": one.devices,
-                        "address": one.address,
-                        "rdma": one.rdma,
-                    }
-                    for one in each.members
-                ],
-            }
-            for each in found
-        ],
-    }
+class ShownTrainingVmRecord(DocumentRecord, frozen=True):
+    """One VM that carries the marker of a cluster."""
+
+    rank: int
+    vm: NamedRecord
+    host: Annotated[str | None, "its name"]
+    power: PowerState | None
+    devices: Annotated[int, "GPUs and other devices given whole"]
+    address: Annotated[str | None, "of its guest"]
+    rdma: RdmaKind
+
+    @classmethod
+    def made_of(cls, member: ShownMember) -> Self:
+        return cls.from_attributes(member, vm=NamedRecord(member.vm, member.name))
+
+
+class ShownTrainingClusterRecord(DocumentRecord, frozen=True):
+    """One cluster."""
+
+    name: str
+    id: Annotated[str, "eight hexadecimal digits, drawn for it"]
+    nodes: Annotated[int, "how many VMs it has when it is whole"]
+    whole: Annotated[bool, "whether it runs whole"]
+    problems: list[str]
+    members: Annotated[list[ShownTrainingVmRecord], "by rank"]
+
+    @classmethod
+    def made_of(cls, cluster: ShownCluster) -> Self:
+        return cls.from_attributes(cluster, whole=not cluster.problems)
+
+
+@printed("cluster-show", by="gpuops cluster show")
+class ClusterShowDocument(PrintedDocument, frozen=True):
+    """Clusters of VMs that are there."""
+
+    clusters: Annotated[list[ShownTrainingClusterRecord], "by name"]
 
 
 def cluster_removed_text(found: ClusterRemoved) -> Shown:
@@ -199,16 +235,18 @@ def cluster_removed_text(found: ClusterRemoved) -> Shown:
     return lines
 
 
-def cluster_removed_document(found: ClusterRemoved) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "cluster-delete",
-        "cluster": found.name,
-        "applied": found.applied,
-        "changed": found.changed,
-        "rejections": [_rejection(each) for each in found.rejections],
-        "vms": [{"ref": each.vm.ref, "name": each.vm.name} for each in found.vms],
-        "left": list(found.left),
-        "overrides": list(found.overrides),
-    }
+@printed("cluster-delete", by="gpuops cluster delete")
+class ClusterDeleteDocument(PrintedDocument, frozen=True):
+    """What there was of a cluster, and whether it is removed."""
+
+    cluster: Annotated[str, "its name"]
+    applied: bool
+    changed: Annotated[bool, "whether vCenter was changed, or would be"]
+    rejections: Annotated[list[ClusterRefusalRecord], "every reason against it"]
+    vms: Annotated[list[NamedRecord], "by rank"]
+    left: Annotated[list[str], "those that could not be removed, each with its reason"]
+    overrides: Annotated[list[str], "VMs that stay, whose override of DRS is taken back, or would be"]
+
+    @classmethod
+    def made_of(cls, removed: ClusterRemoved) -> Self:
+        return cls.from_attributes(removed, cluster=removed.name, vms=[each.vm for each in removed.vms])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, BenchResult, RunEnd, Transport
+from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, BenchResult, Launcher, RunEnd, Transport
 from gpuops.plan.cluster_run.all_reduce import bus_bandwidth, efficiency
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, duration, visible
 
@@ -49,38 +49,66 @@ def end_text(end: RunEnd) -> Shown:
     return lines
 
 
-def run_document(cluster: str, plan: LaunchPlan, end: RunEnd | None, exit_code: int) -> Document:
+class ClusterLaunchMemberRecord(DocumentRecord, frozen=True):
+    """A VM in which ranks run."""
+
+    vm: Annotated[str, "its name"]
+    host: Annotated[str, "its name"]
+    address: Annotated[str | None, "of its guest"]
+    gpus: int
+    ranks: int
+
+
+class ClusterLaunchRecord(DocumentRecord, frozen=True):
+    """What is started in which guest."""
+
+    launcher: Launcher
+    ranks: int
+    command_lines: Annotated[list[str], "of the first VMs; one where the launcher enters the others itself"]
+    environment: Annotated[dict[str, str], "what every rank has of it"]
+    members: Annotated[list[ClusterLaunchMemberRecord], "by rank of their VM"]
+
+
+class ClusterRunEndRecord(DocumentRecord, frozen=True):
+    """How it ended."""
+
+    exit_code: Annotated[int, "of the launcher; 124 = it was ended after its limit"]
+    took_s: float
+    printed_bytes: Annotated[int, "that were fetched"]
+    cut: Annotated[bool, "whether it printed more than that"]
+    failed_on: Annotated[str, "the VM whose launcher failed first, where that is not the one of rank 0"]
+    left: Annotated[list[str], "what could not be stopped or removed in a guest, each with its reason"]
+
+    @classmethod
+    def made_of(cls, end: RunEnd) -> Self:
+        return cls.from_attributes(end, took_s=round(end.took_s, 3))
+
+
+@printed("cluster-run", by="gpuops cluster run")
+class ClusterRunDocument(PrintedDocument, frozen=True):
+    """What was started over the VMs of a cluster, and how it ended; what it printed is on stderr."""
+
+    cluster: Annotated[str, "its name"]
+    rejections: Annotated[list[str], "every reason why nothing was started"]
+    launch: Annotated[ClusterLaunchRecord | None, "null = nothing can be started"]
+    end: Annotated[ClusterRunEndRecord | None, "null = nothing was started"]
+    exit_code: Annotated[int, "of this command"]
+
+
+def run_document(cluster: str, plan: LaunchPlan, end: RunEnd | None, exit_code: int) -> ClusterRunDocument:
     """The same for programs; what the program printed is not in it."""
     launch = plan.launch
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "cluster-run",
-        "cluster": cluster,
-        "rejections": [each.line for each in plan.rejections],
-        "launch": None
-        if launch is None
-        else {
-            "launcher": launch.launcher,
-            "ranks": launch.ranks,
-            "command_lines": list(launch.command_lines),
-            "environment": dict(launch.environment),
-            "members": [
-                {"vm": each.name, "host": each.host, "address": each.address, "gpus": each.gpus, "ranks": slots}
-                for each, slots in zip(launch.members, launch.slots, strict=True)
-            ],
-        },
-        "end": None
-        if end is None
-        else {
-            "exit_code": end.exit_code,
-            "took_s": round(end.took_s, 3),
-            "printed_bytes": end.printed_bytes,
-            "cut": end.cut,
-            "failed_on": end.failed_on,
-            "left": list(end.left),
-        },
-        "exit_code": exit_code,
-    }
+    launched = None
+    if launch is not None:
+        members = [
+            ClusterLaunchMemberRecord.from_attributes(each, vm=each.name, ranks=slots)
+            for each, slots in zip(launch.members, launch.slots, strict=True)
+        ]
+        launched = ClusterLaunchRecord.from_attributes(launch, environment=dict(launch.environment), members=members)
+    rejections = [each.line for each in plan.rejections]
+    return ClusterRunDocument.from_attributes(
+        cluster=cluster, rejections=rejections, launch=launched, end=end, exit_code=exit_code
+    )
 
 
 def bench_text(result: BenchResult) -> Shown:
@@ -107,38 +135,52 @@ def bench_text(result: BenchResult) -> Shown:
     return lines
 
 
-def bench_document(result: BenchResult) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "cluster-bench",
-        "cluster": result.cluster,
-        "program": result.program,
-        "simulated": result.simulated,
-        "complete": result.complete,
-        "cells": [
-            {
-                "nodes": each.nodes,
-                "ranks": each.ranks,
-                "transport": each.transport,
-                "why_not": each.why_not,
-                "left": list(each.left),
-                "times": [_time(result, each, index) for index in range(len(each.times))],
-            }
-            for each in result.cells
-        ],
-    }
+class BenchTimeRecord(DocumentRecord, frozen=True):
+    """One all-reduce."""
+
+    size_bytes: Annotated[int, "of the buffer of each rank"]
+    seconds: Annotated[float, "of the one in the middle of several"]
+    bus_bytes_per_s: Annotated[float | None, "as the NCCL tests define it; null = a single rank exchanges nothing"]
+    scaling_efficiency: Annotated[float | None, "bus bandwidth beside that of the fewest nodes that have one"]
+    wrong: Annotated[int | None, "elements with a wrong sum; null = the program does not check"]
 
 
-def _time(result: BenchResult, cell: BenchCell, index: int) -> dict[str, Any]:
+class BenchCellRecord(DocumentRecord, frozen=True):
+    """An all-reduce over so many nodes by one transport."""
+
+    nodes: int
+    ranks: int
+    transport: Transport
+    why_not: Annotated[str, "why there are no times; empty = there are"]
+    left: Annotated[list[str], "as of a run"]
+    times: Annotated[list[BenchTimeRecord], "by size"]
+
+
+@printed("cluster-bench", by="gpuops cluster bench")
+class ClusterBenchDocument(PrintedDocument, frozen=True):
+    """All-reduces over nodes of a cluster, by TCP and by RDMA."""
+
+    cluster: Annotated[str, "its name"]
+    program: Annotated[AllReduceProgram, "what measured"]
+    simulated: Annotated[bool, "whether its guests are processes of one machine, and TCP its loopback"]
+    complete: Annotated[bool, "whether all was measured that can be, with right sums, and nothing is left in a guest"]
+    cells: Annotated[list[BenchCellRecord], "by transport, then by nodes"]
+
+    @classmethod
+    def made_of(cls, result: BenchResult) -> Self:
+        cells = [
+            BenchCellRecord.from_attributes(
+                cell, times=[_time(result, cell, index) for index in range(len(cell.times))]
+            )
+            for cell in result.cells
+        ]
+        return cls.from_attributes(result, cells=cells)
+
+
+def _time(result: BenchResult, cell: BenchCell, index: int) -> BenchTimeRecord:
     time = cell.times[index]
-    return {
-        "size_bytes": time.size_bytes,
-        "seconds": time.seconds,
-        "bus_bytes_per_s": bus_bandwidth(time, cell.ranks),
-        "scaling_efficiency": efficiency(cell, index, result.cells),
-        "wrong": time.wrong,
-    }
+    bandwidth, scaling = bus_bandwidth(time, cell.ranks), efficiency(cell, index, result.cells)
+    return BenchTimeRecord.from_attributes(time, bus_bytes_per_s=bandwidth, scaling_efficiency=scaling)
 
 
 def _rows(result: BenchResult) -> Iterator[tuple[tuple[BenchCell, ...], int, int]]:

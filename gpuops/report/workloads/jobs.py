@@ -13,7 +13,7 @@ from gpuops.plan.jobs.job_plan import BusySource, JobsAnswer, JobsOnGpu, Planned
 from gpuops.plan.jobs.vm_room import JobVmRoom
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.report.advice.placement import refused_lines
-from gpuops.report.document import Moment, NamedRecord, Record, SiteDocument, printed
+from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
@@ -148,21 +148,21 @@ def _summary(found: JobsAnswer) -> str:
     return f"{done} of {count(total, 'job')} fit at once{on}; nothing was changed"
 
 
-class JobNightRecord(Record, frozen=True):
+class JobNightRecord(DocumentRecord, frozen=True):
     """The night that was asked about."""
 
     opens: Moment
     closes: Moment
 
 
-class JobThatWaitsRecord(Record, frozen=True):
+class JobThatWaitsRecord(DocumentRecord, frozen=True):
     """A job that gets no VM, and why."""
 
     name: str
     reason: str
 
 
-class JobVmRoomRecord(Record, frozen=True):
+class JobVmRoomRecord(DocumentRecord, frozen=True):
     """Which jobs get a VM, by name, in the order in which they are served."""
 
     template: Annotated[str | None, "of which VMs are made by day; null = of none"]
@@ -171,11 +171,11 @@ class JobVmRoomRecord(Record, frozen=True):
     without: list[JobThatWaitsRecord]
 
     @classmethod
-    def of(cls, room: JobVmRoom) -> Self:
+    def made_of(cls, room: JobVmRoom) -> Self:
         return cls.from_attributes(room, without=[JobThatWaitsRecord(name, why) for name, why in room.without])
 
 
-class PlannedJobRecord(Record, frozen=True):
+class PlannedJobRecord(DocumentRecord, frozen=True):
     """A job, its GPU and its time there."""
 
     name: str
@@ -196,7 +196,7 @@ class PlannedJobRecord(Record, frozen=True):
     checkpoint: Annotated[list[str], "what saves its state meanwhile; empty = it has no checkpoint"]
 
     @classmethod
-    def of(cls, planned: PlannedJob) -> Self:
+    def made_of(cls, planned: PlannedJob) -> Self:
         job = planned.job
         return cls.from_attributes(
             planned,
@@ -212,7 +212,7 @@ class PlannedJobRecord(Record, frozen=True):
         )
 
 
-class JobsOnGpuRecord(Record, frozen=True):
+class JobsOnGpuRecord(DocumentRecord, frozen=True):
     """A GPU with jobs on it."""
 
     host: NamedRecord
@@ -228,13 +228,13 @@ class JobsOnGpuRecord(Record, frozen=True):
     shortest: Annotated[SchedulerPolicy | None, "under which that is soonest; null = as it is"]
 
     @classmethod
-    def of(cls, gpu: JobsOnGpu) -> Self:
+    def made_of(cls, gpu: JobsOnGpu) -> Self:
         ends = {policy: length.total_seconds() for policy, length in gpu.last.items()}
         scheduler = {"scheduler": gpu.policy, "scheduler_known": gpu.known, "last_ends_s": ends}
         return cls.from_attributes(gpu, gpu=str(gpu.gpu), **scheduler)
 
 
-class JobWithoutPlaceRecord(Record, frozen=True):
+class JobWithoutPlaceRecord(DocumentRecord, frozen=True):
     """A job for which there is no place, and why."""
 
     name: str
@@ -243,11 +243,11 @@ class JobWithoutPlaceRecord(Record, frozen=True):
     after_moves: Annotated[str, "the vMotions that would make room; empty = none are known"]
 
     @classmethod
-    def of(cls, refusal: Refusal) -> Self:
+    def made_of(cls, refusal: Refusal) -> Self:
         return cls.from_attributes(refusal, name=refusal.workload.name, after_moves=refusal.moves)
 
 
-class ForbiddenJobRecord(Record, frozen=True):
+class ForbiddenJobRecord(DocumentRecord, frozen=True):
     """A job with a mount that is not allowed."""
 
     name: str
@@ -272,7 +272,7 @@ class JobPlanDocument(SiteDocument, frozen=True):
     warnings: list[str]
 
     @classmethod
-    def of(cls, answer: JobsAnswer) -> Self:
+    def made_of(cls, answer: JobsAnswer) -> Self:
         before, placed = answer.placements.before, answer.placements.placed
         return cls.from_attributes(
             answer,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Self
 from gpuops.model.vcenter.target import Secret
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
-from gpuops.report.document import Moment, Record, VcenterDocument, printed
+from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
@@ -163,7 +163,7 @@ def _deeds(deeds: tuple[JobDeed, ...]) -> Iterator[Text]:
         yield Text(f"{deed.job.job.name}: ", "bold red" if deed.failed else "bold").append(visible(deed.what))
 
 
-class JobRecordRecord(Record, frozen=True):
+class JobRecordRecord(DocumentRecord, frozen=True):
     """One thing that happened to a job."""
 
     event: JobEvent
@@ -174,11 +174,11 @@ class JobRecordRecord(Record, frozen=True):
     reason: str
 
     @classmethod
-    def of(cls, record: JobRecord) -> Self:
+    def made_of(cls, record: JobRecord) -> Self:
         return cls.from_attributes(record, vm=record.vm_name)
 
 
-class SubmittedJobRecord(Record, frozen=True):
+class SubmittedJobRecord(DocumentRecord, frozen=True):
     """A job and all that happened to it."""
 
     number: Annotated[int, "of its vCenter"]
@@ -202,7 +202,7 @@ class SubmittedJobRecord(Record, frozen=True):
     records: list[JobRecordRecord]
 
     @classmethod
-    def of(cls, job: SubmittedJob) -> Self:
+    def made_of(cls, job: SubmittedJob) -> Self:
         return cls.from_attributes(job, job.job, **_durations(job))
 
 
@@ -215,7 +215,7 @@ class QueuedJobRecord(SubmittedJobRecord, frozen=True):
     why_not: Annotated[str, "why it does not start in the next night; empty = it does, or nobody knows"]
 
 
-class JobDeedRecord(Record, frozen=True):
+class JobDeedRecord(DocumentRecord, frozen=True):
     """What a pass did with one job."""
 
     name: str
@@ -224,11 +224,11 @@ class JobDeedRecord(Record, frozen=True):
     failed: Annotated[bool, "a guest refused something"]
 
     @classmethod
-    def of(cls, deed: JobDeed) -> Self:
+    def made_of(cls, deed: JobDeed) -> Self:
         return cls.from_attributes(deed, name=deed.job.job.name, number=deed.job.number)
 
 
-class JobVmDeedRecord(Record, frozen=True):
+class JobVmDeedRecord(DocumentRecord, frozen=True):
     """What a pass did with one VM of the template."""
 
     name: str
@@ -236,7 +236,7 @@ class JobVmDeedRecord(Record, frozen=True):
     failed: bool
 
     @classmethod
-    def of(cls, deed: JobVmDeed) -> Self:
+    def made_of(cls, deed: JobVmDeed) -> Self:
         return cls.from_attributes(deed, name=deed.vm)
 
 

@@ -20,6 +20,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.report.document import as_values
 from gpuops.report.nights.rotation_status import status_document
 from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import SmallVcenter
@@ -62,7 +63,7 @@ def test_one_that_no_target_has_any_more(tmp_path: Path, url: str) -> None:
     night.world.now = CLOSED + timedelta(hours=1)
     shown = status(Site(SmallVcenter(night.world), state_dir, night.world.tick, journal_url=url))
     assert shown.vms == (), "it is of another vCenter"
-    assert [each["vcenter"] for each in status_document(shown)["overdue"]] == [GONE]
+    assert [each["vcenter"] for each in as_values(status_document(shown))["overdue"]] == [GONE]
 
 
 @pytest.mark.long
@@ -103,5 +104,5 @@ def test_a_journal_that_was_changed_hides_no_other_vcenter(tmp_path: Path) -> No
     night.world.now = CLOSED + timedelta(days=400)
     shown = status(Site(SmallVcenter(night.world), state_dir, night.world.tick))
     assert (shown.exit_code, [each.vcenter for each in shown.overdue]) == (0, ["vc-uuid"])
-    [why] = status_document(shown)["overdue_unknown"]
+    [why] = as_values(status_document(shown))["overdue_unknown"]
     assert why.startswith(f"vCenter {GONE}: the journal ")

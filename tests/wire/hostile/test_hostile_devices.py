@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -134,7 +133,6 @@ def test_an_end_that_cannot_be_read_is_answered_by_looking(
 def test_the_document_of_a_host_without_a_reply_says_why(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     strike(monkeypatch, REPLIES["HTML"], service="direct_path_devices")
     inventory, hosts = mode_show(site, Scope(host=HOST))
-    document: Any = mode_document(inventory, hosts)
-    [host] = document["hosts"]
-    assert host["devices"] is None
-    assert "does not tell modes of devices" in host["unread"][0]
+    [host] = mode_document(inventory, hosts).hosts
+    assert host.devices is None
+    assert "does not tell modes of devices" in host.unread[0]

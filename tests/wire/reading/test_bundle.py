@@ -25,6 +25,7 @@ from gpuops.report.advice.placement import placements_document
 from gpuops.report.bundle.archive import Bundle, bundle
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world import model_name, world
+from gpuops.report.document import AnyDocument, as_values
 from gpuops.report.monitoring.readiness import readiness_document
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
@@ -263,12 +264,14 @@ def answers(inventory: Inventory, site: Site) -> list[Any]:
         Workload(f"new-{number}", profile=profile, vcpus=4, memory_mib=16384)
         for number, profile in enumerate(inventory.offered_profiles[:24])
     ]
-    said = [
+    said: list[AnyDocument] = [
         capacity_document(capacity(CapacityRequest(), inventory, site, None), None),
         readiness_document(readiness(Scope(), inventory, site)),
         *(placements_document(Place((each,), explain=True).placements(inventory, catalog), catalog) for each in wanted),
     ]
-    return [{key: value for key, value in each.items() if key not in ("vcenter", "read_at")} for each in said]
+    return [
+        {key: value for key, value in as_values(each).items() if key not in ("vcenter", "read_at")} for each in said
+    ]
 
 
 def numbers_in(document: Any, at: str = "") -> Iterator[tuple[str, float]]:

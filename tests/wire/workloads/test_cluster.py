@@ -24,7 +24,7 @@ from gpuops.plan.cluster.permission import ALLOCATE_SPACE, ASSIGN_NETWORK, CREAT
 from gpuops.plan.core.privileges import EDIT_CLUSTER
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
-from gpuops.report.workloads.cluster import cluster_made_document
+from gpuops.report.workloads.cluster import ClusterCreateDocument
 from gpuops.sim.server import start
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
@@ -132,7 +132,7 @@ def test_a_switch_without_rdma_is_one_line_and_the_document_keeps_each_host(tmp_
             "(next: use a port group of a switch whose uplink is RoCE-capable)"
         ),
     )
-    uplinks = [each["subject"] for each in cluster_made_document(made)["rejections"] if "uplink" in each["reason"]]
+    uplinks = [each.subject for each in ClusterCreateDocument.made_of(made).rejections if "uplink" in each.reason]
     assert uplinks == [f"esx-0{n}.trn" for n in range(1, 5)]
 
 
