@@ -9,12 +9,12 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.inventory.registration import enter, enter_new, leave, new_moid, new_uuid
+from gpuops.sim.inventory.registration import enter, enter_new, new_moid, new_uuid
 from gpuops.sim.operations.admission.initial_placement import place
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms import power, snapshot_revert
 from gpuops.sim.operations.vms.drift import drift
-from gpuops.sim.operations.vms.movement import copied
+from gpuops.sim.operations.vms.movement import copied, gone
 from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def delete(vm: VmEntity, rule: Rule) -> None:
     call = somebody(vm.world, "Destroy_Task")
     if vm.state.power is not Power.OFF:
         power.stop(vm, call, clean=False)
-    vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
-    vm.post(call, "VmRemovedEvent")
-    leave(vm)
+    gone(vm, call)
 
 
 def recreate(vm: VmEntity, rule: Rule) -> None:

@@ -8,6 +8,8 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.inventory.registration import new_moid, new_uuid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
@@ -89,10 +91,7 @@ def _add_cluster(
 def _give(drs: DrsState, read: ClusterAsRead) -> None:
     """HA, overrides and rules, as they were read."""
     if read.ha is not None:
-        drs.ha_enabled = True
-        drs.ha_admission = HaAdmission(
-            read.ha.failover_level, read.ha.memory_percent, read.ha.cpu_percent, read.ha.failover_hosts
-        )
+        drs.ha_enabled, drs.ha_admission = True, HaAdmission(**msgspec.structs.asdict(read.ha))
     for vm, behavior in read.overrides.items():
         drs.overrides[vm] = Override(enabled=False) if behavior == OFF else Override(behavior=Behavior(behavior))
     for key, rule in enumerate(read.rules, 1):

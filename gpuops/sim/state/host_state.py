@@ -295,9 +295,6 @@ class HostState:
         """The GPUs as admission sees them, with the vGPUs that run on them."""
         return [gpu.for_admission(seats) for gpu in self.gpus]
 
-    def gpus_of_node(self, node: int) -> tuple[HostGpu, ...]:
-        return tuple(gpu for gpu in self.gpus if gpu.numa_node == node)
-
     def nvlink_sets(self) -> dict[str, tuple[HostGpu, ...]]:
         """GPUs by the NVLink bridge or switch that joins them."""
         joined: dict[str, tuple[HostGpu, ...]] = {}

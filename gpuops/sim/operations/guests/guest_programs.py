@@ -112,19 +112,28 @@ def resident(vm: VmEntity) -> list[Any]:
 def shown(process: Process, vm: VmEntity) -> Any:
     """GuestProcessInfo; None when it is forgotten, or its guest has been started anew since."""
     now = vm.world.clock.now()
-    ended = process.ends_at is not None and process.ends_at <= now
     if vm.state.boot_time != process.boot_time:
         return None
-    if ended and process.ends_at is not None and now - process.ends_at > KEPT:
+    ended_at = process.ends_at if process.ends_at is not None and process.ends_at <= now else None
+    return _process_info(process, f"{process.path} {process.arguments}".rstrip(), ended_at, now)
+
+
+def shown_really(process: RealProcess, now: datetime) -> Any:
+    """GuestProcessInfo; None when it is forgotten."""
+    return _process_info(process, process.command, process.ended_at, now)
+
+
+def _process_info(process: Process | RealProcess, command: str, ended_at: datetime | None, now: datetime) -> Any:
+    if ended_at is not None and now - ended_at > KEPT:
         return None
     return vim.vm.guest.ProcessManager.ProcessInfo(
         name=process.path.rpartition("/")[2],
         pid=process.pid,
         owner=process.owner,
-        cmdLine=f"{process.path} {process.arguments}".rstrip(),
+        cmdLine=command,
         startTime=process.started_at,
-        endTime=process.ends_at if ended else None,
-        exitCode=process.exit_code if ended else None,
+        endTime=ended_at,
+        exitCode=process.exit_code if ended_at is not None else None,
     )
 
 
@@ -145,21 +154,6 @@ def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
         )
     except (OSError, ValueError) as error:
         raise fault_of(error, spec.programPath) from error
-
-
-def shown_really(process: RealProcess, now: datetime) -> Any:
-    """GuestProcessInfo; None when it is forgotten."""
-    if process.ended_at is not None and now - process.ended_at > KEPT:
-        return None
-    return vim.vm.guest.ProcessManager.ProcessInfo(
-        name=process.path.rpartition("/")[2],
-        pid=process.pid,
-        owner=process.owner,
-        cmdLine=process.command,
-        startTime=process.started_at,
-        endTime=process.ended_at,
-        exitCode=process.exit_code if process.ended_at is not None else None,
-    )
 
 
 def terminated(vm: VmEntity, pid: int) -> None:

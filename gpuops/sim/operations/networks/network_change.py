@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyVmomi import vim
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.switches import PortgroupEntity
     from gpuops.sim.world import World
 
+Part = TypeVar("Part", VirtualSwitch, PortGroup, KernelAdapter)
 MakeNetwork = Callable[["World", str, str, str], ManagedEntity]
 """(world, moid, name, folder) -> a network."""
 
@@ -51,8 +52,7 @@ def update_switch(host: HostEntity, call: Call, name: str, spec: Any) -> None:
     """UpdateVirtualSwitch. Raises NotFound, ResourceInUse."""
     found = _found_switch(host, name)
     switch = _switch(host, found, spec)
-    switches = tuple(switch if each is found else each for each in host.state.network.switches)
-    _set(host, call, replace(host.state.network, switches=switches))
+    _swap(host, call, "switches", found, switch)
 
 
 def remove_switch(host: HostEntity, call: Call, name: str) -> None:
@@ -83,8 +83,7 @@ def update_group(host: HostEntity, call: Call, name: str, spec: Any, make: MakeN
         if network.group(spec.name) is not None:
             raise faults.already_exists(spec.name)
         _refuse_used(host, name)
-    group = _group(host, spec)
-    _set(host, call, replace(network, groups=tuple(group if each is found else each for each in network.groups)))
+    _swap(host, call, "groups", found, _group(host, spec))
     if spec.name != name:
         _drop_networks(host)
         _join_network(host, spec.name, make)
@@ -92,9 +91,9 @@ def update_group(host: HostEntity, call: Call, name: str, spec: Any, make: MakeN
 
 def remove_group(host: HostEntity, call: Call, name: str) -> None:
     """RemovePortGroup. Raises NotFound, ResourceInUse."""
-    found, network = _found_group(host, name), host.state.network
+    found = _found_group(host, name)
     _refuse_used(host, name)
-    _set(host, call, replace(network, groups=tuple(each for each in network.groups if each is not found)))
+    _swap(host, call, "groups", found)
     _drop_networks(host)
 
 
@@ -130,7 +129,7 @@ def _found_portgroup(host: HostEntity, asked: Any) -> PortgroupEntity:
 def update_adapter(host: HostEntity, call: Call, device: str, spec: Any) -> None:
     """UpdateVirtualNic. Raises NotFound."""
     found = _found_adapter(host, device)
-    _replace_adapter(host, call, found, _adapter(found, spec))
+    _swap(host, call, "adapters", found, _adapter(found, spec))
 
 
 def remove_adapter(host: HostEntity, call: Call, device: str) -> None:
@@ -138,7 +137,7 @@ def remove_adapter(host: HostEntity, call: Call, device: str) -> None:
     found, network = _found_adapter(host, device), host.state.network
     if [each for each in network.adapters if "management" in each.services] == [found]:
         raise faults.host_config(f"{device} is the only management adapter of {host.name}.")
-    _set(host, call, replace(network, adapters=tuple(each for each in network.adapters if each is not found)))
+    _swap(host, call, "adapters", found)
 
 
 def select_adapter(host: HostEntity, call: Call, service: str, device: str, *, on: bool) -> None:
@@ -149,7 +148,7 @@ def select_adapter(host: HostEntity, call: Call, service: str, device: str, *, o
     if found is None:
         raise faults.wrong_argument("device")
     others = tuple(each for each in found.services if each != service)
-    _replace_adapter(host, call, found, replace(found, services=(*others, service) if on else others))
+    _swap(host, call, "adapters", found, replace(found, services=(*others, service) if on else others))
 
 
 def _set(host: HostEntity, call: Call, network: HostNetwork) -> None:
@@ -160,30 +159,29 @@ def _set(host: HostEntity, call: Call, network: HostNetwork) -> None:
     host.world.ledger.record(call, host, before={"network": asdict(before)}, after={"network": asdict(network)})
 
 
-def _replace_adapter(host: HostEntity, call: Call, old: KernelAdapter, new: KernelAdapter) -> None:
+def _swap(host: HostEntity, call: Call, parts: str, old: Any, *new: Any) -> None:
+    """Put `new` in the place of `old` among the switches, groups or adapters of the host; without it `old` goes."""
     network = host.state.network
-    _set(host, call, replace(network, adapters=tuple(new if each is old else each for each in network.adapters)))
+    changed = tuple(kept for part in getattr(network, parts) for kept in (new if part is old else (part,)))
+    _set(host, call, replace(network, **{parts: changed}))
 
 
 def _found_switch(host: HostEntity, name: str) -> VirtualSwitch:
-    found = host.state.network.switch(name)
-    if found is None:
-        raise faults.not_found(f"Host {host.name} has no virtual switch {name}.")
-    return found
+    return _existing(host, host.state.network.switch(name), f"virtual switch {name}")
 
 
 def _found_group(host: HostEntity, name: str) -> PortGroup:
-    found = host.state.network.group(name)
-    if found is None:
-        raise faults.not_found(f"Host {host.name} has no port group {name}.")
-    return found
+    return _existing(host, host.state.network.group(name), f"port group {name}")
 
 
 def _found_adapter(host: HostEntity, device: str) -> KernelAdapter:
-    found = host.state.network.adapter(device)
-    if found is None:
-        raise faults.not_found(f"Host {host.name} has no VMkernel adapter {device}.")
-    return found
+    return _existing(host, host.state.network.adapter(device), f"VMkernel adapter {device}")
+
+
+def _existing(host: HostEntity, part: Part | None, name: str) -> Part:
+    if part is None:
+        raise faults.not_found(f"Host {host.name} has no {name}.")
+    return part
 
 
 def _refuse_used(host: HostEntity, group: str) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.vms.hardware_change import apply_hardware_changes, changes_hardware
-from gpuops.sim.operations.vms.sriov_change import change_card
+from gpuops.sim.operations.vms.hardware_change import apply_hardware_changes, changes_hardware, require_version
+from gpuops.sim.operations.vms.sriov_change import edited_card, new_card
 from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,
@@ -57,23 +57,22 @@ def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], g
 
 def _one(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[int]) -> None:
     device = change.device
-    if isinstance(device, vim.vm.device.VirtualSriovEthernetCard):
-        change_card(vm, state, index, change)
-        return
-    if not isinstance(device, P):
+    is_card = isinstance(device, vim.vm.device.VirtualSriovEthernetCard)
+    if not is_card and not isinstance(device, P):
         raise faults.not_supported(f"The simulated vCenter changes no {type(device).__name__}.")
     match change.operation:
+        case "add" if is_card:
+            state.devices = (*state.devices, new_card(vm, state, index, device))
         case "add":
             if offered.count(device.key) > 1:
                 text = "Cannot add multiple devices using the same device key."
                 raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
             _add(vm, state, index, device)
         case "edit":
-            known = _known(state, index, device.key)
-            state.devices = state.with_device(_edited(vm, state, index, known, device))
+            known = _known(state, index, device.key, is_card=is_card)
+            state.devices = state.with_device((edited_card if is_card else _edited)(vm, state, index, known, device))
         case "remove":
-            known = _known(state, index, device.key)
-            state.devices = state.without_device(known.key)
+            state.devices = state.without_device(_known(state, index, device.key, is_card=is_card).key)
         case _:
             raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, "The operation is not supported.")
 
@@ -105,9 +104,9 @@ def _node(number: int | None) -> int | None:
     return None if number is None or number < 0 else number
 
 
-def _known(state: VmState, index: int, key: int) -> PciDevice:
+def _known(state: VmState, index: int, key: int, *, is_card: bool) -> PciDevice:
     for device in state.devices:
-        if device.key == key and not isinstance(device.backing, SriovBacking):
+        if device.key == key and isinstance(device.backing, SriovBacking) is is_card:
             return device
     raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
 
@@ -117,14 +116,7 @@ def _backing(vm: VmEntity, state: VmState, index: int, backing: Any) -> Backing:
         case P.VmiopBackingInfo():
             return _vgpu(vm, index, backing)
         case P.DynamicBackingInfo():
-            if state.hardware_version < FIRST_DYNAMIC_VERSION:
-                raise faults.device_fault(
-                    vim.fault.DeviceUnsupportedForVmVersion,
-                    index,
-                    "Dynamic DirectPath I/O needs hardware version 17.",
-                    currentVersion=f"vmx-{state.hardware_version:02d}",
-                    expectedVersion="vmx-17",
-                )
+            require_version(state, index, FIRST_DYNAMIC_VERSION, "Dynamic DirectPath I/O")
             allowed = tuple((device.vendorId & 0xFFFF, device.deviceId & 0xFFFF) for device in backing.allowedDevice)
             return _complete(index, DynamicBacking(allowed, backing.customLabel or None), bool(allowed))
         case P.DvxBackingInfo():

@@ -212,15 +212,7 @@ def _cards(change: _Change) -> tuple[NetworkCard, ...]:
 def _rdma_protocol(change: _Change, index: int, device: Any, backing: Any) -> str:
     """Of a card for paravirtual RDMA; RoCE v2 unless the client says otherwise (from memory). Raises
     DeviceUnsupportedForVmVersion, and InvalidDeviceBacking off a distributed switch (which fault: from memory)."""
-    version = change.state.hardware_version
-    if version < FIRST_RDMA_VERSION:
-        raise faults.device_fault(
-            vim.fault.DeviceUnsupportedForVmVersion,
-            index,
-            f"A PVRDMA network adapter needs hardware version {FIRST_RDMA_VERSION}.",
-            currentVersion=f"vmx-{version:02d}",
-            expectedVersion=f"vmx-{FIRST_RDMA_VERSION}",
-        )
+    require_version(change.state, index, FIRST_RDMA_VERSION, "A PVRDMA network adapter")
     if not isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
         text = "A PVRDMA network adapter needs a port of a distributed switch."
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
@@ -228,6 +220,18 @@ def _rdma_protocol(change: _Change, index: int, device: Any, backing: Any) -> st
     if protocol not in PROTOCOLS:
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, f"{protocol} is no protocol of RDMA.")
     return str(protocol)
+
+
+def require_version(state: VmState, index: int, version: int, device: str) -> None:
+    """Raises DeviceUnsupportedForVmVersion for a VM whose hardware version is older."""
+    if state.hardware_version < version:
+        raise faults.device_fault(
+            vim.fault.DeviceUnsupportedForVmVersion,
+            index,
+            f"{device} needs hardware version {version}.",
+            currentVersion=f"vmx-{state.hardware_version:02d}",
+            expectedVersion=f"vmx-{version}",
+        )
 
 
 def assigned_mac(vm: VmEntity) -> str:

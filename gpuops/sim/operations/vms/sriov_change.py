@@ -1,4 +1,4 @@
-"""deviceChange of a ConfigSpec: SR-IOV network cards added, edited and removed.
+"""SR-IOV network cards that the deviceChange of a ConfigSpec adds and edits.
 
 Its network is in the ordinary backing; the port that it takes a virtual function of, in sriovBacking, whose id may
 begin with `Automatic` (vSphere API, VirtualSriovEthernetCard; the word from memory). Which function it gets is decided
@@ -24,22 +24,8 @@ if TYPE_CHECKING:
     from gpuops.sim.inventory.entities import VmEntity
 
 
-def change_card(vm: VmEntity, state: VmState, index: int, change: Any) -> None:
-    """Change `state` (a copy) by one device spec with a VirtualSriovEthernetCard."""
-    device = change.device
-    match change.operation:
-        case "add":
-            state.devices = (*state.devices, _new(vm, state, index, device))
-        case "edit":
-            known = _known(state, index, device.key)
-            state.devices = state.with_device(_edited(vm, state, index, known, device))
-        case "remove":
-            state.devices = state.without_device(_known(state, index, device.key).key)
-        case _:
-            raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, "The operation is not supported.")
-
-
-def _new(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
+def new_card(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
+    """The device that a VirtualSriovEthernetCard adds."""
     key, unit = state.free_pci_slot(sriov=True)
     network = network_of(vm, state.network_cards, index, device.backing, None)
     mac = (device.macAddress if device.addressType != "generated" else None) or assigned_mac(vm)
@@ -47,7 +33,8 @@ def _new(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice:
     return PciDevice(key, unit, SriovBacking(_port(vm, index, device), card))
 
 
-def _edited(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:
+def edited_card(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:
+    """The device `known` as a VirtualSriovEthernetCard edits it."""
     backing = known.backing
     assert isinstance(backing, SriovBacking), "it was found as such"
     port = _port(vm, index, device) if device.sriovBacking else backing.physical_function
@@ -57,13 +44,6 @@ def _edited(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: 
     return replace(
         known, backing=SriovBacking(port, replace(backing.card, mac=mac, starts_connected=starts, **network))
     )
-
-
-def _known(state: VmState, index: int, key: int) -> PciDevice:
-    for device in state.devices:
-        if device.key == key and isinstance(device.backing, SriovBacking):
-            return device
-    raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
 
 
 def _port(vm: VmEntity, index: int, device: Any) -> str:
