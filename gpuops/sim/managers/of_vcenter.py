@@ -176,10 +176,10 @@ def _switch(manager: Any, uuid: str) -> Any:
 
 def _portgroup(manager: Any, uuid: str, key: str) -> Any:
     switch = _switch(manager, uuid)
-    found = next((portgroup for portgroup in switch.portgroups() if portgroup.moid == key), None)
-    if found is None:
-        raise faults.not_found(f"The switch {switch.name} has no port group {key}.")
-    return found
+    for portgroup in switch.portgroups():
+        if portgroup.moid == key:
+            return portgroup
+    raise faults.not_found(f"The switch {switch.name} has no port group {key}.")
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------

@@ -97,8 +97,8 @@ class GuestFileManager(ManagedObject):
 
     def _temporary(self, call: Call, vm: Any, auth: Any, *, make: Any, **names: Any) -> str:
         """The path of a new file or directory with a free name, which `make` makes."""
-        found = self._changed(call, vm, auth)
-        return guest_files.temporary(found, names["prefix"], names["suffix"], names["directoryPath"], make)
+        guest_vm = self._changed(call, vm, auth)
+        return guest_files.temporary(guest_vm, names["prefix"], names["suffix"], names["directoryPath"], make)
 
     def _changed(self, call: Call, vm: Any, auth: Any) -> Any:
         return entered(self.world, call, vm, auth, guest_programs.MODIFY)

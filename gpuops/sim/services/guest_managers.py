@@ -22,10 +22,10 @@ PARTS: Final = {
 
 def entered(world: World, call: Call, vm: Any, auth: Any, privilege: str) -> Any:
     """The VM, where this login may do that and its guest lets the user in."""
-    found = world.get(vm)
-    world.authority.require(call, found, privilege)
-    guest_programs.admit(found, auth)
-    return found
+    guest_vm = world.get(vm)
+    world.authority.require(call, guest_vm, privilege)
+    guest_programs.admit(guest_vm, auth)
+    return guest_vm
 
 
 class GuestOperationsManager(ManagedObject):

@@ -316,9 +316,9 @@ class TagStore:
 
 def _update(model: _Category | _Tag, spec: Mapping[str, Any]) -> None:
     """Set the fields that the specification has."""
-    for name, value in spec.items():
-        if value is not None:
-            setattr(model, name, value)
+    for name, setting in spec.items():
+        if setting is not None:
+            setattr(model, name, setting)
 
 
 def _batch(act: Callable[[Any], None], items: list[Any]) -> Struct:

@@ -49,8 +49,14 @@ def check_compatibility(vm: VmEntity, call: Call, host: Any, pool: Any) -> Any:
 
 
 def query_vmotion(vms: Iterable[VmEntity], call: Call, hosts: Iterable[HostEntity]) -> Any:
-    """QueryVMotionCompatibilityEx_Task: a result for each VM and host, whatever their state."""
-    return _report(call, [(vm, host) for vm in vms for host in hosts], may_migrate)
+    """QueryVMotionCompatibilityEx_Task: a result for each VM and host, whatever their state.
+
+    Raises InvalidArgument without a VM or without a host.
+    """
+    pairs = [(vm, host) for vm in vms for host in hosts]
+    if not pairs:
+        raise faults.wrong_argument("vm")
+    return _report(call, pairs, may_migrate)
 
 
 def judge_move(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None = None) -> None:

@@ -31,16 +31,16 @@ def _value(shown: str | None, source: Any, own: Mapping[str, Any], field: str) -
         return OptionalValue(own.get(field))
     if shown.startswith("="):
         return shown[1:]
-    value = attrgetter(shown.rstrip("?!^"))(source)
+    setting = attrgetter(shown.rstrip("?!^"))(source)
     match shown[-1]:
         case "?":
-            return OptionalValue(value)
+            return OptionalValue(setting)
         case "!":
-            return bool(value)
+            return bool(setting)
         case "^":
-            return str(value).upper()
+            return str(setting).upper()
         case _:
-            return value
+            return setting
 
 
 @cache
