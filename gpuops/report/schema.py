@@ -49,7 +49,6 @@ _DEFINED: Final = "#/$defs/"
 _MODULES: Final = (
     "document",
     "advice.gpu_profiles",
-    "assumptions",
     "first_steps.config",
     "first_steps.login",
     "first_steps.simulator",
