@@ -222,9 +222,10 @@ main()
     [("SIGTERM", 143, ""), ("SIGHUP", 129, ""), ("SIGINT", 130, "interrupted\n")],
 )
 def test_stopped_while_pydantic_builds_a_schema(clean: Path, name: str, exit_code: int, said: str) -> None:
-    words = ["rotate", "plan", "--policy", "templates/policy.yaml", "--vcenter", "sim:lab"]
+    words, program = ["--inventory", str(clean / "saved.json")], [sys.executable, "-m", "gpuops"]
+    subprocess.run([*program, "inventory", "--vcenter", "sim:lab", "--save", words[1]], check=True, timeout=60)
     run = subprocess.run(
-        [sys.executable, "-c", STOPPED_WHILE_A_SCHEMA_IS_BUILT, *words, name],
+        [sys.executable, "-c", STOPPED_WHILE_A_SCHEMA_IS_BUILT, "capacity", *words, name],
         capture_output=True, encoding="utf-8", timeout=60, check=False,
     )  # fmt: skip
     assert (run.returncode, run.stdout, run.stderr) == (exit_code, "", said)
