@@ -10,13 +10,14 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gpuops.config.decoding import Before, Reads, Section, fields_of
+from gpuops.config.decoding import Section, fields_of, is_section
+from gpuops.model.file_keys import Before, Reads
 
 _SHOWN: Final = str | int | float | tuple | Section | UnsetType | None
 """Types of defaults that the schema shows; an enumeration is text."""
 
 
-def schema_of_section(section: type[Section]) -> dict[str, Any]:
+def schema_of_section(section: type) -> dict[str, Any]:
     """Return the schema, with those of the sections within it in `$defs`."""
     parts: dict[str, Any] = msgspec.json.schema(_written(section), schema_hook=lambda kind: {"type": "string"})["$defs"]
     return {**parts.pop(section.__name__), "$defs": parts}
@@ -34,15 +35,16 @@ def _written(kind: Any) -> Any:
         return reduce(or_, map(_written, arguments))
     if origin in (list, tuple, dict):
         return origin[tuple(map(_written, arguments))]
-    return _written_section(kind) if isinstance(kind, type) and issubclass(kind, Section) else kind
+    return _written_section(kind) if is_section(kind) else kind
 
 
 @cache
-def _written_section(section: type[Section]) -> type[msgspec.Struct]:
+def _written_section(section: type) -> type[msgspec.Struct]:
     fields = []
     for field in fields_of(section):
         kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
-        if not isinstance(field.default, _SHOWN | type(msgspec.NODEFAULT)):  # as the class has it, no file does
+        is_shown = is_section(field.type) or isinstance(field.default, _SHOWN | type(msgspec.NODEFAULT))
+        if not is_shown:  # as the class has it, no file does
             kind, default = kind | UnsetType, {"default": UNSET}
         fields.append((field.name, kind, msgspec.field(**default)))
     rename = {field.name: field.encode_name for field in fields_of(section)}

@@ -17,10 +17,11 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section, Text, WrongContent, decode, read_as, reads_by
+from gpuops.config.decoding import Section, WrongContent, decode, read_as
 from gpuops.config.workloads_file import Busy
 from gpuops.errors import PolicyError, UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
+from gpuops.model.file_keys import Reads, Text, reads_by
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.workloads.workload import memory_mib
 

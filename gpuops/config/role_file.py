@@ -7,9 +7,10 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Section, Text, read_as
+from gpuops.config.decoding import Section, read_as
 from gpuops.errors import PolicyError
 from gpuops.files.yaml_file import parse_yaml, read_text
+from gpuops.model.file_keys import Text
 from gpuops.model.vcenter.role import RoleWish
 
 _HINT: Final = "templates/roles/night.yaml shows every key, with comments"

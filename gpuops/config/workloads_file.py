@@ -13,10 +13,11 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section, Text, read_as
+from gpuops.config.decoding import Section, read_as
 from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload, SharingWorkloads
+from gpuops.model.file_keys import Reads, Text
 
 _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _HINT: Final = "templates/workloads.yaml shows every key, with comments"

@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gpuops.config.decoding import Mistaken, Reads, Section, Text
+from gpuops.config.decoding import Section
 from gpuops.config.jobs_file import GuestPath
+from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.nights.ml_queue import QueuedVm, is_pattern
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, JobTemplate
 

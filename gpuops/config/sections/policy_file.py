@@ -12,13 +12,14 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gpuops.config.decoding import Before, Mistaken, Reads, Section, Text, was_accepted
+from gpuops.config.decoding import Section, was_accepted
 from gpuops.config.sections.fair_share import FairShareSection
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.section import MarkSection, SelectSection
 from gpuops.config.sections.spare import SpareSection
 from gpuops.config.sections.windows import WindowSection, Zone, named_apart, refuse_overlapping
 from gpuops.model.desktops.evidence import Source, names
+from gpuops.model.file_keys import Before, Mistaken, Reads, Text
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.rotation import (
     Broker,

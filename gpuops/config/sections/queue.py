@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from gpuops.config.date_text import checked_year
-from gpuops.config.decoding import Mistaken, Reads, Section, Text
+from gpuops.config.decoding import Section
 from gpuops.config.sections.jobs import JobsSection
+from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.nights.ml_queue import NAME, Checkpoint, GuestCommand, MlStop, QueuedVm, SshDoor, is_pattern
 
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from gpuops.config.decoding import Mistaken, Reads, Section, Text
+from gpuops.config.decoding import Section
+from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.nights.selector import Mark, Selector
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Mistaken, Reads, Section, Text
+from gpuops.config.decoding import Section
+from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.nights.rotation import GivesWayBy, KeptSlots, SpareRule
 
 _SHARE = re.compile(r"(100|[1-9]?[0-9])%")
