@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from gpuops.config.decoding import Section
-from gpuops.config.jobs_file import GuestPath
 from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.nights.ml_queue import QueuedVm, is_pattern
+from gpuops.model.workloads.job import GuestPath
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, JobTemplate
 
 _Names = Annotated[tuple[Text, ...], Meta(max_length=1000)]
