@@ -5,46 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section, Text, WrongContent, decode
+from gpuops.config.decoding import Section, WrongContent, decode
 from gpuops.errors import UsageError
 from gpuops.files.file import NOT_PARSED, parse_json
-from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.file_keys import Reads, Text
 from gpuops.model.measurements.case import SERIES, CaseFacts, DiagnosisCase, LabelledCase
 from gpuops.model.measurements.component import Component
-from gpuops.model.stored import from_stored
 
 MOST_STEPS: Final = 5000
 MOST_CASES: Final = 100_000
 _HINT: Final = "gpuops help diagnose has an example of a case"
-Count = Annotated[int, Meta(ge=1, le=10**9)]
 Number = Annotated[float, Meta(ge=0, le=1e15)]
-
-
-class FactsSection(Section):
-    """What is known of the VM, its host and its GPU beside counters; each may be left out."""
-
-    # the fields are the stored names of `CaseFacts`
-
-    vcpus: Count | None = None
-    memory_mib: Count | None = None
-    cpu_mhz: Count | None = None
-    host_cores: Count | None = None
-    host_memory_mib: Count | None = None
-    vgpu_mib: Count | None = None
-    gpu_mib: Count | None = None
-    most_per_gpu: Count | None = None
-    sharers: Count | None = None
-    scheduler: SchedulerPolicy | None = None
-    pcie_width: Count | None = None
-    clock_mhz: Count | None = None
-    power_limit_w: Count | None = None
-    remote_memory: Annotated[float, Meta(ge=0, le=1)] | None = None
-    host_driver: Count | None = None
-    guest_driver: Count | None = None
 
 
 Series = dict[str, list[Number | None]]
@@ -68,7 +42,7 @@ class CaseLine(Section, kw_only=True):
     at_fault: Annotated[tuple[Component, ...], Meta(max_length=3)] = ()
     """Empty = nothing."""
     step_s: Annotated[int, Meta(ge=1, le=86_400)] = 300
-    facts: FactsSection = FactsSection()
+    facts: CaseFacts = CaseFacts()
     series: Annotated[Series, Reads(_of_counters, Series)]
 
     def __post_init__(self) -> None:
@@ -77,10 +51,9 @@ class CaseLine(Section, kw_only=True):
 
     def labelled(self) -> LabelledCase:
         series = {name: np.array(values, dtype=float) for name, values in self.series.items()}
-        facts = from_stored(CaseFacts, msgspec.structs.asdict(self.facts))
         return LabelledCase(
             self.name,
-            DiagnosisCase(self.step_s, series, facts),
+            DiagnosisCase(self.step_s, series, self.facts),
             frozenset(self.at_fault) - frozenset((Component.NONE,)),
         )
 

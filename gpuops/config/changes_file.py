@@ -10,37 +10,35 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
+import msgspec
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section, Text, WrongContent, decode, keys_of, read_as, reads_by
+from gpuops.config.decoding import Section, WrongContent, decode, keys_of, read_as
 from gpuops.config.layout_file import parse_layout_option
 from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.file_keys import Reads, Text
 from gpuops.model.fleet_change import (
     AddHosts,
     AddVms,
     ApplyLayout,
     ChangeGpuMode,
     ChangeProfile,
+    ChosenGpus,
     FleetChange,
-    GpuServing,
     LoseGpu,
     LoseHost,
 )
 
 _HINT: Final = "templates/what-if.yaml shows every key, with comments"
-MOST_HOSTS: Final = 1000
-MOST_GPUS: Final = 16
-"""In one host."""
-MOST_VMS: Final = 10_000
 _HOSTS: Final = re.compile(
     r"(?P<count>\d{1,6})x(?P<model>[^:]+):(?P<gpus>\d{1,6})(?::(?P<mode>[a-z-]+))?", re.IGNORECASE
 )
 _COPIES: Final = re.compile(r"(?P<count>\d{1,6})")
 _VMS: Final = re.compile(r"(?P<count>\d{1,6})x(?P<of>.+)", re.IGNORECASE)
 
-Made = TypeVar("Made", bound=Section)
+Change = TypeVar("Change", AddHosts, AddVms)
 
 
 def _file_and_name(text: str) -> str:
@@ -50,117 +48,45 @@ def _file_and_name(text: str) -> str:
     return text
 
 
-Address = Annotated[PciAddress, reads_by(PciAddress.parse)]
 FileAndName = Annotated[
     str, Reads(_file_and_name, Annotated[str, Meta(extra_json_schema={"pattern": "^[^:]+:[\\s\\S]+$"})])
 ]
 """FILE:NAME, as of `--mig-layout`."""
 
 
-class AddHostsSection(Section):
-    """More hosts."""
-
-    count: Annotated[int, Meta(ge=1, le=MOST_HOSTS)] = 1
-    model: Text | None = None
-    gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)] | None = None
-    like: Text | None = None
-    mode: GpuServing | None = None
-
-    def __post_init__(self) -> None:
-        if (self.model is None) is not (self.gpus is None):
-            raise ValueError("`model` and `gpus` belong together: which GPUs, and how many in each host")
-        if self.model is None and self.like is None:
-            raise ValueError("say `model` and `gpus`, or `like`: a host whose GPUs they have")
-
-    def change(self) -> AddHosts:
-        return AddHosts(self.count, self.model, self.gpus, self.like, self.mode)
-
-
-class LoseGpuSection(Section):
-    """A GPU that is gone."""
-
-    host: Text
-    gpu: Address
-
-    def change(self) -> LoseGpu:
-        return LoseGpu(self.host, self.gpu)
-
-
-class _GpusSection(Section):
-    """The GPUs that a change applies to: those that match each key that is given."""
+class LayoutSection(Section, kw_only=True):
+    """GPUs that have the GPU instances of a named layout."""
 
     host: Text | None = None
     model: Text | None = None
-    gpu: Annotated[tuple[Address, ...], Meta(max_length=1000)] = ()
-
-    @property
-    def addresses(self) -> tuple[PciAddress, ...]:
-        return tuple(dict.fromkeys(self.gpu))
-
-
-class ModeSection(_GpusSection, kw_only=True):
-    """GPUs that change their vGPU mode: same-size, mixed-size or MIG."""
-
-    mode: GpuServing
-
-    def change(self) -> ChangeGpuMode:
-        return ChangeGpuMode(self.mode, self.host, self.model, self.addresses)
-
-
-class LayoutSection(_GpusSection, kw_only=True):
-    """GPUs that have the GPU instances of a named layout."""
-
+    gpu: ChosenGpus = ()
     layout: FileAndName
 
     def change(self, folder: Path) -> ApplyLayout:
         layout = parse_layout_option(self.layout, "mig_layout", folder)
-        return ApplyLayout(layout, self.host, self.model, self.addresses)
-
-
-class ProfileSection(Section):
-    """VMs whose vGPUs are of another profile."""
-
-    of: Text
-    profile: Text
-
-    def change(self) -> ChangeProfile:
-        return ChangeProfile(self.of, self.profile)
-
-
-class AddVmsSection(Section):
-    """More VMs that run."""
-
-    count: Annotated[int, Meta(ge=1, le=MOST_VMS)]
-    of: Text
-
-    def change(self) -> AddVms:
-        return AddVms(self.count, self.of)
+        return ApplyLayout(layout, self.host, self.model, self.gpu)
 
 
 class ChangeSection(Section):
     """One change."""
 
-    add_hosts: AddHostsSection | None = None
-    lose_host: Text | None = None
-    lose_gpu: LoseGpuSection | None = None
-    gpu_mode: ModeSection | None = None
+    add_hosts: AddHosts | None = None
+    lose_host: Annotated[LoseHost, Reads(LoseHost, Text)] | None = None
+    lose_gpu: LoseGpu | None = None
+    gpu_mode: ChangeGpuMode | None = None
     mig_layout: LayoutSection | None = None
-    change_profile: ProfileSection | None = None
-    add_vms: AddVmsSection | None = None
+    change_profile: ChangeProfile | None = None
+    add_vms: AddVms | None = None
 
     def __post_init__(self) -> None:
-        keys = keys_of(ChangeSection)
-        if sum(getattr(self, key) is not None for key in keys) != 1:
-            raise ValueError(f"an entry says one of {', '.join(f'`{key}`' for key in keys)}")
+        if sum(value is not None for value in msgspec.structs.astuple(self)) != 1:
+            keys = ", ".join(f"`{key}`" for key in keys_of(ChangeSection))
+            raise ValueError(f"an entry says one of {keys}")
 
     def change(self, folder: Path) -> FleetChange:
         """The change. Relative paths start at `folder`. Raises UsageError and PolicyError for a layout."""
-        if self.lose_host is not None:
-            return LoseHost(self.lose_host)
-        if self.mig_layout is not None:
-            return self.mig_layout.change(folder)
-        sections = (self.add_hosts, self.lose_gpu, self.gpu_mode, self.change_profile, self.add_vms)
-        return next(section.change() for section in sections if section is not None)
+        change = next(value for value in msgspec.structs.astuple(self) if value is not None)
+        return change.change(folder) if isinstance(change, LayoutSection) else change
 
 
 class ChangesFile(Section):
@@ -205,7 +131,7 @@ def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
             "like": like,
             "mode": told.get("mode"),
         }
-        yield _made(AddHostsSection, wanted, f"--add-hosts {text}").change()
+        yield _made(AddHosts, wanted, f"--add-hosts {text}")
 
 
 def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
@@ -232,12 +158,12 @@ def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
         match = _VMS.fullmatch(text.strip())
         if match is None:
             raise UsageError(f"--add-vms {text!r} cannot be read", hint="COUNTxPROFILE or COUNTxPOOL: 50xa40-8q")
-        yield _made(AddVmsSection, {"count": int(match["count"]), "of": match["of"]}, f"--add-vms {text}").change()
+        yield _made(AddVms, {"count": int(match["count"]), "of": match["of"]}, f"--add-vms {text}")
 
 
-def _made(section: type[Made], wanted: dict[str, object], option: str) -> Made:
+def _made(kind: type[Change], wanted: dict[str, object], option: str) -> Change:
     try:
-        return decode(section, wanted)
+        return decode(kind, wanted)
     except WrongContent as error:
         place, reason, _ = error.mistakes[0]
         message = ": ".join(filter(None, (".".join(map(str, place)), reason.replace("`", ""))))

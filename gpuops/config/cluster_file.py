@@ -11,8 +11,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section, Text, read_as, reads_by
+from gpuops.config.decoding import Section, read_as
 from gpuops.files.yaml_file import parse_yaml, read_text
+from gpuops.model.file_keys import Reads, Text, reads_by
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, LatencyLevel, RdmaKind
 from gpuops.model.workloads.workload import memory_mib
 

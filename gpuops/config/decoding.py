@@ -1,8 +1,7 @@
 """Decodes the plain values of a file into a class by its annotations, and collects all mistakes with their keys.
 
-msgspec converts and checks single values. An annotation may name a function that reads one:
-
-    memory_mib: Annotated[int, Reads(memory_mib, Text)]    # "8GiB" in the file, 8192 in the class
+A class is a `Section`, or a frozen dataclass of `gpuops.model`. msgspec converts and checks single values; annotations
+of `gpuops.model.file_keys` say where a function of ours does, and where a key is not called as its field.
 
 Messages never repeat what a file holds, for it may be a password in the wrong place: they are those of this module and
 of the functions that read values.
@@ -11,9 +10,11 @@ of the functions that read values.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -30,16 +31,18 @@ from typing import (
     dataclass_transform,
     get_args,
     get_origin,
+    get_type_hints,
 )
 
 import msgspec
-from msgspec import Meta, UnsetType
+from msgspec import NODEFAULT, Meta, UnsetType
+from msgspec.structs import FieldInfo
 
-from gpuops.errors import PolicyError, UsageError
+from gpuops.errors import PolicyError
+from gpuops.model.file_keys import Before, Key, Mistaken, Reads
 
 Class = TypeVar("Class")
 Place = tuple[object, ...]
-Text = Annotated[str, Meta(min_length=1, max_length=200)]
 
 UNKNOWN_KEY: Final = "unknown key"
 MISSING: Final = "is missing"
@@ -67,28 +70,6 @@ class Section(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"  # a file may hold a secret
-
-
-class Reads(NamedTuple):
-    """Within Annotated: the function that makes the value of what the file has, which is of the type `written`."""
-
-    parse: Callable[[Any], Any]
-    written: Any = str
-
-
-class Before(NamedTuple):
-    """Within Annotated: the function that prepares content of the type `written`, which is then decoded."""
-
-    prepare: Callable[[Any], Any]
-    written: Any
-
-
-class Mistaken(ValueError):
-    """A value that cannot be meant, with the next move where the general one says too little."""
-
-    def __init__(self, reason: str, hint: str = "") -> None:
-        super().__init__(reason)
-        self.hint = hint
 
 
 class Mistake(NamedTuple):
@@ -146,21 +127,9 @@ def was_accepted() -> bool:
     return _WAS_ACCEPTED.get()
 
 
-def reads_by(parse: Callable[[str], Any]) -> Reads:
-    """Return a reader of a short text, in which a UsageError of `parse` becomes the mistake of the key."""
-
-    def read(text: str) -> Any:
-        try:
-            return parse(text)
-        except UsageError as error:
-            raise Mistaken(f"{error.message}; {error.hint}") from error
-
-    return Reads(read, Text)
-
-
 def keys_at(kind: Any, place: Place) -> list[str]:
     """Return the keys that may stand at this place of a file that is decoded as `kind`."""
-    section = kind
+    section: Any = kind
     for part in place:  # of a list the number of an element, and of a mapping a name, leave the section as it is
         fields = [field for field in fields_of(section) if field.encode_name == part]
         for field in fields:
@@ -170,22 +139,38 @@ def keys_at(kind: Any, place: Place) -> list[str]:
     return keys_of(section)
 
 
-def keys_of(section: type[Section]) -> list[str]:
+def keys_of(section: type) -> list[str]:
     """Return the keys of a section."""
     return [field.encode_name for field in fields_of(section)]
 
 
+def is_section(kind: Any) -> bool:
+    """Whether a mapping of a file is decoded as this class."""
+    return isinstance(kind, type) and (issubclass(kind, Section) or is_dataclass(kind))
+
+
 @cache
-def fields_of(section: type[Section]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Return the fields of a section with their annotations."""
-    return msgspec.structs.fields(section)
+def fields_of(section: Any) -> tuple[FieldInfo, ...]:
+    """Return the fields of a section with their annotations, those alone that a file may have."""
+    if issubclass(section, Section):
+        return msgspec.structs.fields(section)
+    kinds = get_type_hints(section, include_extras=True)
+    found = []
+    for field in fields(section):
+        notes = getattr(kinds[field.name], "__metadata__", ())
+        key = next((note.name for note in notes if isinstance(note, Key)), field.name)
+        defaults = (NODEFAULT if each is NO_DEFAULT else each for each in (field.default, field.default_factory))
+        if key is not None:
+            found.append(FieldInfo(field.name, key, kinds[field.name], *defaults))
+    return tuple(found)
 
 
-def sections_of(kind: Any) -> Iterator[type[Section]]:
-    """Return the sections that an annotation names, not those within them."""
-    if isinstance(kind, type) and issubclass(kind, Section):
+def sections_of(kind: Any) -> Iterator[type]:
+    """Return the sections that a file may have for an annotation, not those within them."""
+    reader = next((note for note in getattr(kind, "__metadata__", ()) if isinstance(note, Reads)), None)
+    if is_section(kind):
         yield kind
-    for argument in get_args(kind):
+    for argument in get_args(kind if reader is None else reader.written):
         yield from sections_of(argument)
 
 
@@ -211,7 +196,7 @@ class _Decoder:
         if origin in (Union, UnionType):
             is_none = content is None and NoneType in arguments
             return None if is_none else self._read(_fitting(arguments, content), content, place)
-        if isinstance(kind, type) and issubclass(kind, Section):
+        if is_section(kind):
             return self._section(kind, content, place)
         if not arguments or origin is Literal:
             return self._convert(kind, content)
@@ -247,12 +232,13 @@ class _Decoder:
             self._convert(Annotated[(get_origin(kind), *limits)], decoded)
         return decoded
 
-    def _section(self, kind: type[Section], content: Any, place: Place) -> Any:
+    def _section(self, kind: Any, content: Any, place: Place) -> Any:
         if not isinstance(content, dict):
             raise ValueError(_TYPES[dict])
-        removed = [key for key in kind.removed_keys if key in content]
+        removed_keys = getattr(kind, "removed_keys", {})
+        removed = [key for key in removed_keys if key in content]
         if removed and not was_accepted():
-            raise Mistaken(f"`{removed[0]}` is no longer supported", kind.removed_keys[removed[0]])
+            raise Mistaken(f"`{removed[0]}` is no longer supported", removed_keys[removed[0]])
         count = len(self.mistakes)
         values, keys = {}, {*removed}
         for field in fields_of(kind):
@@ -286,8 +272,7 @@ def _fitting(options: Sequence[Any], content: Any) -> Any:
         bare = get_args(option)[0] if get_origin(option) is Annotated else option
         if get_origin(bare) is Literal and content in get_args(bare):
             return option
-        is_section = isinstance(bare, type) and issubclass(bare, Section)
-        holds = dict if is_section else get_origin(bare) or bare
+        holds = dict if is_section(bare) else get_origin(bare) or bare
         if isinstance(content, list if holds is tuple else holds if isinstance(holds, type) else ()):
             return option
     return several[0]
@@ -296,7 +281,7 @@ def _fitting(options: Sequence[Any], content: Any) -> Any:
 @cache
 def _is_plain(kind: Any) -> bool:
     """Whether msgspec alone converts the type: neither sections nor functions of ours are in it."""
-    if isinstance(kind, type) and issubclass(kind, Section):
+    if is_section(kind):
         return False
     notes = getattr(kind, "__metadata__", ())
     return not any(isinstance(note, Reads | Before) for note in notes) and all(map(_is_plain, get_args(kind)))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gpuops.config.decoding import Before, Reads, Section, fields_of
-
-_SHOWN: Final = str | int | float | tuple | Section | UnsetType | None
-"""Types of defaults that the schema shows; an enumeration is text."""
+from gpuops.config.decoding import fields_of, is_section
+from gpuops.model.file_keys import Before, Reads
 
 
-def schema_of_section(section: type[Section]) -> dict[str, Any]:
+def schema_of_section(section: type) -> dict[str, Any]:
     """Return the schema, with those of the sections within it in `$defs`."""
     parts: dict[str, Any] = msgspec.json.schema(_written(section), schema_hook=lambda kind: {"type": "string"})["$defs"]
     return {**parts.pop(section.__name__), "$defs": parts}
@@ -29,22 +28,40 @@ def _written(kind: Any) -> Any:
         reader = next((note for note in kind.__metadata__ if isinstance(note, Before | Reads)), None)
         if reader is not None:
             return _written(reader.written)
-        return Annotated[(_written(arguments[0]), *(note for note in kind.__metadata__ if isinstance(note, Meta)))]
+        limits = tuple(note for note in kind.__metadata__ if isinstance(note, Meta))
+        return Annotated[(_written(arguments[0]), *limits)] if limits else _written(arguments[0])
     if origin in (Union, UnionType):
         return reduce(or_, map(_written, arguments))
     if origin in (list, tuple, dict):
         return origin[tuple(map(_written, arguments))]
-    return _written_section(kind) if isinstance(kind, type) and issubclass(kind, Section) else kind
+    return _written_section(kind) if is_section(kind) else kind
 
 
 @cache
-def _written_section(section: type[Section]) -> type[msgspec.Struct]:
+def _written_section(section: type) -> type[msgspec.Struct]:
     fields = []
     for field in fields_of(section):
         kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
-        if not isinstance(field.default, _SHOWN | type(msgspec.NODEFAULT)):  # as the class has it, no file does
-            kind, default = kind | UnsetType, {"default": UNSET}
+        if field.default is not msgspec.NODEFAULT:
+            kind, default = _with_default(kind, field.default), {"default": UNSET}
         fields.append((field.name, kind, msgspec.field(**default)))
     rename = {field.name: field.encode_name for field in fields_of(section)}
     options: dict[str, Any] = {"rename": rename, "namespace": {"__doc__": section.__doc__}}
     return msgspec.defstruct(section.__name__, fields, kw_only=True, forbid_unknown_fields=True, **options)
+
+
+def _with_default(kind: Any, default: Any) -> Any:
+    """Return the type with the default in its schema, unless the class has it in another form than a file."""
+    shown = _shown(default)
+    with suppress(msgspec.ValidationError):
+        if msgspec.convert(shown, kind) is not UNSET:
+            kind = Annotated[kind, Meta(extra_json_schema={"default": shown})]
+    return kind | UnsetType
+
+
+def _shown(default: Any) -> Any:
+    kind: Any = type(default)
+    if is_section(kind):
+        parts = {field.encode_name: _shown(getattr(default, field.name)) for field in fields_of(kind)}
+        return {key: part for key, part in parts.items() if part is not UNSET}
+    return msgspec.to_builtins(default) if isinstance(default, str | int | float | tuple | None) else UNSET

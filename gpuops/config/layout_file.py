@@ -14,10 +14,11 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from gpuops.config.decoding import Before, Reads, Section, Text, read_as
+from gpuops.config.decoding import Section, read_as
 from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu_layout import GpuLayout, LayoutForm, LayoutPart
+from gpuops.model.file_keys import Before, Reads, Text
 
 _HINT: Final = "templates/mig-layout.yaml shows every key, with comments"
 _DEVICE_ID: Final = re.compile(r"0x(?P<device>[0-9a-f]{4})(?P<vendor>[0-9a-f]{4})", re.IGNORECASE)

@@ -16,10 +16,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section, Text, read_as, reads_by
+from gpuops.config.decoding import Section, read_as
 from gpuops.config.remote_gpu_file import is_known_name, program_name
 from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
+from gpuops.model.file_keys import Reads, Text, reads_by
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.workloads.lease_book import LendingPool, PoolFileWish, PoolQuota
 from gpuops.model.workloads.workload import memory_mib

@@ -12,11 +12,12 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section, Text, read_as
+from gpuops.config.decoding import Section, read_as
 from gpuops.errors import PolicyError, UsageError
 from gpuops.files.private_file import replaceable
 from gpuops.files.templates import templates
 from gpuops.files.yaml_file import parse_yaml, read_text
+from gpuops.model.file_keys import Reads, Text
 from gpuops.model.workloads.remote_gpu import RemoteProgram
 
 FOLDER: Final = "remote-gpu"

@@ -17,10 +17,11 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import MISSING, Before, Section, Text, WrongContent, decode, keys_of, read_as, reads_by
+from gpuops.config.decoding import MISSING, Section, WrongContent, decode, keys_of, read_as
 from gpuops.errors import PolicyError, UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.file_keys import Before, Text, reads_by
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Vgpus, Workload, memory_mib, moment
 

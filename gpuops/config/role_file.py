@@ -7,28 +7,19 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Section, Text, read_as
+from gpuops.config.decoding import Section, read_as
 from gpuops.errors import PolicyError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.vcenter.role import RoleWish
 
 _HINT: Final = "templates/roles/night.yaml shows every key, with comments"
-_Privilege = Annotated[str, Meta(pattern=r"^[A-Za-z]+(\.[A-Za-z]+)+$", max_length=120)]
-
-
-class RoleSection(Section):
-    """One role."""
-
-    name: Annotated[str, Meta(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f%/\\]+$")]
-    where: Text
-    privileges: Annotated[tuple[_Privilege, ...], Meta(min_length=1)]
 
 
 class RoleFile(Section):
     """The whole file."""
 
     version: Literal[1]
-    roles: Annotated[tuple[RoleSection, ...], Meta(min_length=1)]
+    roles: Annotated[tuple[RoleWish, ...], Meta(min_length=1)]
 
 
 def load_roles(path: Path) -> tuple[RoleWish, ...]:
@@ -37,4 +28,4 @@ def load_roles(path: Path) -> tuple[RoleWish, ...]:
     names = [role.name for role in found.roles]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PolicyError(f"{path}: the role {twice[0]!r} is there twice", hint=_HINT)
-    return tuple(RoleWish(role.name, role.where, frozenset(role.privileges)) for role in found.roles)
+    return found.roles

@@ -5,20 +5,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section, Text, read_as
+from gpuops.config.decoding import Section, read_as
 from gpuops.errors import UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
-from gpuops.model.devices.shared_gpu import ObservedPair, SharingWorkload, SharingWorkloads
+from gpuops.model.devices.shared_gpu import ObservedPair, ShareText, SharingWorkload, SharingWorkloads, read_share
+from gpuops.model.file_keys import Reads, Text
 
-_PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
 _HINT: Final = "templates/workloads.yaml shows every key, with comments"
 MOST_VMS: Final = 5000
 _FASTEST: Final = 1.5
@@ -28,26 +26,10 @@ _FASTEST: Final = 1.5
 def share_of(text: str, what: str) -> float:
     """The share that `0.7` or `70%` is, above 0 and up to 1. Raises UsageError with `what` it is of."""
     try:
-        share, _ = _share(text, 1.0)
+        share, _ = read_share(text)
     except ValueError as error:
         raise UsageError(f"{what} {text}: {error}", hint="write it as 0.7, or as 70%") from None
     return share
-
-
-def _share(value: object, most: float) -> tuple[float, bool]:
-    """The share, and whether it is written in percent. Raises ValueError."""
-    percent = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
-    try:
-        number = float(percent[1]) / 100 if percent else float(str(value))
-    except ValueError:
-        number = float("nan")
-    if isinstance(value, bool) or not isfinite(number):
-        raise ValueError("is no share: write it as 0.7, or as 70%")
-    if most < number <= 100 and percent is None:
-        raise ValueError(f"is above 1: a share is written as 0.7, or with its unit, {number:g}%")
-    if not 0 < number <= most:
-        raise ValueError(f"should be more than 0 and {most:g} or less")
-    return number, percent is not None
 
 
 class _WrittenShare(float):
@@ -58,12 +40,12 @@ class _WrittenShare(float):
 
 def _reads_share(most: float) -> Reads:
     def read(value: Any) -> _WrittenShare:
-        number, in_percent = _share(value, most)
+        number, in_percent = read_share(value, most)
         share = _WrittenShare(number)
         share.in_percent = in_percent
         return share
 
-    return Reads(read, Annotated[Any, Meta(extra_json_schema={"type": ["number", "string"]})])
+    return Reads(read, ShareText)
 
 
 Busy = Annotated[_WrittenShare, _reads_share(1.0)]

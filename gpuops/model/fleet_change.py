@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.gpu_layout import GpuLayout
+from gpuops.model.file_keys import Reads, Text, reads_by
+
+Address = Annotated[PciAddress, reads_by(PciAddress.parse)]
+ChosenGpus = Annotated[
+    tuple[PciAddress, ...],
+    Reads(lambda gpus: tuple(dict.fromkeys(gpus)), Annotated[tuple[Address, ...], Meta(max_length=1000)]),
+]
 
 
 class GpuServing(StrEnum):
@@ -21,16 +31,22 @@ class GpuServing(StrEnum):
 class AddHosts:
     """More hosts, each made as one that is there."""
 
-    count: int
-    model: str | None = None
+    count: Annotated[int, Meta(ge=1, le=1000)] = 1
+    model: Text | None = None
     """GPU model, as people write it: `l40s`; None = the GPUs of the host that they are made as."""
-    gpus: int | None = None
+    gpus: Annotated[int, Meta(ge=1, le=16)] | None = None
     """So many of that model in each host; None beside None."""
-    like: str | None = None
+    like: Text | None = None
     """Name of the host whose cores, memory, NUMA nodes, release, cluster and datastores they have; None = gpuops
     chooses one."""
     mode: GpuServing | None = None
     """How their GPUs serve vGPUs; None = same size, or as in the host that they are made as."""
+
+    def __post_init__(self) -> None:
+        if (self.model is None) is not (self.gpus is None):
+            raise ValueError("`model` and `gpus` belong together: which GPUs, and how many in each host")
+        if self.model is None and self.like is None:
+            raise ValueError("say `model` and `gpus`, or `like`: a host whose GPUs they have")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +61,20 @@ class LoseHost:
 class LoseGpu:
     """A GPU that is gone."""
 
-    host: str
-    gpu: PciAddress
+    host: Text
+    gpu: Address
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeGpuMode:
-    """GPUs that serve vGPUs in another way."""
+    """GPUs that change their vGPU mode: same-size, mixed-size or MIG."""
 
     mode: GpuServing
-    host: str | None = None
+    host: Text | None = None
     """Shell pattern over the names of hosts; None = all."""
-    model: str | None = None
+    model: Text | None = None
     """Only GPUs of this model."""
-    gpu: tuple[PciAddress, ...] = ()
+    gpu: ChosenGpus = ()
     """Only GPUs at these addresses."""
 
 
@@ -67,11 +83,11 @@ class ApplyLayout:
     """GPUs that have the GPU instances of a named layout, or that are out of MIG mode where it says so."""
 
     layout: GpuLayout
-    host: str | None = None
+    host: Text | None = None
     """Shell pattern over the names of hosts; None = all."""
-    model: str | None = None
+    model: Text | None = None
     """Only GPUs of this model."""
-    gpu: tuple[PciAddress, ...] = ()
+    gpu: ChosenGpus = ()
     """Only GPUs at these addresses."""
 
 
@@ -79,17 +95,17 @@ class ApplyLayout:
 class ChangeProfile:
     """VMs whose vGPUs are of another profile."""
 
-    of: str
+    of: Text
     """A pool of the policy, or a shell pattern over the names of VMs."""
-    profile: str
+    profile: Text
 
 
 @dataclass(frozen=True, slots=True)
 class AddVms:
     """More VMs that run, made as some that are there."""
 
-    count: int
-    of: str
+    count: Annotated[int, Meta(ge=1, le=10_000)]
+    of: Text
     """A pool of the policy, or a vGPU profile."""
 
 

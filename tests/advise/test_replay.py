@@ -266,7 +266,7 @@ def test_only_nights_that_opened_since_then_and_are_over_are_replayed() -> None:
 
 def test_a_pool_without_a_while_or_with_a_counter_that_is_not_kept_cannot_be_replayed() -> None:
     def pool(rule: IdleRule) -> Pool:
-        return Pool("office", Selector(), rule)
+        return Pool("office", Selector(name="*"), rule)
 
     assert refusal(pool(RULE)) is None
     assert (refusal(pool(IdleRule(500))) or [""])[0] == "it goes by what is at the look alone, which no store has"
@@ -295,14 +295,14 @@ def test_what_a_pool_requires_beside_counters_is_named() -> None:
     ],
 )
 def test_a_desktop_that_no_night_takes_is_left_out(change: dict[str, Any], never: bool) -> None:
-    pool = Pool("office", Selector(), RULE, owner=Mark(attribute="owner", value="office"))
+    pool = Pool("office", Selector(name="*"), RULE, owner=Mark(attribute="owner", value="office"))
     policy = Policy("p", (pool,), ml=(QueuedVm("ml-01"),))
     vm = Vm(**({"ref": "vm-1", "name": "d-1", "attributes": {"owner": "office"}, "devices": ()} | change))
     assert never_taken(policy, pool, vm) is never
 
 
 def test_a_desktop_whose_opt_out_cannot_be_read_is_left_out() -> None:
-    pool = Pool("office", Selector(), RULE)
+    pool = Pool("office", Selector(name="*"), RULE)
     policy = Policy("p", (pool,), opt_out=Mark(tag="rotation:never"))
     vm = Vm("vm-1", "d-1", devices=())
     told = [never_taken(policy, pool, replace(vm, tags=tags)) for tags in (None, ("rotation:never",), ())]
@@ -310,7 +310,7 @@ def test_a_desktop_whose_opt_out_cannot_be_read_is_left_out() -> None:
 
 
 def test_a_desktop_with_directpath_counts_where_its_pool_shuts_it_down() -> None:
-    pool = Pool("office", Selector(), RULE, directpath=DirectPath.SHUT_DOWN_GUEST)
+    pool = Pool("office", Selector(name="*"), RULE, directpath=DirectPath.SHUT_DOWN_GUEST)
     assert never_taken(Policy("p", (pool,)), pool, VM) is False
 
 

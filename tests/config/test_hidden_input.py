@@ -10,21 +10,28 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any, Final, get_args
 
-import msgspec
 import pytest
 
 import gpuops.config
-from gpuops.config.decoding import Before, Reads, Section, WrongContent, decode
+from gpuops.config.decoding import Section, WrongContent, decode, fields_of, sections_of
+from gpuops.model.file_keys import Before, Reads
 
 MISPLACED: Final = "Cn4ry-in-the-wrong-place"
 
 
-def sections() -> Iterator[type[Section]]:
-    """Every section of the files and options that people write."""
+def sections() -> Iterator[type]:
+    """Every section of the files and options that people write, and the classes of the model among them."""
     for found in walk_packages(gpuops.config.__path__, "gpuops.config."):
         for value in vars(import_module(found.name)).values():
             if isinstance(value, type) and issubclass(value, Section) and value.__module__ == found.name:
-                yield value
+                yield from within(value)
+
+
+def within(section: type) -> Iterator[type]:
+    yield section
+    for field in fields_of(section):
+        for part in sections_of(field.type):
+            yield from within(part)
 
 
 def is_read_by_function(kind: Any) -> bool:
@@ -37,8 +44,8 @@ FOUND: Final = sorted(set(sections()) - {Section}, key=lambda section: f"{sectio
 
 @pytest.mark.parametrize("misplaced", [MISPLACED, [MISPLACED], {MISPLACED: MISPLACED}], ids=["text", "list", "mapping"])
 @pytest.mark.parametrize("section", FOUND, ids=lambda section: section.__name__)
-def test_no_mistake_shows_the_content(section: type[Section], misplaced: object) -> None:
-    fields = msgspec.structs.fields(section)
+def test_no_mistake_shows_the_content(section: type, misplaced: object) -> None:
+    fields = fields_of(section)
     with pytest.raises(WrongContent) as raised:
         decode(section, {field.encode_name: misplaced for field in fields} | {"beyond": misplaced})
     checked = {field.encode_name for field in fields if is_read_by_function(field.type)}

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Before, Mistaken, Reads
+from gpuops.model.file_keys import Before, Mistaken, Reads
 from gpuops.model.window import Weekday
 
 _CLOCK: Final = "([01][0-9]|2[0-3]):[0-5][0-9]"

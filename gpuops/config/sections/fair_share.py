@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from gpuops.config.decoding import Mistaken, Reads, Section, Text
+from gpuops.config.decoding import Section
 from gpuops.errors import UsageError
+from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.nights.fair_share import WEEK, FairShare, Team
 from gpuops.model.vcenter.owner import OwnerKey
 

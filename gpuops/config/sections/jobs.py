@@ -8,38 +8,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gpuops.config.decoding import Mistaken, Reads, Section, Text
-from gpuops.config.jobs_file import GuestPath
+from gpuops.config.decoding import Section
+from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.nights.ml_queue import QueuedVm, is_pattern
+from gpuops.model.workloads.job import GuestPath
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, JobTemplate
-
-_Number = Annotated[int, Meta(ge=0, le=100_000)]
-
-
-class JobQuotaSection(Section):
-    """What one owner may have at the most."""
-
-    waiting: _Number | None = None
-    running: _Number | None = None
-    profiles: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=100)] = ("*",)
-
-    submitters: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=1000)] | None = None
-
-    def quota(self) -> JobQuota:
-        return JobQuota(self.waiting, self.running, self.profiles, self.submitters or ())
-
-
-class TemplateSection(Section):
-    """Of which template VMs are made for jobs that no other VM fits."""
-
-    name: Text
-    at_most: Annotated[int, Meta(ge=1, le=99)]
-    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")] = "gpuops-job-"
-    keep: bool = False
-
-    def template(self) -> JobTemplate:
-        return JobTemplate(self.name, self.at_most, self.prefix, self.keep)
-
 
 _Names = Annotated[tuple[Text, ...], Meta(max_length=1000)]
 
@@ -55,13 +28,13 @@ class JobsSection(Section):
     """How nights run jobs."""
 
     vms: Annotated[tuple[str, ...], Reads(_no_pattern_of_all, _Names)] = ()
-    template: TemplateSection | None = None
+    template: JobTemplate | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     relocate: bool = False
     mounts: Annotated[tuple[GuestPath, ...], Meta(max_length=100)] = ()
     checkpoint_s: Annotated[int, Meta(ge=10, le=3600)] = 300
     minimum_run_minutes: Annotated[int, Meta(ge=0, le=24 * 60)] = 15
-    quotas: Annotated[dict[Text, JobQuotaSection], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
+    quotas: Annotated[dict[Text, JobQuota], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.vms and self.template is None:
@@ -69,17 +42,17 @@ class JobsSection(Section):
 
     def _names(self) -> tuple[str, ...]:
         """Those that are said, and those of the VMs that are made."""
-        made = () if self.template is None else (self.template.template().pattern,)
+        made = () if self.template is None else (self.template.pattern,)
         return tuple(dict.fromkeys((*self.vms, *made)))
 
     def rules(self) -> JobRules:
         return JobRules(
             self._names(),
             self.mounts,
-            {owner: section.quota() for owner, section in self.quotas.items()},
+            self.quotas,
             timedelta(seconds=self.checkpoint_s),
             timedelta(minutes=self.minimum_run_minutes),
-            self.template.template() if self.template is not None else None,
+            self.template,
         )
 
     def queued(self) -> QueuedVm:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gpuops.config.decoding import Before, Mistaken, Reads, Section, Text, was_accepted
+from gpuops.config.decoding import Section, was_accepted
 from gpuops.config.sections.fair_share import FairShareSection
 from gpuops.config.sections.queue import MlSection
-from gpuops.config.sections.section import MarkSection, SelectSection
-from gpuops.config.sections.spare import SpareSection
 from gpuops.config.sections.windows import WindowSection, Zone, named_apart, refuse_overlapping
 from gpuops.model.desktops.evidence import Source, names
+from gpuops.model.file_keys import Before, Mistaken, Reads, Text
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.rotation import (
     Broker,
@@ -30,28 +27,15 @@ from gpuops.model.nights.rotation import (
     MorningOrder,
     Pool,
     ReadyAhead,
+    SpareRule,
 )
+from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.window import Window
-
-_COUNTER = re.compile(r"[a-zA-Z0-9]+(\.[a-zA-Z0-9]+)+\.(average|latest|summation|maximum|minimum|none)")
-"""`net.usage.average`: group, name and rollup of a counter (vSphere API reference, PerfCounterInfo)."""
-
-MOST_S = 3300
-"""A host keeps the samples of one hour (vSphere API reference, PerformanceManager); the newest come late.
-
-Also `for_s` of a pool that requires counters and does not say how long."""
-
-LEAST_MINUTES = 15
-"""Of a disconnected session: the broker's clock and vCenter's may be minutes apart. Our own figure."""
-MOST_MINUTES = 90 * 24 * 60
 
 SLOT_MINUTES = 15
 """A forecast is made of quarters of an hour; the desktops that come back within one need about as long."""
 MOST_AHEAD_MINUTES = 4 * 60
 """The farthest that `ahead_min` may look; farther, desktops would run half a day for nobody."""
-
-VGPU_BELOW_PERCENT = 5
-"""`vgpu_below_percent` of a pool that requires nvidia-smi and says none. Our own figure."""
 
 _Askable = Literal["console", "cpu", "counters", "nvidia-smi", "sessions", "broker", "command"]
 _ASKABLE = tuple(map(Source, get_args(_Askable)))
@@ -60,34 +44,6 @@ _ASKABLE_SCHEMA: Final = {"enum": list(get_args(_Askable))}
 
 NO_OWNER = "none"
 ANY_TIME = "any"
-
-
-class IdleSection(Section):
-    """When a desktop of the pool counts as idle."""
-
-    cpu_below_mhz: Annotated[int, Meta(ge=1)]
-    for_s: Annotated[int, Meta(ge=0, le=MOST_S)] = 0
-    counters: dict[str, Annotated[int, Meta(ge=1)]] = msgspec.field(default_factory=dict)
-    go_on_s: Annotated[int, Meta(ge=60, le=MOST_S)] = IdleRule(1).go_on_s
-    disconnected_session_timeout_minutes: Annotated[int, Meta(ge=LEAST_MINUTES, le=MOST_MINUTES)] | None = None
-    vgpu_below_percent: Annotated[int, Meta(ge=1, le=100)] | None = None
-
-    def __post_init__(self) -> None:
-        for name in self.counters:
-            if _COUNTER.fullmatch(name) is None:
-                raise Mistaken(f"{name!r} is the name of no counter", "write group, name and rollup: net.usage.average")
-        if self.counters and not self.for_s:
-            raise Mistaken("`counters` are looked at over a while, and none is said", "add for_s: 3300, for 55 minutes")
-
-    def rule(self, required: frozenset[Source] | None) -> IdleRule:
-        for_s = self.for_s or (MOST_S if Source.COUNTERS in (required or ()) else 0)
-        counters = tuple(sorted(self.counters.items()))
-        minutes = self.disconnected_session_timeout_minutes
-        timeout_s = minutes * 60 if minutes is not None else None
-        vgpu_below = self.vgpu_below_percent
-        if vgpu_below is None and Source.NVIDIA_SMI in (required or ()):
-            vgpu_below = VGPU_BELOW_PERCENT
-        return IdleRule(self.cpu_below_mhz, for_s, counters, required, self.go_on_s, timeout_s, vgpu_below)
 
 
 def _askable(value: Any) -> Source:
@@ -149,12 +105,12 @@ class PoolSection(Section):
 
     name: Text
     parked: bool
-    select: SelectSection
-    idle: IdleSection
+    select: Selector
+    idle: IdleRule
     evidence: EvidenceSection | None = None
     floor: Annotated[int, Meta(ge=0)] = 0
     ready: _Ready = ReadySection()
-    owner: Annotated[MarkSection | None, Before(_none_is_said, MarkSection | Literal["none"])] | UnsetType = UNSET
+    owner: Annotated[Mark | None, Before(_none_is_said, Mark | Literal["none"])] | UnsetType = UNSET
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     directpath: DirectPath = DirectPath.LEAVE
 
@@ -165,13 +121,13 @@ class PoolSection(Section):
     def pool(self) -> Pool:
         return Pool(
             name=self.name,
-            select=self.select.selector(),
-            idle=self.idle.rule(frozenset(self.evidence.required) if self.evidence is not None else None),
+            select=self.select,
+            idle=self.idle.requiring(frozenset(self.evidence.required)) if self.evidence is not None else self.idle,
             parked=self.parked,
             floor=self.floor,
             ready=self.ready.at_least,
             ready_ahead=self.ready.ahead(),
-            owner=self.owner.mark() if self.owner else None,
+            owner=self.owner or None,
             priority=self.priority,
             directpath=self.directpath,
         )
@@ -181,20 +137,6 @@ _SAY_OWNER = "owner: {attribute: gpuops.owner}, or `owner: none` if this file al
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
-
-
-class LimitsSection(Section):
-    """How much at once, and how much in all."""
-
-    in_flight: Annotated[int, Meta(ge=1, le=256)] = Limits().in_flight
-    per_host: Annotated[int, Meta(ge=1, le=64)] = Limits().per_host
-    per_datastore: Annotated[int, Meta(ge=1, le=256)] = Limits().per_datastore
-    step_timeout_s: Annotated[int, Meta(ge=30, le=6 * 3600)] = Limits().step_timeout_s
-    desktops: Annotated[int, Meta(ge=0)] | None = None
-    desktops_per_host: Annotated[int, Meta(ge=0)] | None = None
-
-    def limits(self) -> Limits:
-        return Limits(**msgspec.structs.asdict(self))
 
 
 class MorningSection(Section):
@@ -239,7 +181,7 @@ class PolicyFile(Section):
     name: Text
     mode: Annotated[Mode, _only(Mode, _NO_OTHER_MODE)] = Mode.SUSPEND_DESKTOPS
     broker: Annotated[Broker, _only(Broker, _NO_BROKER)] = Broker.NONE
-    spare: SpareSection | None = None
+    spare: SpareRule | None = None
     pools: Annotated[tuple[_PoolWithOwner, ...], Meta(min_length=1)] = ()
     ml: MlSection = MlSection()
     window: WindowSection | None = None
@@ -248,10 +190,10 @@ class PolicyFile(Section):
     drs_override: DrsOverride = DrsOverride.NONE
     user_wins: bool = False
     fair_share: FairShareSection | None = None
-    opt_out: MarkSection = MarkSection(attribute="gpuops.opt-out")
+    opt_out: Mark = Mark(attribute="gpuops.opt-out")
     marker: Text = "gpuops.rotation"
     lock_vm: Text | None = None
-    limits: LimitsSection = LimitsSection()
+    limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         self._check_mode()

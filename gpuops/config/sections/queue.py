@@ -9,15 +9,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from gpuops.config.date_text import checked_year
-from gpuops.config.decoding import Mistaken, Reads, Section, Text
+from gpuops.config.decoding import Section
 from gpuops.config.sections.jobs import JobsSection
-from gpuops.model.nights.ml_queue import NAME, Checkpoint, GuestCommand, MlStop, QueuedVm, SshDoor, is_pattern
+from gpuops.model.file_keys import Mistaken, Reads, Text
+from gpuops.model.nights.ml_queue import LONGEST_GRACE_S, Checkpoint, MlStop, QueuedVm, is_pattern
 
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
-_ABSOLUTE = re.compile(r"/|[A-Za-z]:\\")
-_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]*")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
-LONGEST_GRACE_S = 7200
 
 
 def _deadline(value: Any) -> time | datetime:
@@ -35,61 +32,6 @@ def _deadline(value: Any) -> time | datetime:
 Deadline = Annotated[time | datetime, Reads(_deadline, Annotated[Any, Meta(extra_json_schema={"type": "string"})])]
 
 
-def _address(host: str) -> str:
-    if not _HOST.fullmatch(host.replace(NAME, "vm")):
-        raise Mistaken(f"{host!r} is no address", f"a name or an IP address; {NAME} stands for the VM's name")
-    return host
-
-
-def _user(name: str) -> str:
-    if not _USER.fullmatch(name):
-        raise Mistaken(f"{name!r} is no user name", "letters, digits and . _ - @ \\ alone")
-    return name
-
-
-def _program(path: str) -> str:
-    if not _ABSOLUTE.match(path):
-        raise Mistaken(f"{path!r} is no absolute path in the guest", "no search path is known there")
-    return path
-
-
-class SshSection(Section):
-    """How a guest is entered over SSH."""
-
-    user: Annotated[str, Reads(_user, Text)]
-    host: Annotated[str, Reads(_address, Text)] = NAME
-    port: Annotated[int, Meta(ge=1, le=65535)] = 22
-
-    def door(self) -> SshDoor:
-        return SshDoor(self.user, self.host, self.port)
-
-
-class HookSection(Section):
-    """A program in the guest."""
-
-    program: Annotated[str, Reads(_program, Text)]
-    arguments: Annotated[str, Meta(max_length=2000)] = ""
-    ssh: SshSection | None = None
-
-    def command(self) -> GuestCommand:
-        return GuestCommand(self.program, self.arguments, self.ssh.door() if self.ssh is not None else None)
-
-
-class CheckpointSection(Section):
-    """What a guest does, and has time for, before it is stopped."""
-
-    grace_s: Annotated[int, Meta(ge=0, le=LONGEST_GRACE_S)] = 0
-    hook: HookSection | None = None
-    every_s: Annotated[int, Meta(ge=1)] | None = None
-
-    def __post_init__(self) -> None:
-        if self.hook is not None and self.grace_s == 0:
-            raise Mistaken("a `hook` with no time to run", "say `grace_s`: the seconds that it may take")
-
-    def checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.grace_s, self.hook.command() if self.hook else None, self.every_s)
-
-
 class QueuedSection(Section):
     """One entry."""
 
@@ -103,7 +45,7 @@ class QueuedSection(Section):
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     deadline: Deadline | None = None
     minimum_run_minutes: Annotated[int, Meta(ge=0, le=24 * 60)] = 0
-    checkpoint: CheckpointSection | None = None
+    checkpoint: Checkpoint | None = None
 
     def __post_init__(self) -> None:
         if (self.vm is None) == (self.vms is None):
@@ -118,7 +60,7 @@ class QueuedSection(Section):
     def names(self) -> tuple[str, ...]:
         return self.vms or () if self.vm is None else (self.vm,)
 
-    def queued(self, otherwise: CheckpointSection) -> QueuedVm:
+    def queued(self, otherwise: Checkpoint) -> QueuedVm:
         name, *others = self.names
         return QueuedVm(
             name,
@@ -129,7 +71,7 @@ class QueuedSection(Section):
             priority=self.priority,
             deadline=self.deadline,
             minimum_run=timedelta(minutes=self.minimum_run_minutes),
-            checkpoint=(self.checkpoint or otherwise).checkpoint(),
+            checkpoint=self.checkpoint or otherwise,
         )
 
 
@@ -148,7 +90,7 @@ class MlSection(Section):
 
     queue: tuple[QueuedSection, ...] = ()
     stop: StopSection = StopSection()
-    checkpoint: CheckpointSection = CheckpointSection()
+    checkpoint: Checkpoint = Checkpoint()
     jobs: JobsSection | None = None
 
     def __post_init__(self) -> None:

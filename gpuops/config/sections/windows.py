@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 
 from msgspec import UNSET, UnsetType
 
-from gpuops.config.decoding import Mistaken, Reads, Section, Text, was_accepted
+from gpuops.config.decoding import Section, was_accepted
 from gpuops.config.sections.days import Days, TimeOfDay, Weekdays, days_of, read_time
+from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.window import RETURN_FLOOR, Weekday, Window
 
 _DAY = timedelta(days=1)

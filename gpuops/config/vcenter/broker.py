@@ -19,10 +19,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section
+from gpuops.config.decoding import Section
 from gpuops.config.vcenter.address import Address, sha256_of
 from gpuops.config.vcenter.login import BROKER_CREDENTIAL, credential_file, read_password_file
 from gpuops.errors import TargetError
+from gpuops.model.file_keys import Reads
 from gpuops.model.vcenter.target import BrokerTarget, Secret, Target
 
 Filled = Annotated[str, Meta(min_length=1)]

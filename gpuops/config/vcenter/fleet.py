@@ -6,8 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section
+from gpuops.config.decoding import Section
 from gpuops.config.vcenter.journal_url import without_password
+from gpuops.model.file_keys import Reads
 
 
 def _some_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.config.decoding import Reads, Section
+from gpuops.config.decoding import Section
 from gpuops.config.vcenter.journal_url import without_password
+from gpuops.model.file_keys import Reads
 from gpuops.model.measurements.measurement import HOST_COUNTERS, VM_COUNTERS, HostLogin, MeasurementSettings, Retention
 
 FINE_DAYS_MOST: Final = 366

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Meta
 
-from gpuops.config.decoding import UNKNOWN_KEY, Reads, Section, WrongContent, decode, keys_of
+from gpuops.config.decoding import UNKNOWN_KEY, Section, WrongContent, decode, keys_of
 from gpuops.config.vcenter.broker import BrokerEntry
 from gpuops.config.vcenter.fleet import FleetEntry
 from gpuops.config.vcenter.guest import GuestEntry
@@ -28,6 +28,7 @@ from gpuops.config.vcenter.measurements import MeasurementsEntry
 from gpuops.config.vcenter.notices import checked_entry
 from gpuops.errors import TargetError
 from gpuops.files.file import parse_toml
+from gpuops.model.file_keys import Reads
 from gpuops.model.vcenter.login import BulkReader
 
 _Command = Annotated[tuple[str, ...], Meta(min_length=1)]

@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from math import isfinite
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+_PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
+ShareText = Annotated[Any, Meta(extra_json_schema={"type": ["number", "string"]})]
+
+
+def read_share(value: object, most: float = 1.0) -> tuple[float, bool]:
+    """The share, and whether it is written in percent. Raises ValueError."""
+    percent = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    try:
+        number = float(percent[1]) / 100 if percent else float(str(value))
+    except ValueError:
+        number = float("nan")
+    if isinstance(value, bool) or not isfinite(number):
+        raise ValueError("is no share: write it as 0.7, or as 70%")
+    if most < number <= 100 and percent is None:
+        raise ValueError(f"is above 1: a share is written as 0.7, or with its unit, {number:g}%")
+    if not 0 < number <= most:
+        raise ValueError(f"should be more than 0 and {most:g} or less")
+    return number, percent is not None
 
 
 @dataclass(frozen=True, slots=True)

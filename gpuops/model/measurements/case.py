@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
 
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.measurement import (
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from gpuops.model.measurements.component import Component
 
+Count = Annotated[int, Meta(ge=1, le=10**9)]
 OF_VM: Final = (
     CPU_MHZ,
     "cpu.ready.summation",
@@ -82,32 +85,32 @@ SERIES: Final = tuple(
 )
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
-    """What is known of the VM, its host and its GPU beside counters. None = unknown."""
+    """What is known of the VM, its host and its GPU beside counters; each may be left out."""
 
-    vcpus: int | None = None
-    memory_mib: int | None = None
-    cpu_mhz: int | None = None
+    vcpus: Count | None = None
+    memory_mib: Count | None = None
+    cpu_mhz: Count | None = None
     """Of one core of its host."""
-    host_cores: int | None = None
-    host_memory_mib: int | None = None
-    vgpu_mib: int | None = None
+    host_cores: Count | None = None
+    host_memory_mib: Count | None = None
+    vgpu_mib: Count | None = None
     """The frame buffer of its vGPU."""
-    gpu_mib: int | None = None
-    most_per_gpu: int | None = None
+    gpu_mib: Count | None = None
+    most_per_gpu: Count | None = None
     """How many vGPUs of its profile a GPU holds."""
-    sharers: int | None = None
+    sharers: Count | None = None
     """How many VMs run on its GPU, itself included."""
     scheduler: SchedulerPolicy | None = None
-    pcie_width: int | None = None
+    pcie_width: Count | None = None
     """How many lanes the link of the GPU should have."""
-    clock_mhz: int | None = None
+    clock_mhz: Count | None = None
     """The clock that the GPU reaches under load."""
-    power_limit_w: int | None = None
-    remote_memory: float | None = None
+    power_limit_w: Count | None = None
+    remote_memory: Annotated[float, Meta(ge=0, le=1)] | None = None
     """The share of the VM's memory that is at another NUMA node than its GPU, 0 to 1."""
-    host_driver: int | None = None
+    host_driver: Count | None = None
     """The branch of the vGPU manager: 550."""
-    guest_driver: int | None = None
+    guest_driver: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Annotated, Final
 
+from msgspec import Meta
+
+from gpuops.model.file_keys import NOT_IN_FILE, Mistaken, Reads, Text
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night
@@ -17,6 +21,28 @@ _WILD = frozenset("*?[")
 
 NAME: Final = "{vm}"
 """Stands for the VM's name where a guest is entered over SSH."""
+LONGEST_GRACE_S: Final = 7200
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:\\")
+_HOST: Final = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]*")
+_USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
+
+
+def _address(host: str) -> str:
+    if not _HOST.fullmatch(host.replace(NAME, "vm")):
+        raise Mistaken(f"{host!r} is no address", f"a name or an IP address; {NAME} stands for the VM's name")
+    return host
+
+
+def _user(name: str) -> str:
+    if not _USER.fullmatch(name):
+        raise Mistaken(f"{name!r} is no user name", "letters, digits and . _ - @ \\ alone")
+    return name
+
+
+def _program(path: str) -> str:
+    if not _ABSOLUTE.match(path):
+        raise Mistaken(f"{path!r} is no absolute path in the guest", "no search path is known there")
+    return path
 
 
 @stored_as("SshDoor", user="user", host="host", port="port")
@@ -24,9 +50,9 @@ NAME: Final = "{vm}"
 class SshDoor:
     """How a guest is entered over SSH: as whom, at which address."""
 
-    user: str
-    host: str = NAME
-    port: int = 22
+    user: Annotated[str, Reads(_user, Text)]
+    host: Annotated[str, Reads(_address, Text)] = NAME
+    port: Annotated[int, Meta(ge=1, le=65535)] = 22
 
     def of(self, name: str) -> SshDoor:
         """The door of the VM of that name."""
@@ -40,8 +66,8 @@ class SshDoor:
 class GuestCommand:
     """A program in a guest, by its path there, and its arguments (vSphere API, GuestProgramSpec)."""
 
-    program: str
-    arguments: str = ""
+    program: Annotated[str, Reads(_program, Text)]
+    arguments: Annotated[str, Meta(max_length=2000)] = ""
     ssh: SshDoor | None = None
     """None = by VMware Tools."""
 
@@ -53,13 +79,17 @@ class GuestCommand:
 class Checkpoint:
     """What a guest does to keep its work before it is stopped, and how long it is given for that."""
 
-    grace_s: int = 0
+    grace_s: Annotated[int, Meta(ge=0, le=LONGEST_GRACE_S)] = 0
     hook: GuestCommand | None = None
     """None = the guest is only asked to shut down."""
-    every_s: int | None = None
+    every_s: Annotated[int, Meta(ge=1)] | None = None
     """The guest keeps its work by itself so often, counted from its start; None = it does not, or nobody has said."""
-    withheld: GuestCommand | None = None
+    withheld: Annotated[GuestCommand | None, NOT_IN_FILE] = None
     """The hook that a shared journal names, and no policy file of this machine: it is not run."""
+
+    def __post_init__(self) -> None:
+        if self.hook is not None and self.grace_s == 0:
+            raise Mistaken("a `hook` with no time to run", "say `grace_s`: the seconds that it may take")
 
     def within(self, own: Collection[GuestCommand]) -> Checkpoint:
         """The same, without a hook that is not one of these."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from gpuops.errors import UsageError
 from gpuops.model.desktops.evidence import BY_DEFAULT, Source
+from gpuops.model.file_keys import NOT_IN_FILE, Key, Mistaken, Reads, Text
 from gpuops.model.measurements.measurement import CPU_MHZ
 from gpuops.model.nights.fair_share import FairShare
 from gpuops.model.nights.ml_queue import GuestCommand, MlStop, QueuedVm
@@ -18,6 +22,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night, Window, moments
 from gpuops.model.workloads.job_rules import JobRules
 
+_SHARE: Final = re.compile(r"(100|[1-9]?[0-9])%")
 LATE: Final = timedelta(minutes=10)
 """For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
 
@@ -63,25 +68,62 @@ class MorningOrder(StrEnum):
     LARGEST_FIRST = "largest-first"
 
 
+_COUNTER = re.compile(r"[a-zA-Z0-9]+(\.[a-zA-Z0-9]+)+\.(average|latest|summation|maximum|minimum|none)")
+"""`net.usage.average`: group, name and rollup of a counter (vSphere API reference, PerfCounterInfo)."""
+
+MOST_S = 3300
+"""A host keeps the samples of one hour (vSphere API reference, PerformanceManager); the newest come late.
+
+Also `for_s` of a pool that requires counters and does not say how long."""
+
+LEAST_MINUTES = 15
+"""Of a disconnected session: the broker's clock and vCenter's may be minutes apart. Our own figure."""
+MOST_MINUTES = 90 * 24 * 60
+
+VGPU_BELOW_PERCENT = 5
+"""`vgpu_below_percent` of a pool that requires nvidia-smi and says none. Our own figure."""
+
+_Minutes = Annotated[int, Reads(lambda minutes: minutes * 60, Annotated[int, Meta(ge=LEAST_MINUTES, le=MOST_MINUTES)])]
+
+
+def _named_counters(limits: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    for name in limits:
+        if _COUNTER.fullmatch(name) is None:
+            raise Mistaken(f"{name!r} is the name of no counter", "write group, name and rollup: net.usage.average")
+    return tuple(sorted(limits.items()))
+
+
 @dataclass(frozen=True, slots=True)
 class IdleRule:
     """When a desktop counts as idle, beside the signs of use that always keep it."""
 
-    cpu_below_mhz: int
+    cpu_below_mhz: Annotated[int, Meta(ge=1)]
     """A desktop that uses this much CPU or more is not idle."""
-    for_s: int = 0
+    for_s: Annotated[int, Meta(ge=0, le=MOST_S)] = 0
     """So long before the look it must have used less, in every sample; 0 = at the look alone."""
-    counters: tuple[tuple[str, int], ...] = ()
+    counters: Annotated[tuple[tuple[str, int], ...], Reads(_named_counters, dict[str, Annotated[int, Meta(ge=1)]])] = ()
     """Other performance counters, and what each must have stayed below for as long, in its own unit."""
-    required: frozenset[Source] | None = None
+    required: Annotated[frozenset[Source] | None, NOT_IN_FILE] = None
     """What must be known, and idle; None = the pool does not say. Every other source can veto, and no more."""
-    go_on_s: int = 300
+    go_on_s: Annotated[int, Meta(ge=60, le=MOST_S)] = 300
     """In the place of `for_s` for a desktop that the plan has found idle, just before it is taken."""
-    disconnected_timeout_s: int | None = None
+    disconnected_timeout_s: Annotated[_Minutes | None, Key("disconnected_session_timeout_minutes")] = None
     """From then on a session that is disconnected keeps its desktop no more; None = any session keeps it."""
-    vgpu_below_percent: int | None = None
+    vgpu_below_percent: Annotated[int, Meta(ge=1, le=100)] | None = None
     """A desktop whose vGPU is used so much or more is not idle, by its host's own nvidia-smi; None = that is not asked.
     """
+
+    def __post_init__(self) -> None:
+        if self.counters and not self.for_s:
+            raise Mistaken("`counters` are looked at over a while, and none is said", "add for_s: 3300, for 55 minutes")
+
+    def requiring(self, sources: frozenset[Source]) -> IdleRule:
+        """The same, by which these must be known; they have limits where the pool says none."""
+        for_s = self.for_s or (MOST_S if Source.COUNTERS in sources else 0)
+        vgpu_below = self.vgpu_below_percent
+        if vgpu_below is None and Source.NVIDIA_SMI in sources:
+            vgpu_below = VGPU_BELOW_PERCENT
+        return replace(self, required=sources, for_s=for_s, vgpu_below_percent=vgpu_below)
 
     @property
     def limits(self) -> Mapping[str, int]:
@@ -152,6 +194,11 @@ class KeptSlots:
     percent: int = 0
     """Instead of a count: of the vGPUs of the profile that run there and could run; rounded up."""
 
+    @classmethod
+    def parse(cls, profile: str, kept: int | str) -> KeptSlots:
+        """What is kept as a policy writes it: `4`, or `10%`."""
+        return cls(profile, kept) if isinstance(kept, int) else cls(profile, percent=int(kept.removesuffix("%")))
+
     def of(self, running: int, free: int) -> int:
         """How many are kept free where so many run and so many could still start."""
         return max(self.count, -(-self.percent * (running + free) // 100))
@@ -169,12 +216,34 @@ class GivesWayBy(StrEnum):
     """It is suspended with its memory where that can be done, and resumed when there is room on its host."""
 
 
+def _number_or_share(value: Any) -> int | str:
+    """A number of vGPUs, or a share of them as `10%`."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and _SHARE.fullmatch(value):
+        return value
+    raise Mistaken(f"{value!r} is neither a number of vGPUs nor a share of them", 'such as 4, or "10%"')
+
+
+_Kept = Annotated[
+    int | str, Reads(_number_or_share, Annotated[Any, Meta(extra_json_schema={"type": ["integer", "string"]})])
+]
+_AllKept = Annotated[dict[Text, _Kept], Meta(min_length=1)]
+
+
+def _all_slots(kept: dict[str, int | str]) -> tuple[KeptSlots, ...]:
+    slots = tuple(KeptSlots.parse(*each) for each in kept.items())
+    if not any(each.count or each.percent for each in slots):
+        raise Mistaken("nothing is kept free for desktops", "say how many: {a40-8q: 4}")
+    return slots
+
+
 @dataclass(frozen=True, slots=True)
 class SpareRule:
     """What is spare capacity, and how hastily it is used."""
 
-    keep_free: tuple[KeptSlots, ...]
-    calm_s: int = 300
+    keep_free: Annotated[tuple[KeptSlots, ...], Reads(_all_slots, _AllKept)]
+    calm_s: Annotated[int, Meta(ge=0, le=24 * 3600)] = 300
     """So long there must have been room before an ML VM is started, and no ML VM have given way."""
     take_idle: bool = False
     """Whether idle desktops are suspended for ML VMs, under all rules of a night; otherwise no desktop is touched."""
@@ -185,14 +254,14 @@ class SpareRule:
 class Limits:
     """How much goes on at once, how much a night may take in all, and how long one step may take."""
 
-    in_flight: int = 8
-    per_host: int = 4
-    step_timeout_s: int = 1800
-    per_datastore: int = 8
+    in_flight: Annotated[int, Meta(ge=1, le=256)] = 8
+    per_host: Annotated[int, Meta(ge=1, le=64)] = 4
+    step_timeout_s: Annotated[int, Meta(ge=30, le=6 * 3600)] = 1800
+    per_datastore: Annotated[int, Meta(ge=1, le=256)] = 8
     """Suspends and resumes at once whose files are on one datastore."""
-    desktops: int | None = None
+    desktops: Annotated[int, Meta(ge=0)] | None = None
     """So many desktops are taken in one night, at most; None = as many as the queue needs."""
-    desktops_per_host: int | None = None
+    desktops_per_host: Annotated[int, Meta(ge=0)] | None = None
 
 
 def strictest(limits: Iterable[Limits]) -> Limits:

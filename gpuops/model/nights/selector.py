@@ -5,17 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Annotated
 
+from gpuops.model.file_keys import Mistaken, Reads, Text
 from gpuops.model.vcenter.vm import Vm
+
+
+def _whole_tag(text: str) -> str:
+    category, _, name = text.partition(":")
+    if not category or not name:
+        raise Mistaken(f"{text!r} is no tag", "write it as category:name")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A sign that people put on VMs: a custom attribute (with this value, or with any), or a tag `category:name`."""
 
-    attribute: str | None = None
-    value: str | None = None
-    tag: str | None = None
+    attribute: Text | None = None
+    value: Text | None = None
+    tag: Annotated[str, Reads(_whole_tag)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.attribute is None) == (self.tag is None):
+            raise Mistaken("say either `attribute` or `tag` (category:name)")
+        if self.tag is not None and self.value is not None:
+            raise Mistaken("a tag has no `value`", "name the tag whole: `tag: category:name`")
 
     def on(self, vm: Vm) -> bool | None:
         """Whether the VM carries it; None = this login cannot tell."""
@@ -34,13 +49,17 @@ class Mark:
 class Selector:
     """Which VMs are meant: all of the conditions that are given must hold."""
 
-    folder: str | None = None
+    folder: Text | None = None
     """`/dc/vm/desktops` is a path from the root; `desktops/cad` any folders of these names, one in the other."""
-    name: str | None = None
+    name: Text | None = None
     """Shell pattern, case-sensitive."""
     marks: tuple[Mark, ...] = ()
-    profile: str | None = None
+    profile: Text | None = None
     """Shell pattern that every vGPU of the VM must fit; a VM without a vGPU never does."""
+
+    def __post_init__(self) -> None:
+        if not (self.folder or self.name or self.profile or self.marks):
+            raise Mistaken("an empty `select` would mean every VM: say folder, name, profile or marks")
 
     def selects(self, vm: Vm) -> bool:
         """Whether the VM is meant; what this login cannot tell is not meant."""

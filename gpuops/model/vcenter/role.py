@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from gpuops.model.file_keys import Reads, Text
+
+_Privilege = Annotated[str, Meta(pattern=r"^[A-Za-z]+(\.[A-Za-z]+)+$", max_length=120)]
 
 IMPLIED: Final = frozenset({"System.Anonymous", "System.Read", "System.View"})
 """What vCenter puts into every role by itself (vSphere API reference, AuthorizationManager.AddAuthorizationRole)."""
@@ -19,9 +25,9 @@ ASSIGN_TO_POOL: Final = frozenset({"Resource.AssignVMToPool"})
 class RoleWish:
     """A role as a file wants it; `where` tells people on what to give it."""
 
-    name: str
-    where: str
-    privileges: frozenset[str]
+    name: Annotated[str, Meta(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f%/\\]+$")]
+    where: Text
+    privileges: Annotated[frozenset[str], Reads(frozenset, Annotated[tuple[_Privilege, ...], Meta(min_length=1)])]
 
 
 @dataclass(frozen=True, slots=True)

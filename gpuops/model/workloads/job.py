@@ -2,11 +2,75 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Annotated, Final
 
+from msgspec import Meta
+
+from gpuops.model.devices.shared_gpu import ShareText, read_share
+from gpuops.model.file_keys import Reads, Text
 from gpuops.model.stored import stored_as
+from gpuops.model.workloads.workload import Memory, Vcpus
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
+_HOST: Final = r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::[0-9]{1,5})?|localhost(?::[0-9]{1,5})?|[a-z0-9-]+:[0-9]{1,5})"
+_PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE: Final = re.compile(rf"(?!-){_HOST}(?:/{_PART})+(?::(?P<tag>\w[\w.-]{{0,127}}))?(?:@(?P<digest>.*))?", re.ASCII)
+"""A name of an image with its registry (OCI distribution specification, pulling manifests)."""
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_PATH: Final = re.compile(r"(/[A-Za-z0-9_.@+-]+)+")
+_RUN_TIME: Final = re.compile(r"(?=[0-9])(?:(?P<hours>[0-9]{1,4})h)? ?(?:(?P<minutes>[0-9]{1,4})m(?:in)?)?")
+_SYSTEM: Final = frozenset({"proc", "sys", "dev", "run", "etc"})
+"""What a container has of its own, or what speaks to its guest: nothing is mounted over it."""
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("should be a name for VMs too: small letters, digits and - between them, 50 at the most")
+    return text
+
+
+def _image(text: str) -> str:
+    found = _IMAGE.fullmatch(text)
+    if found is None:
+        raise ValueError("is no image with its registry; write quay.io/lab/train:2, or quay.io/lab/train@sha256:...")
+    digest = found["digest"]
+    if digest is not None and not _DIGEST.fullmatch(digest):
+        raise ValueError("has no digest after @; it is sha256: and 64 hexadecimal digits")
+    if digest is not None and found["tag"] is not None:
+        raise ValueError("has a tag and a digest; the digest says which image: leave the tag out")
+    return text
+
+
+def _word(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("has a control character in it; a script with several lines belongs into the image")
+    return text
+
+
+def read_guest_path(text: str) -> str:
+    if not _PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
+        raise ValueError("is no path for a mount: absolute, without . and .., of letters, digits and _ . @ + -")
+    if text.split("/")[1] in _SYSTEM:
+        raise ValueError(f"lies below /{text.split('/')[1]}, which is the system's: mount data of another directory")
+    return text
+
+
+def _run_time(text: str) -> timedelta:
+    match = _RUN_TIME.fullmatch(text)
+    parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
+    if not (run_time := timedelta(**parts)):
+        raise ValueError("is no time to run; write 3h, 90m or 1h30m")
+    return run_time
+
+
+GuestPath = Annotated[str, Reads(read_guest_path, Text)]
+Word = Annotated[str, Reads(_word, Annotated[str, Meta(min_length=1, max_length=4096)])]
+OneLine = Annotated[str, Reads(_word, Text)]
+Busy = Annotated[float, Reads(lambda share: read_share(share)[0], ShareText)]
 
 
 class ContainerRuntime(StrEnum):
@@ -50,28 +114,28 @@ class Mount:
 class ContainerJob:
     """One job. Its VM has one vGPU of `profile`, and runs nothing else."""
 
-    name: str
-    image: str
+    name: Annotated[str, Reads(_name)]
+    image: Annotated[str, Reads(_image, Annotated[str, Meta(max_length=500)])]
     """With its registry: `quay.io/lab/train:2` or `quay.io/lab/train@sha256:...`."""
-    command: tuple[str, ...]
+    command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=256)]
     """Program and arguments, as words; no shell reads them."""
-    profile: str
-    vcpus: int
-    memory_mib: int
-    run_time: timedelta
+    profile: Text
+    vcpus: Vcpus
+    memory_mib: Memory
+    run_time: Annotated[timedelta, Reads(_run_time, Text)]
     """What it takes with the GPU alone."""
     runtime: ContainerRuntime = ContainerRuntime.PODMAN
     mounts: tuple[Mount, ...] = ()
     network: bool = False
     """Whether it has any network but its own loopback."""
-    priority: int = 0
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     """Higher is placed earlier."""
-    owner: str | None = None
-    busy: float | None = None
+    owner: OneLine | None = None
+    busy: Busy | None = None
     """Stated: the share of the time, 0 to 1, that it keeps a GPU busy alone."""
-    like: str | None = None
+    like: OneLine | None = None
     """A VM that did the same work: its history says how busy."""
-    checkpoint: tuple[str, ...] = ()
+    checkpoint: Annotated[tuple[Word, ...], Meta(max_length=256)] = ()
     """What saves its state, run in the container; () = it cannot be interrupted."""
-    resumes: int = 0
+    resumes: Annotated[int, Meta(ge=0, le=100)] = 0
     """How often it may go on from its checkpoint."""

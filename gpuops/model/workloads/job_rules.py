@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from gpuops.model.file_keys import Text
+
+_Number = Annotated[int, Meta(ge=0, le=100_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +47,14 @@ _WITH_ROLE: Final = " as role "
 class JobQuota:
     """What one owner may have at the most; None = any number."""
 
-    waiting: int | None = None
+    waiting: _Number | None = None
     """So many jobs that have not ended."""
-    running: int | None = None
+    running: _Number | None = None
     """So many at once."""
-    profiles: tuple[str, ...] = ("*",)
+    profiles: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=100)] = ("*",)
     """Shell patterns of the vGPU profiles that its jobs may ask for."""
-    submitters: tuple[str, ...] = ()
-    """Users of the operating system, and `role:NAME` of the database, who may submit for it; empty = anybody."""
+    submitters: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=1000)] | None = None
+    """Users of the operating system, and `role:NAME` of the database, who may submit for it; None = anybody."""
 
     def lets(self, who: Submitter) -> bool:
         return not self.submitters or not who.names.isdisjoint(self.submitters)
@@ -58,11 +64,11 @@ class JobQuota:
 class JobTemplate:
     """The template of which VMs are made for jobs that no other VM fits."""
 
-    name: str
+    name: Text
     """Name, inventory path, `moid:vm-42` or `uuid:...`."""
-    at_most: int
+    at_most: Annotated[int, Meta(ge=1, le=99)]
     """So many of its VMs at once, 99 at the most."""
-    prefix: str
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")] = "gpuops-job-"
     """How their names begin; two digits follow."""
     keep: bool = False
     """VMs that no job needs stay, unless another job needs their place; else they are removed."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.file_keys import Key, reads_by
 from gpuops.model.vcenter.host import NumaPolicy
 
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?) ?(?P<unit>[MGT])(?:i?B)?", re.IGNORECASE)
@@ -94,3 +97,7 @@ def memory_mib(text: str) -> int:
     if size_mib < 1 or size_mib != int(size_mib):
         raise UsageError(f"{text!r} is not a size of memory", hint="write it with its unit: 64GiB")
     return int(size_mib)
+
+
+Vcpus = Annotated[int, Key("vcpu"), Meta(ge=1, le=4096)]
+Memory = Annotated[int, Key("memory"), reads_by(memory_mib)]

@@ -35,7 +35,7 @@ def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | N
         owner = f"owner {job.owner}" if job.owner else "without an owner"
         return Rejection(job.name, f"{owner}: `quotas` of the policy name {known} alone", hint="say `owner`")
     if not quota.lets(who):
-        others = f"owner {job.owner}: {who} is none of its submitters, {', '.join(quota.submitters)}"
+        others = f"owner {job.owner}: {who} is none of its submitters, {', '.join(quota.submitters or ())}"
         return Rejection(job.name, others, hint="`submitters` of the policy say who submits for which owner")
     wrong = forbidden_mount(job, rules.mounts)
     if wrong:
@@ -53,7 +53,7 @@ def may_cancel(job: SubmittedJob, rules: JobRules, who: Submitter) -> Rejection 
     if quota is None or quota.lets(who) or job.by == str(who):
         return None
     others = f"owner {job.job.owner}: {who} has not submitted it and is none of its submitters"
-    return Rejection(f"job {job.job.name}", others, hint=f"ask {', '.join(quota.submitters)}, or {job.by}")
+    return Rejection(f"job {job.job.name}", others, hint=f"ask {', '.join(quota.submitters or ())}, or {job.by}")
 
 
 def forbidden_mount(job: ContainerJob, allowed: Sequence[str]) -> str:
