@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world_vms import moment
+from gpuops.report.bundle.world import utc
 from gpuops.report.first_contact import NAMED, JudgedContact
 
 _REFS: Final = frozenset({"ref", "created_vm", *NAMED})
@@ -52,7 +52,7 @@ def _hidden(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) ->
         case list() | tuple():
             return [_hidden(part, key, names, words) for part in answer]
         case datetime():
-            return moment(answer)
+            return utc(answer)
         case str() if key in _REFS:
             return names.ref(answer)
         case str() if answer not in words and any(strays(answer, ".")):

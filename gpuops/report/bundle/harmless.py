@@ -24,7 +24,13 @@ from gpuops.model.vcenter.vm import Firmware, VmDrs
 from gpuops.plan.doctor.assumptions import SENTENCES
 from gpuops.report.bundle.pseudonyms import DIGITS, NameKind
 
-_FILE: Final = yaml.safe_load(resources.files("gpuops.report.bundle").joinpath("words.yaml").read_text("utf-8"))
+
+def table(name: str) -> Any:
+    """The content of a table of this package."""
+    return yaml.safe_load(resources.files("gpuops.report.bundle").joinpath(name).read_text("utf-8"))
+
+
+_FILE: Final = table("words.yaml")
 SETTINGS: Final[tuple[str, ...]] = tuple(_FILE["settings"])
 """Keys of extraConfig that plans go by."""
 _ENUMERATIONS: Final = (
