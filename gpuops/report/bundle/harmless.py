@@ -21,7 +21,6 @@ from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.model.vcenter.host import RuleKind
 from gpuops.model.vcenter.vm import Firmware, VmDrs
-from gpuops.plan.doctor.assumptions import SENTENCES
 from gpuops.report.bundle.pseudonyms import DIGITS, NameKind
 
 
@@ -38,7 +37,8 @@ _ENUMERATIONS: Final = (
 )  # fmt: skip
 _TEXTS: Final = frozenset(
     (
-        *_FILE["values"], *_FILE["sentences"], *SETTINGS, *SENTENCES, *assumptions(), *KNOWN_EXTENSIONS,
+        *_FILE["values"], *_FILE["sentences"], *SETTINGS, *KNOWN_EXTENSIONS,
+        *(text for row in assumptions().values() for text in (row.id, row.evidence, row.against)),
         *(word.value for kind in _ENUMERATIONS for word in kind),
     )
 )  # fmt: skip
