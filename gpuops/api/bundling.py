@@ -27,8 +27,7 @@ def bundle(site: Site, key: bytes, now: datetime, *, contact: bool = False) -> t
     from gpuops.report.bundle.archive import bundle as packed
     from gpuops.report.bundle.contact import api_words, contact_document
     from gpuops.report.bundle.pseudonyms import Pseudonyms
-    from gpuops.report.bundle.versions import versions_document
-    from gpuops.report.bundle.world import world
+    from gpuops.report.bundle.world import versions, world
     from gpuops.vsphere.connection import Connection
 
     judged = judged_contact(site) if contact else None
@@ -42,7 +41,7 @@ def bundle(site: Site, key: bytes, now: datetime, *, contact: bool = False) -> t
         "api_version": inventory.api_version,
         "vcenter": about.get("version") or "",
     }
-    parts: dict[str, Any] = {"versions.json": versions_document(programs, about.get("build") or "", inventory)}
+    parts: dict[str, Any] = {"versions.json": versions(programs, about.get("build") or "", inventory)}
     words = api_words(judged) if judged is not None else frozenset[str]()
     if judged is not None:
         parts[CONTACT] = contact_document(judged, names, words)

@@ -23,14 +23,14 @@ Part = TypeVar("Part")
 
 def judged_contact(site: Site) -> JudgedContact:
     """Look once at a vCenter, and judge the table of assumptions by that. Raises NotConnected in its kinds."""
-    from gpuops.catalog.assumptions import assumptions, contact_session
+    from gpuops.catalog.assumptions import assumptions, contact_session, contact_setup
     from gpuops.execute.site import catalog_of
     from gpuops.plan.doctor.assumptions import judge_assumptions
     from gpuops.report.first_contact import JudgedContact
 
     contact = first_contact(site, contact_inventory(site))
     rows = judge_assumptions(assumptions().values(), contact, catalog_of(contact.inventory))
-    return JudgedContact(contact, rows, contact_session())
+    return JudgedContact(contact, rows, contact_session(), contact_setup())
 
 
 def contact_inventory(site: Site) -> Inventory:

@@ -29,6 +29,10 @@ class Assumption:
     """Empty = the simulated vCenter knows no other behaviour."""
     read: str = ""
     """The state of a vCenter in which reading shows whether the rule holds; empty = only a change shows it."""
+    evidence: str = ""
+    """The sentence about an observation, with the names of its facts in braces."""
+    against: str = ""
+    """The sentence about one that contradicts the rule; empty = the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,6 @@ class Observation:
     """One observation that a rule holds, or does not."""
 
     holds: bool
-    sentence: str
-    """With the names of its facts in braces: `a vGPU of {vm} has the device key {key}`."""
     facts: Mapping[str, str | int] = field(default_factory=dict, hash=False)
     """`vm`, `source` and `host` are managed object ids."""
 
@@ -71,6 +73,12 @@ class JudgedAssumption:
     row: Assumption
     evidence: Observation | None = None
     """The first observation that contradicts the rule, or else the first that confirms it; None = there is none."""
+
+    @property
+    def sentence(self) -> str:
+        """The sentence about the evidence, with the names of its facts in braces; empty = there is no evidence."""
+        is_against = self.standing is Standing.CONTRADICTED and self.row.against
+        return "" if self.evidence is None else self.row.against if is_against else self.row.evidence
 
     @property
     def standing(self) -> Standing:

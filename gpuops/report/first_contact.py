@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.model.assumption import JudgedAssumption, Observation, SessionStep, Standing
+from gpuops.model.assumption import JudgedAssumption, SessionStep, Standing
 from gpuops.model.vcenter.contact import Contact
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import SCHEMA_VERSION, Document
@@ -17,14 +17,6 @@ from gpuops.report.text import count, visible
 
 NAMED: Final = ("vm", "source", "host", "cluster")
 """Facts of evidence that are managed object ids."""
-SETUP: Final = (
-    "# HOST: a spare host with two GPUs of a model, on which DRS starts no VM; OTHER_HOST: another one of its cluster;",
-    "# VM1, VM2: test VMs on HOST, without snapshots; PROFILE: a small vGPU profile, WHOLE: the largest one;",
-    "# GPU1: the GPU of VM1, GPU2: another one; DESKTOP: a test machine of the connection broker, if there is one",
-    "export VCENTER=vc.example.org HOST=esx-09.example.org OTHER_HOST=esx-08.example.org VM1=contact-1 VM2=contact-2",
-    "export PROFILE=nvidia_a40-8q WHOLE=nvidia_a40-48q GPU1=0000:3b:00.0 GPU2=0000:af:00.0",
-    "export DESKTOP=contact-desktop",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +27,8 @@ class JudgedContact:
     rows: tuple[JudgedAssumption, ...]
     session: tuple[SessionStep, ...]
     """All steps."""
+    setup: tuple[str, ...] = ()
+    """The commands before them."""
 
     @property
     def needed_steps(self) -> Iterator[tuple[SessionStep, Sequence[str]]]:
@@ -80,14 +74,19 @@ def assumptions_document(judged: JudgedContact) -> Document:
 
 
 def _judged_rule(judged: JudgedAssumption, names: Mapping[str, str]) -> Document:
-    evidence = None if judged.evidence is None else evidence_text(judged.evidence, names)
-    return {"id": judged.row.id, "standing": judged.standing.value, "evidence": evidence}
+    return {"id": judged.row.id, "standing": judged.standing.value, "evidence": evidence_text(judged, names) or None}
 
 
-def evidence_text(evidence: Observation, names: Mapping[str, str]) -> str:
-    """The evidence in words. `names`: of VMs, hosts and clusters by their managed object ids."""
-    facts = {key: names.get(str(fact), fact) for key, fact in evidence.facts.items()}
-    return visible(evidence.sentence.format_map(facts))
+def evidence_text(judged: JudgedAssumption, names: Mapping[str, str]) -> str:
+    """The evidence in words; empty = there is none. `names`: of VMs, hosts and clusters by managed object id."""
+    facts = judged.evidence.facts if judged.evidence is not None else {}
+    return visible(judged.sentence.format_map({key: names.get(str(fact), fact) for key, fact in facts.items()}))
+
+
+def names_of(inventory: Inventory) -> dict[str, str]:
+    """The names of VMs, hosts and clusters by their managed object ids."""
+    kinds = (inventory.vms, inventory.hosts, inventory.clusters)
+    return {ref: entity.name for kind in kinds for ref, entity in kind.items()}
 
 
 def _unread(judged: JudgedContact) -> list[Text]:
@@ -97,23 +96,13 @@ def _unread(judged: JudgedContact) -> list[Text]:
 def contact_text(judged: JudgedContact) -> Shown:
     """A table of all rows with their evidence, and the commands of the session."""
     table = TextTable("assumption", "here", "evidence, or what it needs")
+    names = names_of(judged.contact.inventory)
     for row in judged.rows:
-        table.add_row(row.row.id, row.standing, _evidence(row, judged.contact.inventory))
+        needs = f"needs {row.row.read or 'a change'}"
+        table.add_row(row.row.id, row.standing, evidence_text(row, names) or needs)
     numbers = Counter(row.standing for row in judged.rows)
     total = ", ".join(f"{numbers[standing]} {standing}" for standing in Standing)
     return (table, Text(f"{count(len(judged.rows), 'rule')}: {total}", "bold"), *_unread(judged), *_session(judged))
-
-
-def _evidence(judged: JudgedAssumption, inventory: Inventory) -> str:
-    if judged.evidence is not None:
-        return evidence_text(judged.evidence, names_of(inventory))
-    return f"needs {judged.row.read}" if judged.row.read else "needs a change"
-
-
-def names_of(inventory: Inventory) -> dict[str, str]:
-    """The names of VMs, hosts and clusters by their managed object ids."""
-    kinds = (inventory.vms, inventory.hosts, inventory.clusters)
-    return {ref: entity.name for kind in kinds for ref, entity in kind.items()}
 
 
 def _session(judged: JudgedContact) -> Iterator[Text]:
@@ -123,7 +112,7 @@ def _session(judged: JudgedContact) -> Iterator[Text]:
     minutes = sum(step.minutes for step, _ in steps if not step.restarts)
     yield Text(f"To settle the rest in {minutes} min, on one spare host and with two test VMs; gpuops by the options")
     yield Text("of this call, govc by its own environment:")
-    yield from map(Text, SETUP)
+    yield from map(Text, judged.setup)
     for step, settled in steps:
         restarts = f" with a restart of {step.restarts}," if step.restarts else ""
         yield Text(f"# {', '.join(settled) or 'the VMs of the session'}:{restarts} {count(step.minutes, 'minute')}")

@@ -249,6 +249,7 @@ RULES: Final = (
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/catalog/assumptions.py",
             "gpuops/report/bundle/harmless.py",
+            "gpuops/report/bundle/world.py",  # and what it wrote itself
             "gpuops/sim/scenario/deviations.py",
             "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/fault_injection/catalogue.py",

@@ -16,7 +16,7 @@ from typing import Final
 from gpuops.advise.machine_match import match_machines
 from gpuops.model.assumption import Assumption, JudgedAssumption, Observation
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import PciAddress, VgpuMode
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.gpu_health import NOT_NAMED
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
@@ -33,32 +33,8 @@ from gpuops.plan.placement.wanted import demands_of
 from gpuops.plan.rotation.nights.bounds import UNMEASURED_SUSPEND_S
 
 Facts = Mapping[str, str | int]
-Observations = Iterator[tuple[str, Observation]]
-"""Ids of rows, each with what was observed of it."""
-
-KEY: Final = "a device of {vm} has the key {key}"
-PLACED: Final = "the last start on {host}, of {vm}, was expected on {expected}, and is on {found}"
-STILL_LISTED: Final = "{host} lists {vm} on GPU {gpu} {seconds} s after its suspend"
-NOT_LISTED: Final = "{vm} is suspended, and {host} lists it on no GPU"
-START_REFUSED: Final = "a start of {vm} was refused with {fault}"
-SUSPEND_REFUSED: Final = "a suspend of {vm} ended with {fault} after {seconds} s"
-SUSPEND_TOOK: Final = "a suspend of {vm}, with {mib} MiB of memory, took {seconds} s"
-POOL: Final = "VMs of {cluster} reserve {reserved} MiB: {running} MiB those that run, {suspended} MiB suspended ones"
-STAYED: Final = "{vm} is on {host}, {seconds} s after {event}"
-MOVED: Final = "{vm} is on {host} now, and no login moved it; it was on {source} at {event}"
-CLONE_HAS: Final = "{vm}, a clone of {source}, has {copies} of {all} of them"
-INSTANCE: Final = "{host} has GPU counters with the instance {instance}"
-MODE: Final = "GPU {gpu} of {host} is configured as {configured}, and is {mode}"
-GATED: Final = "the broker shows the machine of {vm} in maintenance, which is {power}"
-LOST: Final = "vCenter lists GPU {gpu} of {host}, which nvidia-smi reports as lost"
-UNNAMED: Final = "vCenter lists GPU {gpu} of {host}, and nvidia-smi does not name it"
-HAS_COUNTER: Final = "vCenter has the counter {counter}"
-NO_COUNTER: Final = "vCenter has no counter {counter}"
-SENTENCES: Final = (
-    KEY, PLACED, STILL_LISTED, NOT_LISTED, START_REFUSED, SUSPEND_REFUSED, SUSPEND_TOOK, POOL,
-    STAYED, MOVED, CLONE_HAS, INSTANCE, MODE, GATED, LOST, UNNAMED, HAS_COUNTER, NO_COUNTER,
-)  # fmt: skip
-"""All sentences of evidence."""
+Observations = Iterator[tuple[bool, Facts]]
+"""Whether a rule holds, and the facts of its sentence in the table: `vm`, `source` and `host` are object ids."""
 
 _MOST_PASSTHROUGH: Final = 32
 """pciPassthru0 to 31: DirectPath devices count upwards from 0, SR-IOV network cards downwards from 31."""
@@ -68,27 +44,23 @@ _REFUSED_WITHIN_S: Final = 10.0
 _MOST_OVERHEAD: Final = 0.1
 _SETTLED_S: Final = 300.0
 """A VM that stays so long where it was started or suspended is not moved."""
-_VGPU_MODES: Final = (VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE)
+_MOVES: Final = ("VirtualMachine.relocate", "VirtualMachine.migrate")
 
 
 def judge_assumptions(rows: Iterable[Assumption], contact: Contact, catalog: Catalog) -> tuple[JudgedAssumption, ...]:
     """Judge each row by one read-only look at a vCenter. `catalog`: that of its GPUs."""
     observed: defaultdict[str, list[Observation]] = defaultdict(list)
-    for id, evidence in _by_contact(contact, catalog):
-        observed[id].append(evidence)
+    for id, holds, facts in _last_starts(contact, catalog):
+        observed[id].append(Observation(holds, facts))
+    for id, read in READERS.items():
+        observed[id] += [Observation(holds, facts) for holds, facts in read(contact)]
     return tuple(
         JudgedAssumption(row, min(observed[row.id], key=lambda observation: observation.holds, default=None))
         for row in rows
     )
 
 
-def _by_contact(contact: Contact, catalog: Catalog) -> Observations:
-    yield from _last_starts(contact, catalog)
-    for id, read in READERS.items():
-        yield from ((id, evidence) for evidence in read(contact))
-
-
-def _last_starts(contact: Contact, catalog: Catalog) -> Observations:
+def _last_starts(contact: Contact, catalog: Catalog) -> Iterator[tuple[str, bool, Facts]]:
     """What the last start on each host says, if nothing left or came to the host since."""
     last: dict[str, PastEvent] = {}
     for event in contact.events:
@@ -99,34 +71,38 @@ def _last_starts(contact: Contact, catalog: Catalog) -> Observations:
             yield from _replayed(vm, host, contact.inventory, catalog)
 
 
-def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Observations:
+def _replayed(vm: Vm, host: Host, after: Inventory, catalog: Catalog) -> Iterator[tuple[str, bool, Facts]]:
     """Plan the last start of a VM as if it had not happened yet, and compare that with where the VM is now."""
     stopped_vm = replace(vm, power=PowerState.OFF)
     before = around(host, release(stopped_vm, after), stopped_vm)
-    host_before = before.hosts[host.ref]
-    is_unknown = any(gpu.vms is None for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active)
+    host_before, pins = before.hosts[host.ref], pins_of(vm)
+    is_unknown = any(gpu.vms is None for gpu in _driven(host))
     if is_unknown or not vm.vgpus or Room(catalog, certain=False).refusals(stopped_vm, host_before, before):
         return
-    doubts = seat(stopped_vm, demands_of(vm.devices or (), pins_of(vm)), host_before, before, catalog).doubts
+    doubts = seat(stopped_vm, demands_of(vm.devices or (), pins), host_before, before, catalog).doubts
     if {*doubts} - {memory_doubt(stopped_vm, host_before, before)} or _may_go_elsewhere(vm, host_before, catalog):
         return  # the plan itself would say that this GPU is a guess
     expected = _places(vm, project(PowerOnVm(vm.ref, host.ref), before, catalog).hosts[host.ref])
     actual = _places(vm, host)
     if not expected or not actual:
         return
-    rule = "vgpu-pin" if pins_of(vm) else "gpu-choice"
-    facts: Facts = {"host": host.ref, "vm": vm.ref, "expected": _gpus(expected), "found": _gpus(actual)}
-    if {*expected} != {*actual}:
-        yield rule, Observation(False, PLACED, facts)
-        return
+    rule, is_right = "vgpu-pin" if pins else "gpu-choice", {*expected} == {*actual}
+    facts = {"host": host.ref, "vm": vm.ref, "expected": ", ".join(map(str, expected)),
+             "found": ", ".join(map(str, actual))}  # fmt: skip
     gpu = next(gpu for gpu in host.gpus if gpu.address in expected)
     alike = [other for other in host.gpus if other.device_id == gpu.device_id and other.graphics_type is not None]
-    if len(alike) > 1 and (pins_of(vm) or gpu.vgpu_mode is VgpuMode.SAME_SIZE):  # the host had a choice
-        yield rule, Observation(True, PLACED, facts)
-    known = [address for address, starts in expected.items() if starts and actual[address]]
+    had_choice = len(alike) > 1 and (pins or gpu.vgpu_mode is VgpuMode.SAME_SIZE)
+    if had_choice or not is_right:
+        yield rule, is_right, facts
+    known = [address for address, starts in expected.items() if is_right and starts and actual[address]]
     if known:
-        starts = {"expected": _starts(expected, known), "found": _starts(actual, known)}
-        yield "gpu-instance-start", Observation(starts["expected"] == starts["found"], PLACED, {**facts, **starts})
+        facts |= {"expected": _starts(expected, known), "found": _starts(actual, known)}
+        yield "gpu-instance-start", facts["expected"] == facts["found"], facts
+
+
+def _driven(host: Host) -> list[PhysicalGpu]:
+    """The GPUs that DirectPath I/O does not hold."""
+    return [gpu for gpu in host.gpus if not gpu.is_active_in_passthrough]
 
 
 def _may_go_elsewhere(vm: Vm, host: Host, catalog: Catalog) -> bool:
@@ -152,59 +128,49 @@ def _places(vm: Vm, host: Host) -> dict[PciAddress, tuple[int, ...]]:
     return places
 
 
-def _gpus(places: Iterable[PciAddress]) -> str:
-    return ", ".join(map(str, places))
-
-
 def _starts(places: Mapping[PciAddress, tuple[int, ...]], addresses: Iterable[PciAddress]) -> str:
     return ", ".join(f"{address} at {', '.join(map(str, places[address]))}" for address in addresses)
 
 
-def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Iterator[Observation]:
+def _passthrough_keys(contact: Contact, *, vgpus: bool) -> Observations:
     for vm in contact.inventory.vms.values():
         for device in vm.devices or ():
             if isinstance(device, VgpuDevice) is vgpus and not isinstance(device, OtherPassthrough):
-                number = passthru_number(device.key)
-                yield Observation(0 <= number < _MOST_PASSTHROUGH, KEY, {"vm": vm.ref, "key": device.key})
+                yield 0 <= passthru_number(device.key) < _MOST_PASSTHROUGH, {"vm": vm.ref, "key": device.key}
 
 
-def _slots_of_suspended(contact: Contact) -> Iterator[Observation]:
+def _slots_of_suspended(contact: Contact) -> Observations:
     for host in contact.inventory.hosts.values():
-        driven = [gpu for gpu in host.gpus if gpu.passthrough is None or not gpu.passthrough.active]
-        listing = driven and all(gpu.vms is not None for gpu in driven)
+        driven = _driven(host)
         listed = {ref: str(gpu.address) for gpu in driven for ref in gpu.vms or ()}
-        for vm in contact.inventory.vms_on(host):
-            if vm.power is not PowerState.SUSPENDED or not vm.vgpus or not listing:
-                continue
-            facts: Facts = {"host": host.ref, "vm": vm.ref}
+        for vm in contact.inventory.vms_on(host) if driven and all(gpu.vms is not None for gpu in driven) else ():
             ago = contact.inventory.taken_at - vm.suspended_at if vm.suspended_at else timedelta()
-            if vm.ref not in listed:
-                yield Observation(True, NOT_LISTED, facts)
-            elif ago.total_seconds() >= _AT_ONCE_S:
-                seconds = round(ago.total_seconds())
-                yield Observation(False, STILL_LISTED, {**facts, "gpu": listed[vm.ref], "seconds": seconds})
+            gpu, seconds = listed.get(vm.ref, ""), round(ago.total_seconds())
+            is_suspended = vm.power is PowerState.SUSPENDED and vm.vgpus
+            if is_suspended and (not gpu or ago.total_seconds() >= _AT_ONCE_S):
+                yield not gpu, {"host": host.ref, "vm": vm.ref, "gpu": gpu, "seconds": seconds}
 
 
-def _refused_starts(contact: Contact) -> Iterator[Observation]:
+def _refused_starts(contact: Contact) -> Observations:
     for task, vm in _tasks(contact, "powerOn"):
-        if vm.vgpus and (task.fault == "InsufficientGraphicsResourcesFault" or (task.fault and task.names_vgpu)):
-            holds = task.fault == "InsufficientGraphicsResourcesFault"
-            yield Observation(holds, START_REFUSED, {"vm": vm.ref, "fault": task.fault})
+        is_expected = task.fault == "InsufficientGraphicsResourcesFault"
+        if vm.vgpus and (is_expected or (task.fault and task.names_vgpu)):
+            yield is_expected, {"vm": vm.ref, "fault": task.fault}
 
 
-def _refused_suspends(contact: Contact) -> Iterator[Observation]:
+def _refused_suspends(contact: Contact) -> Observations:
     for task, vm in _tasks(contact, "suspend"):
         seconds = task.ran_s or 0.0
         if task.fault in ("NotSupported", "GenericVmConfigFault"):
             holds = task.fault == "NotSupported" and seconds <= _REFUSED_WITHIN_S
-            yield Observation(holds, SUSPEND_REFUSED, {"vm": vm.ref, "fault": task.fault, "seconds": round(seconds)})
+            yield holds, {"vm": vm.ref, "fault": task.fault, "seconds": round(seconds)}
 
 
-def _suspend_durations(contact: Contact) -> Iterator[Observation]:
+def _suspend_durations(contact: Contact) -> Observations:
     for task, vm in _tasks(contact, "suspend"):
         if not task.fault and task.ran_s is not None and vm.vgpus:
             facts: Facts = {"vm": vm.ref, "mib": vm.memory_mib or 0, "seconds": round(task.ran_s)}
-            yield Observation(task.ran_s <= UNMEASURED_SUSPEND_S, SUSPEND_TOOK, facts)
+            yield task.ran_s <= UNMEASURED_SUSPEND_S, facts
 
 
 def _tasks(contact: Contact, kind: str) -> Iterator[tuple[PastTask, Vm]]:
@@ -214,7 +180,7 @@ def _tasks(contact: Contact, kind: str) -> Iterator[tuple[PastTask, Vm]]:
             yield task, vm
 
 
-def _memory_of_suspended(contact: Contact) -> Iterator[Observation]:
+def _memory_of_suspended(contact: Contact) -> Observations:
     """Whether suspended VMs are counted in the root pool of their cluster, next to the running ones.
 
     Running VMs have an overhead of their own, of a few per cent. So a suspended VM that reserves less than a tenth of
@@ -224,12 +190,11 @@ def _memory_of_suspended(contact: Contact) -> Iterator[Observation]:
     for ref, reserved in contact.reserved_mib.items():
         vms = [vm for host in inventory.hosts.values() if host.cluster == ref for vm in inventory.vms_on(host)]
         running, suspended = (_reserved(vms, power) for power in (PowerState.ON, PowerState.SUSPENDED))
-        if running is None or not suspended or suspended <= running * _MOST_OVERHEAD:
+        if running is None or suspended is None or suspended <= running * _MOST_OVERHEAD:
             continue
-        excess = reserved - running
-        if excess <= suspended + running * _MOST_OVERHEAD:
+        if reserved - running <= suspended + running * _MOST_OVERHEAD:
             facts: Facts = {"cluster": ref, "reserved": reserved, "running": running, "suspended": suspended}
-            yield Observation(excess < suspended, POOL, facts)
+            yield reserved - running < suspended, facts
 
 
 def _reserved(vms: Iterable[Vm], power: PowerState) -> int | None:
@@ -238,82 +203,68 @@ def _reserved(vms: Iterable[Vm], power: PowerState) -> int | None:
     return None if None in numbers else sum(number or 0 for number in numbers)
 
 
-def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Iterator[Observation]:
+def _places_of(contact: Contact, event_kind: str, power: PowerState) -> Observations:
     """Whether VMs with vGPUs are still on the host where their last such event was, and nobody moved them."""
     last = {event.ref: event for event in contact.events if event.kind == event_kind}
     for ref, event in last.items():
         vm = contact.inventory.vms.get(ref)
         if vm is None or vm.power is not power or not vm.vgpus or not vm.host or not event.host:
             continue
-        if any(_is_move(task) and task.ref == ref and task.queued >= event.at for task in contact.tasks):
-            continue
+        moves = [task for task in contact.tasks if task.ref == ref and task.by_user and task.kind in _MOVES]
         seconds = (contact.inventory.taken_at - event.at).total_seconds()
-        facts: Facts = {"vm": ref, "host": vm.host, "event": event_kind}
-        if vm.host != event.host:
-            yield Observation(False, MOVED, {**facts, "source": event.host})
-        elif seconds >= _SETTLED_S:
-            yield Observation(True, STAYED, {**facts, "seconds": round(seconds)})
+        stayed = vm.host == event.host
+        if all(task.queued < event.at for task in moves) and (not stayed or seconds >= _SETTLED_S):
+            shown: Facts = {"seconds": round(seconds)} if stayed else {"source": event.host}
+            yield stayed, {"vm": ref, "host": vm.host, "event": event_kind, **shown}
 
 
-def _is_move(task: PastTask) -> bool:
-    return task.by_user and task.kind in ("VirtualMachine.relocate", "VirtualMachine.migrate")
-
-
-def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Iterator[Observation]:
+def _clones(contact: Contact, of: Callable[[Vm], Mapping[str, str]], *, copied: bool) -> Observations:
     """What clones have of their sources; `copied`: whether the rule says that they have all of it, or none.
 
     A clone shows nothing if it or its source was changed afterwards: people and programs set the attributes of a clone
     as its source has them, or remove its options. It shows nothing either if such changes could not be read.
     """
-    for task, source in _tasks(contact, "clone"):
-        clone = contact.inventory.vms.get(task.created_vm or "")
-        expected = of(source)
-        if clone is None or not expected or _changed_since(contact, task, clone, source):
+    for task, source in _tasks(contact, "clone") if contact.changes is not None else ():
+        clone, expected = contact.inventory.vms.get(task.created_vm or ""), of(source)
+        made_at = task.queued + timedelta(seconds=task.ran_s or 0.0)
+        changed = {change.ref for change in contact.changes or () if change.at > made_at}
+        if clone is None or not expected or {clone.ref, source.ref} & changed:
             continue
         copies = sum(of(clone).get(key) == value for key, value in expected.items())
         if copies in (0, len(expected)):
             facts: Facts = {"vm": clone.ref, "source": source.ref, "copies": copies, "all": len(expected)}
-            yield Observation((copies > 0) is copied, CLONE_HAS, facts)
-
-
-def _changed_since(contact: Contact, clone_task: PastTask, *vms: Vm) -> bool:
-    """Whether one of these VMs was changed after the clone was made, or may have been."""
-    made_at = clone_task.queued + timedelta(seconds=clone_task.ran_s or 0.0)
-    refs = {vm.ref for vm in vms}
-    return contact.changes is None or any(change.ref in refs and change.at > made_at for change in contact.changes)
+            yield (copies > 0) is copied, facts
 
 
 def _passthrough_options(vm: Vm) -> Mapping[str, str]:
     return {key: value for key, value in (vm.extra_config or {}).items() if key.lower().startswith("pcipassthru")}
 
 
-def _counter_instances(contact: Contact) -> Iterator[Observation]:
+def _counter_instances(contact: Contact) -> Observations:
     for ref, instances in contact.counter_instances.items():
-        host = contact.inventory.hosts[ref]
-        addresses = {instance: PciAddress.parse_or_none(instance) for instance in instances}
-        named = [each for each, address in addresses.items() if address is not None and host.gpu(address) is not None]
-        yield Observation(bool(named), INSTANCE, {"host": ref, "instance": (named or instances)[0]})
+        addresses = {str(gpu.address) for gpu in contact.inventory.hosts[ref].gpus}
+        named = [each for each in instances if str(PciAddress.parse_or_none(each)) in addresses]
+        yield bool(named), {"host": ref, "instance": (named or instances)[0]}
 
 
-def _counter_names(contact: Contact) -> Iterator[Observation]:
+def _counter_names(contact: Contact) -> Observations:
     for name in (GPU_USE, GPU_MEMORY) if contact.counter_names else ():
-        has = name in contact.counter_names
-        yield Observation(has, HAS_COUNTER if has else NO_COUNTER, {"counter": name})
+        yield name in contact.counter_names, {"counter": name}
 
 
-def _modes_in_force(contact: Contact) -> Iterator[Observation]:
+def _modes_in_force(contact: Contact) -> Observations:
     for host in contact.inventory.hosts.values():
         graphics = host.settings.graphics if host.settings is not None else None
         for device in graphics.devices if graphics is not None else ():
             gpu = host.gpu(device.address)
-            if gpu is None or gpu.vgpu_mode not in _VGPU_MODES or device.vgpu_mode not in [*map(str, _VGPU_MODES)]:
+            if gpu is None or gpu.vgpu_mode is None or gpu.vgpu_mode == device.vgpu_mode:
                 continue
-            if gpu.vgpu_mode != device.vgpu_mode:
-                modes = {"configured": device.vgpu_mode, "mode": gpu.vgpu_mode.value}
-                yield Observation(False, MODE, {"gpu": str(gpu.address), "host": host.ref} | modes)
+            if {gpu.vgpu_mode, device.vgpu_mode} == {VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE}:
+                facts = {"gpu": str(gpu.address), "host": host.ref}
+                yield False, facts | {"configured": str(device.vgpu_mode), "mode": gpu.vgpu_mode.value}
 
 
-def _machines_in_maintenance(contact: Contact) -> Iterator[Observation]:
+def _machines_in_maintenance(contact: Contact) -> Observations:
     """Machines that the broker shows in maintenance while their VM does not run; one that it does not show is not
     known to be in maintenance."""
     inventory = contact.inventory
@@ -321,20 +272,18 @@ def _machines_in_maintenance(contact: Contact) -> Iterator[Observation]:
     for ref, machine in match.machine_of.items():
         power = inventory.vms[ref].power
         if machine.in_maintenance and power in (PowerState.OFF, PowerState.SUSPENDED):
-            yield Observation(True, GATED, {"vm": ref, "power": power.value})
+            yield True, {"vm": ref, "power": power.value}
 
 
-def _lost_gpus(contact: Contact, *, named: bool) -> Iterator[Observation]:
+def _lost_gpus(contact: Contact, *, named: bool) -> Observations:
     """GPUs that are lost and that vCenter lists; `named`: whether nvidia-smi names them."""
     for host in contact.inventory.hosts.values():
         for gpu in host.gpus:
             if gpu.health is not None and gpu.health.is_lost and gpu.graphics_type is not None:
-                facts: Facts = {"host": host.ref, "gpu": str(gpu.address)}
-                is_named = gpu.health != NOT_NAMED
-                yield Observation(is_named or not named, LOST if is_named else UNNAMED, facts)
+                yield gpu.health != NOT_NAMED or not named, {"host": host.ref, "gpu": str(gpu.address)}
 
 
-READERS: Final[Mapping[str, Callable[[Contact], Iterator[Observation]]]] = {
+READERS: Final[Mapping[str, Callable[[Contact], Observations]]] = {
     "passthrough-device-keys": lambda contact: _passthrough_keys(contact, vgpus=False),
     "vgpu-device-keys": lambda contact: _passthrough_keys(contact, vgpus=True),
     "no-gpu-fault": _refused_starts,

@@ -14,7 +14,7 @@ from gpuops.errors import Refused
 from gpuops.files.bundle_file import MANIFEST, SCENARIO
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world_vms import utc
+from gpuops.report.bundle.world import utc
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible

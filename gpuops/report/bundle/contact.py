@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world_vms import moment
+from gpuops.report.bundle.world import utc
 from gpuops.report.first_contact import NAMED, JudgedContact
 
 _REFS: Final = frozenset({"ref", "created_vm", *NAMED})
@@ -20,13 +20,13 @@ _REFS: Final = frozenset({"ref", "created_vm", *NAMED})
 def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection[str]) -> dict[str, Any]:
     """The rows of the table, and the answers that they are judged by. `words`: those of `api_words`."""
     contact = judged.contact
-    states = Counter((machine.state, machine.in_maintenance, machine.managed) for machine in contact.machines)
+    states = Counter((machine.state or "", machine.in_maintenance, machine.managed) for machine in contact.machines)
     answers = {
         "assumptions": [
             {
                 "id": row.row.id,
                 "standing": row.standing.value,
-                "evidence": row.evidence and {"text": row.evidence.sentence, "facts": [row.evidence.facts]},
+                "evidence": row.evidence and {"text": row.sentence, "facts": [row.evidence.facts]},
             }
             for row in judged.rows
         ],
@@ -35,8 +35,8 @@ def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection
         "counters": [{"host": host, "instances": instances} for host, instances in contact.counter_instances.items()],
         "reservations": [{"cluster": ref, "memory_mib": mib} for ref, mib in contact.reserved_mib.items()],
         "machines": [
-            {"state": state or "", "in_maintenance": gated, "managed": managed, "machines": number}
-            for (state, gated, managed), number in states.items()
+            dict(zip(("state", "in_maintenance", "managed", "machines"), (*kind, number), strict=True))
+            for kind, number in states.items()
         ],
         "unread": contact.unread,
     }
@@ -52,7 +52,7 @@ def _hidden(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) ->
         case list() | tuple():
             return [_hidden(part, key, names, words) for part in answer]
         case datetime():
-            return moment(answer)
+            return utc(answer)
         case str() if key in _REFS:
             return names.ref(answer)
         case str() if answer not in words and any(strays(answer, ".")):
@@ -64,6 +64,4 @@ def _hidden(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) ->
 def api_words(judged: JudgedContact) -> frozenset[str]:
     """The words of the vSphere API in it: kinds of tasks and events, types of faults."""
     tasks, events = judged.contact.tasks, judged.contact.events
-    return frozenset(
-        {*(task.kind for task in tasks), *(task.fault for task in tasks), *(event.kind for event in events)}
-    )
+    return frozenset(word for task in tasks for word in (task.kind, task.fault)) | {event.kind for event in events}

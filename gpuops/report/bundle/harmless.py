@@ -21,10 +21,15 @@ from gpuops.model.devices.gpu import AssignmentPolicy, GraphicsType, VgpuMode
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.model.vcenter.host import RuleKind
 from gpuops.model.vcenter.vm import Firmware, VmDrs
-from gpuops.plan.doctor.assumptions import SENTENCES
 from gpuops.report.bundle.pseudonyms import DIGITS, NameKind
 
-_FILE: Final = yaml.safe_load(resources.files("gpuops.report.bundle").joinpath("words.yaml").read_text("utf-8"))
+
+def table(name: str) -> Any:
+    """The content of a table of this package."""
+    return yaml.safe_load(resources.files("gpuops.report.bundle").joinpath(name).read_text("utf-8"))
+
+
+_FILE: Final = table("words.yaml")
 SETTINGS: Final[tuple[str, ...]] = tuple(_FILE["settings"])
 """Keys of extraConfig that plans go by."""
 _ENUMERATIONS: Final = (
@@ -32,7 +37,8 @@ _ENUMERATIONS: Final = (
 )  # fmt: skip
 _TEXTS: Final = frozenset(
     (
-        *_FILE["values"], *_FILE["sentences"], *SETTINGS, *SENTENCES, *assumptions(), *KNOWN_EXTENSIONS,
+        *_FILE["values"], *_FILE["sentences"], *SETTINGS, *KNOWN_EXTENSIONS,
+        *(text for row in assumptions().values() for text in (row.id, row.evidence, row.against)),
         *(word.value for kind in _ENUMERATIONS for word in kind),
     )
 )  # fmt: skip

@@ -1,49 +1,43 @@
 """The scenario that a snapshot becomes: what the simulator needs to be this vCenter, names aside.
 
-It is a scenario file like any other (`gpuops sim serve --scenario`), with `as_read` where a vCenter was read.
+It is a scenario file like any other (`gpuops sim serve --scenario`), with `as_read` where a vCenter was read. The table
+`scenario.yaml` has its fields and the properties that they come from; here is what takes more than one property.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from itertools import chain, cycle, islice
 from typing import Any, Final
 
+import yaml
+
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, GraphicsType, Passthrough, PhysicalGpu, VgpuMode
-from gpuops.model.devices.other_device import DeviceKind, OtherDevice
-from gpuops.model.vcenter.host import AdmissionControl, Cluster, Host
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
-from gpuops.model.vcenter.vm import VmDrs
-from gpuops.report.bundle.harmless import PACKAGE_VERSION
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, VmDrs
+from gpuops.report.bundle.harmless import PACKAGE_VERSION, RELEASE, SETTINGS, strays, table
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world_vms import GUESTS, WorldVms, board_key, datacenters, moment, utc
 
-API_VERSIONS: Final = ("8.0.2.0", "8.0.3.0", "9.0.0.0", "9.1.0.0")
-"""Those that the simulator is tested with."""
-DRIVER: Final = "550.90.05-1OEM.800.1.0.20613240"
-"""Where the version of the host's vGPU manager was not told."""
-_MODES: Final = (VgpuMode.SAME_SIZE, VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE)
-_TYPES: Final = (GraphicsType.BASIC, GraphicsType.SHARED, GraphicsType.SHARED_DIRECT)
-_CLASSES: Final = {
-    DeviceKind.GPU: "0380",
-    DeviceKind.FPGA: "1200",
-    DeviceKind.ACCELERATOR: "1200",
-    DeviceKind.NIC: "0200",
-    DeviceKind.STORAGE: "0100",
-    DeviceKind.OTHER: "0880",
-}
-"""PCI base class and subclass by which a device is known for what it is."""
-_DRS_OPTIONS: Final = frozenset(
-    {
-        "PassthroughDrsAutomation",
-        "LBMaxVmotionPerHost",
-        "VmDevicesStunTimeTolerated",
-        "VgpuMMAutomationTimeoutSecs",
-        "VgpuVmConsolidation",
-        "CompatMaskForVMEvac",
-    }
+_TABLE: Final = table("scenario.yaml")
+_OF_DEVICES: Final = re.compile(
+    r"pcipassthru(?P<number>[0-9]{1,3})\.cfg\.(?P<name>gpu-pci-id|enable_uvm|enable_debugging|enable_profiling)"
 )
+_PLAIN: Final = re.compile(r"true|false|[0-9]{1,6}([,-][0-9]{1,6}){0,64}", re.IGNORECASE)
+_DRS_NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
+
+
+def utc(at: datetime) -> str:
+    """As ISO 8601 has it, without the time zone of whoever wrote it; one of no time zone as it is."""
+    return (at if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
 def world(inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> dict[str, Any]:
@@ -51,287 +45,372 @@ def world(inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> dict[str
     return _WorldWriter(inventory, catalog, names).write()
 
 
+def versions(programs: Mapping[str, str], build: str, inventory: Inventory) -> dict[str, Any]:
+    """The programs, the build of vCenter, and how many hosts have which release of ESXi and which vGPU manager.
+
+    `programs`: the version of each, as it reports it; one that is no release is left out.
+    """
+    hosts = inventory.hosts.values()
+    esxi = Counter(_release(host.version) for host in hosts if host.gpus)
+    packages = Counter(chain.from_iterable(map(_vgpu_managers, hosts)))
+    return {
+        **{program: _release(version) for program, version in programs.items()},
+        "vcenter_build": build if re.fullmatch(r"[0-9]{1,9}", build) else None,
+        "hosts_with_gpus": [{"esxi": version, "hosts": number} for version, number in sorted(esxi.items(), key=str)],
+        "packages": [{"package_version": version, "hosts": number} for version, number in sorted(packages.items())],
+    }
+
+
+def _release(text: str | None) -> str | None:
+    return text if text and RELEASE.fullmatch(text) else None
+
+
+def _vgpu_managers(host: Host) -> list[str]:
+    """The versions of its packages of NVIDIA."""
+    packages = (host.settings.packages if host.settings is not None else None) or ()
+    versions = [package.version for package in packages if "nvidia" in (package.vendor + package.name).lower()]
+    return [version for version in versions if PACKAGE_VERSION.fullmatch(version)]
+
+
+@cache
+def _steps(source: str) -> tuple[str, list[tuple[str, Any]]]:
+    """A line of the table: its path, and each filter with its argument."""
+    path, *filters = source.split(" | ")
+    pairs = [filter_.partition(" ") for filter_ in filters]
+    return path, [(name, yaml.safe_load(argument) if argument else None) for name, _, argument in pairs]
+
+
 class _WorldWriter:
+    """Writes one snapshot by the table; its methods are what the table names with a leading underscore."""
+
     def __init__(self, inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> None:
         self._inventory = inventory
         self._catalog = catalog
         self._names = names
-        self._models: dict[tuple[object, ...], str] = {}
-        self._model_values: dict[str, dict[str, Any]] = {}
+        self._model_names: dict[str, str] = {}
+        self._functions: dict[str, Callable[[Any], Any]] = {
+            "bool": bool, "text": str, "moment": utc, "hex": "{:04x}".format, "gib": lambda mib: mib >> 10,
+            "ref": names.ref, "refs": lambda refs: [names.ref(ref) for ref in refs],
+        }  # fmt: skip
 
     def write(self) -> dict[str, Any]:
-        inventory, names = self._inventory, self._names
-        clusters = list(self._clusters())  # first: they name the models
-        hot_migrate = inventory.hot_migrate_enabled
-        return {
-            "description": "read from a vCenter, by gpuops bundle",
-            "start": utc(inventory.taken_at),
-            "options": {} if hot_migrate is None else {"vgpu.hotmigrate.enabled": hot_migrate},
-            "datacenter": names.of(NameKind.DATACENTER, next(iter(datacenters(inventory)), "")),
-            "models": self._model_values,
-            "guests": GUESTS,
-            "datastores": list(self._datastores()),
-            "networks": ["VM Network"],
-            "clusters": clusters,
-            "vms": list(WorldVms(inventory, self._catalog, names).declared()),
-            "api_version": self._api_version(),
-            **self._reserved(),
-        }
+        return self._fill("scenario", self._inventory) | self._reserved()
 
-    def _api_version(self) -> str:
-        known = [each for each in API_VERSIONS if _numbers(each) <= _numbers(self._inventory.api_version)]
-        return known[-1] if known else API_VERSIONS[0]
+    def _fill(self, noun: str, thing: Any) -> dict[str, Any]:
+        """What a section of the table makes of an object."""
+        return {key: self._value(thing, source) for key, source in _TABLE[noun].items()}
 
-    def _datastores(self) -> Iterator[dict[str, Any]]:
-        for each in self._inventory.datastores.values():
-            free_mib = 0 if each.accessible is False else each.free_mib or 0
-            yield {
-                "name": self._names.of(NameKind.DATASTORE, each.name),
-                "moid": self._names.ref(each.ref),
-                "capacity_gib": (free_mib >> 10) + 1024,
-                "free_gib": free_mib >> 10,
-                "free_mib": free_mib,
-            }
-        if not self._inventory.datastores:
-            yield {"name": self._names.of(NameKind.DATASTORE, ""), "capacity_gib": 1024, "free_gib": 0}
+    def _value(self, thing: Any, source: Any) -> Any:
+        if not isinstance(source, str):
+            return source
+        if source.startswith("= "):
+            return source[2:]
+        path, filters = _steps(source)
+        if path.startswith("_"):
+            return getattr(self, path)(thing)
+        for part in path.split(".") if path != "." else ():
+            thing = None if thing is None else getattr(thing, part)
+        for name, argument in filters:
+            thing = self._filtered(thing, name, argument)
+        return thing
 
-    # --- clusters -----------------------------------------------------------------------------------------------
-
-    def _clusters(self) -> Iterator[dict[str, Any]]:
-        hosts = list(self._inventory.hosts.values())
-        for cluster in self._inventory.clusters.values():
-            yield {
-                "name": self._names.of(NameKind.CLUSTER, cluster.name),
-                "drs": (cluster.drs_behavior or "partiallyAutomated") if cluster.drs_enabled else None,
-                "drs_options": dict(self._drs_options(cluster)),
-                "hosts": [self._host(host) for host in hosts if host.cluster == cluster.ref],
-                "as_read": {
-                    "moid": self._names.ref(cluster.ref),
-                    "ha": None if cluster.admission is None else self._ha(cluster.admission),
-                    "overrides": dict(self._overrides(cluster)),
-                    "rules": list(self._rules(cluster)),
-                },
-            }
-        for host in hosts:
-            if host.cluster is None or host.cluster not in self._inventory.clusters:
-                name = self._names.of(NameKind.HOST, host.name)
-                yield {"name": name, "drs": None, "hosts": [self._host(host)], "as_read": {"standalone": True}}
-
-    def _drs_options(self, cluster: Cluster) -> Iterator[tuple[str, str]]:
-        for key, value in cluster.drs_options or ():
-            if key in _DRS_OPTIONS and value.removeprefix("-").isdecimal() and value.isascii() and len(value) < 10:
-                yield key, value
-
-    def _ha(self, admission: AdmissionControl) -> dict[str, Any]:
-        return {
-            "failover_level": 1 if admission.failover_level is None else admission.failover_level,
-            "memory_percent": admission.memory_percent,
-            "cpu_percent": admission.cpu_percent,
-            "failover_hosts": [self._names.ref(ref) for ref in admission.failover_hosts] or None,
-        }
-
-    def _overrides(self, cluster: Cluster) -> Iterator[tuple[str, str]]:
-        for vm, behavior in cluster.drs_overrides:
-            if behavior in (VmDrs.MANUAL, VmDrs.PARTIAL, VmDrs.FULL):
-                yield self._names.ref(vm), str(behavior)
-        for vm in cluster.drs_excluded:
-            yield self._names.ref(vm), "off"
-
-    def _rules(self, cluster: Cluster) -> Iterator[dict[str, Any]]:
-        for rule in cluster.rules or ():
-            yield {
-                "name": self._names.of(NameKind.RULE, rule.name),
-                "kind": rule.kind.value,
-                "vms": [self._names.ref(ref) for ref in rule.vms],
-                "on": None if rule.on is None else [self._names.ref(ref) for ref in rule.on],
-                "off": [self._names.ref(ref) for ref in rule.off],
-                "mandatory": rule.mandatory is not False,
-            }
-
-    # --- hosts --------------------------------------------------------------------------------------------------
-
-    def _host(self, host: Host) -> dict[str, Any]:
-        gpus = [each for gpu in host.gpus if (each := self._gpu(gpu, host)) is not None]
-        return {
-            "name": self._names.of(NameKind.HOST, host.name),
-            "group": self._names.ref(host.ref),
-            "model": self._model(host),
-            "driver": _driver(host),
-            "policy": "performance" if host.assignment_policy is None else host.assignment_policy.value,
-            "no_suspend": sorted(self._never_moved(host)),
-            "gpus": self._joined(gpus, host),
-            "others": [self._other(device) for device in host.others],
-            "as_read": {
-                "moid": self._names.ref(host.ref),
-                "connection": "disconnected" if host.connected is False else "connected",
-                "in_maintenance": bool(host.in_maintenance),
-                "booted": moment(host.booted),
-                "default_graphics_type": (
-                    "shared" if host.default_graphics_type is GraphicsType.SHARED else "sharedDirect"
-                ),
-                "datastores": None if host.datastores is None else [self._names.ref(ref) for ref in host.datastores],
-            },
-        }
-
-    def _never_moved(self, host: Host) -> Iterator[str]:
-        """Profiles whose VMs the host cannot suspend or move."""
-        for offered in host.profiles or ():
-            known = self._catalog.profile(offered.name)
-            if known is not None and (offered.suspend is False or offered.migrate is False):
-                yield known.name
-
-    def _gpu(self, gpu: PhysicalGpu, host: Host) -> dict[str, Any] | None:
-        board = board_key(self._catalog, gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
-        if board is None or gpu.vendor_id != NVIDIA_VENDOR_ID:
+    def _filtered(self, value: Any, name: str, argument: Any) -> Any:
+        if name in ("or", "else"):
+            return argument if value is None or (name == "or" and not value) else value
+        if value is None and name != "bool":
             return None
-        in_force = gpu.graphics_type if gpu.graphics_type in _TYPES else GraphicsType.SHARED_DIRECT
-        configured = gpu.configured_graphics_type
-        passthrough = gpu.passthrough
-        return {
-            "board": board,
-            "at": str(gpu.address),
-            "node": gpu.numa_node,
-            "mode": self._mode(gpu, host).value,
-            "type": str(in_force),
-            "next_type": str(configured) if configured in _TYPES else None,
-            "passthrough": passthrough is not None and passthrough.active,
-            "next_passthrough": passthrough is not None and passthrough.enabled,
-            "label": self._label(passthrough),
-        }
+        match name:
+            case "in":
+                return value if value in argument else None
+            case "pick":
+                return _TABLE[argument][value]
+            case "as":
+                return self._fill(argument, value)
+            case "each":
+                return [self._fill(argument, part) for part in value]
+            case "plain" if not any(strays(value, ".")):
+                return value
+            case _ if name in self._functions:
+                return self._functions[name](value)
+            case _:
+                return self._names.of(NameKind(argument or name), value)
 
-    def _other(self, device: OtherDevice) -> dict[str, Any]:
-        """A device that is no NVIDIA GPU: its kind and ids stand for its name, its kind for its class."""
-        passthrough = device.passthrough
-        return {
-            "name": model_name(device),
-            "vendor_name": "unknown",
-            "vendor": f"{device.vendor_id:04x}",
-            "device": f"{device.device_id:04x}",
-            "class_code": _CLASSES[device.kind],
-            "class_name": device.kind.value,
-            "at": str(device.address),
-            "node": device.numa_node,
-            "passthrough": passthrough is not None and passthrough.active,
-            "next_passthrough": passthrough is not None and passthrough.enabled,
-            "label": self._label(passthrough),
-        }
+    # --- vCenter ------------------------------------------------------------------------------------------------
 
-    def _label(self, passthrough: Passthrough | None) -> str | None:
-        label = None if passthrough is None else passthrough.label
-        return self._names.of(NameKind.LABEL, label) if label else None
+    def _options(self, inventory: Inventory) -> dict[str, bool]:
+        hot_migrate = inventory.hot_migrate_enabled
+        return {} if hot_migrate is None else {"vgpu.hotmigrate.enabled": hot_migrate}
+
+    def _datacenter(self, inventory: Inventory) -> str:
+        return self._names.of(NameKind.DATACENTER, next(iter(_datacenters(inventory)), ""))
+
+    def _guests(self, inventory: Inventory) -> Any:
+        return _TABLE["guests"]
+
+    def _api_version(self, inventory: Inventory) -> str:
+        """The last one that the simulator knows and that is not later."""
+        versions: list[str] = _TABLE["api_versions"]
+        return next((each for each in versions[::-1] if _numbers(each) <= _numbers(inventory.api_version)), versions[0])
+
+    def _datastores(self, inventory: Inventory) -> list[dict[str, Any]]:
+        stores = []
+        for store in inventory.datastores.values():
+            free_mib = 0 if store.accessible is False else store.free_mib or 0
+            space = {"capacity_gib": (free_mib >> 10) + 1024, "free_gib": free_mib >> 10, "free_mib": free_mib}
+            stores.append(self._fill("datastore", store) | space)
+        return stores or [{"name": self._names.of(NameKind.DATASTORE, ""), "capacity_gib": 1024, "free_gib": 0}]
+
+    def _reserved(self) -> dict[str, Any]:
+        """DirectPath profiles (vSphere 9.0), and what of them is reserved for VMs of others and not used yet."""
+        capacities, clusters = self._inventory.reservations, self._inventory.clusters
+        if capacities is None:
+            return {}
+        parts: list[tuple[ProfileCapacity | DeviceCapacity, dict[str, Any]]] = [
+            (each, {"vgpu": name}) for each in capacities.capacities if (name := self._known(each.profile))
+        ]
+        for device in (device for device in capacities.devices if device.allowed):
+            ids = [f"{vendor_id & 0xFFFF:04x}:{device_id & 0xFFFF:04x}" for vendor_id, device_id in device.allowed]
+            label = self._names.of(NameKind.LABEL, device.label) if device.label else None
+            parts.append((device, {"devices": ids, "label": label}))
+        names: dict[str, str] = {}
+        reservations = []
+        for capacity, profile in parts:
+            name = names.setdefault(json.dumps(profile), f"profile-{len(names) + 1}")
+            if capacity.unused_reservation > 0 and capacity.place in clusters:
+                cluster = self._names.of(NameKind.CLUSTER, clusters[capacity.place].name)
+                reservations.append({"profile": name, "units": capacity.unused_reservation, "on": cluster})
+        declared = [{"name": name, **json.loads(profile)} for profile, name in names.items()]
+        return {"direct_path_profiles": declared, "reservations": reservations}
+
+    # --- clusters and hosts -------------------------------------------------------------------------------------
+
+    def _clusters(self, inventory: Inventory) -> list[dict[str, Any]]:
+        alone = [host for host in inventory.hosts.values() if host.cluster not in inventory.clusters]
+        clusters = [self._fill("cluster", cluster) for cluster in inventory.clusters.values()]
+        return clusters + [self._fill("standalone", host) for host in alone]
+
+    def _hosts_of(self, cluster: Cluster) -> list[dict[str, Any]]:
+        return [self._fill("host", host) for host in self._inventory.hosts.values() if host.cluster == cluster.ref]
+
+    def _alone(self, host: Host) -> list[dict[str, Any]]:
+        return [self._fill("host", host)]
+
+    def _drs(self, cluster: Cluster) -> str | None:
+        return (cluster.drs_behavior or VmDrs.PARTIAL) if cluster.drs_enabled else None
+
+    def _drs_options(self, cluster: Cluster) -> dict[str, str]:
+        options = dict(cluster.drs_options or ())
+        return {key: options[key] for key in _TABLE["drs_options"] if _DRS_NUMBER.fullmatch(options.get(key, ""))}
+
+    def _overrides(self, cluster: Cluster) -> dict[str, str]:
+        known = (VmDrs.MANUAL, VmDrs.PARTIAL, VmDrs.FULL)
+        overrides = {vm: str(behavior) for vm, behavior in cluster.drs_overrides if behavior in known}
+        excluded = dict.fromkeys(cluster.drs_excluded, VmDrs.OFF.value)
+        return {self._names.ref(vm): behavior for vm, behavior in (overrides | excluded).items()}
+
+    def _threads(self, host: Host) -> int:
+        cores = host.cpu_cores or 1
+        return max((host.cpu_threads or cores) // cores, 1)
+
+    def _model(self, host: Host) -> str:
+        """The name of the server model; hosts alike share one."""
+        model = json.dumps(self._fill("model", host))
+        return self._model_names.setdefault(model, f"server-{len(self._model_names) + 1}")
+
+    def _models(self, inventory: Inventory) -> dict[str, Any]:
+        return {name: json.loads(model) for model, name in self._model_names.items()}
+
+    def _driver(self, host: Host) -> str:
+        """The version of its vGPU manager; '' = it has no GPU that a driver lists."""
+        return next(iter(_vgpu_managers(host)), _TABLE["driver"]) if host.gpus else ""
+
+    def _unmoved_profiles(self, host: Host) -> list[str]:
+        """Profiles whose VMs the host cannot suspend or move."""
+        offers = [offer for offer in host.profiles or () if offer.suspend is False or offer.migrate is False]
+        return sorted(name for offer in offers if (name := self._known(offer.name)))
+
+    def _gpus(self, host: Host) -> list[dict[str, Any]]:
+        """The GPUs of the catalogue, with the NVLink bridges that its device groups tell of: of the first GPUs that
+        have the profile."""
+        known = [gpu for gpu in host.gpus if gpu.vendor_id == NVIDIA_VENDOR_ID and self._board(gpu) is not None]
+        gpus = [self._fill("gpu", gpu) | {"mode": self._mode(gpu, host).value, "nvlink": None} for gpu in known]
+        groups = (host.settings.device_groups if host.settings is not None else None) or ()
+        sizes = {(len(group.members), group.members[0].profile or "") for group in groups if group.members}
+        for size, profile in sorted(sizes):
+            board = self._catalog.board_of(profile)
+            alike = [at for at, gpu in enumerate(gpus) if board is not None and gpu["board"] == board.key]
+            for first in range(0, len(alike) - size + 1, size):
+                members = [gpus[at] for at in alike[first : first + size]]
+                if not any(gpu["nvlink"] for gpu in members):
+                    for gpu in members:
+                        gpu["nvlink"] = f"nvlink-{alike[first]}"
+        return gpus
+
+    def _board(self, gpu: PhysicalGpu) -> str | None:
+        """The catalogue's key of a GPU; None = it does not know it."""
+        board = self._catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+        return None if board is None else board.key
 
     def _mode(self, gpu: PhysicalGpu, host: Host) -> VgpuMode:
         """Its vGPU mode; where that is not told (before API 8.0.3), MIG if what runs on it needs that, or if nothing
         runs on it and its host offers MIG-backed profiles alone for its model."""
-        if gpu.vgpu_mode in _MODES:
+        if gpu.vgpu_mode not in (None, VgpuMode.NONE):
             return VgpuMode(gpu.vgpu_mode)
-        board = board_key(self._catalog, gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         running = [vm for vm in self._inventory.vms_on(host) if vm.ref in (gpu.vms or ())]
-        on_it = [name for vm in running for name in vm.profiles] or [each.name for each in host.profiles or ()]
-        profiles = [found for name in on_it if (found := self._catalog.profile(name)) is not None]
-        backed = [profile.mig_backed for profile in profiles if profile.board == board]
+        names = [name for vm in running for name in vm.profiles] or [offer.name for offer in host.profiles or ()]
+        profiles = [profile for name in names if (profile := self._catalog.profile(name)) is not None]
+        backed = [profile.mig_backed for profile in profiles if profile.board == self._board(gpu)]
         return VgpuMode.MULTI_INSTANCE if backed and all(backed) else VgpuMode.SAME_SIZE
 
-    def _joined(self, gpus: list[dict[str, Any]], host: Host) -> list[dict[str, Any]]:
-        """Its GPUs with the NVLink bridges that its device groups tell of: of the first GPUs that have the profile."""
-        groups = {
-            (len(group.members), group.members[0].profile)
-            for group in (host.settings.device_groups if host.settings is not None else None) or ()
-            if group.members and group.members[0].profile
-        }
-        joined: dict[int, str] = {}
-        for size, profile in sorted(groups, key=str):
-            board = self._catalog.board_of(profile or "")
-            alike = [at for at, gpu in enumerate(gpus) if board is not None and gpu["board"] == board.key]
-            for first in range(0, len(alike) - size + 1, size):
-                if not any(at in joined for at in alike[first : first + size]):
-                    joined.update((at, f"nvlink-{alike[first]}") for at in alike[first : first + size])
-        return [{**gpu, "nvlink": joined.get(at)} for at, gpu in enumerate(gpus)]
+    def _device_name(self, device: OtherDevice) -> str:
+        """`FPGA 8086:09c4`: in place of whatever the vCenter calls it."""
+        return f"{device.kind} {device.vendor_id:04x}:{device.device_id:04x}"
 
-    def _model(self, host: Host) -> str:
-        """The name of the server model; hosts alike share one."""
-        cores, memory_mib = host.cpu_cores or 1, host.memory_mib or 0
-        nodes = tuple((node.id, node.logical_cpus, node.memory_mib) for node in host.numa_nodes)
-        threads = max((host.cpu_threads or cores) // cores, 1)
-        size = (cores, threads, host.cpu_mhz or 2000, memory_mib, nodes)
-        if size not in self._models:
-            name = f"server-{len(self._models) + 1}"
-            self._models[size] = name
-            self._model_values[name] = {
-                "vendor": "unknown",
-                "model": "unknown",
-                "cpu": "unknown",
-                "sockets": 1,
-                "cores_per_socket": cores,
-                "threads_per_core": threads,
-                "cpu_mhz": host.cpu_mhz or 2000,
-                "memory_gib": memory_mib >> 10,
-                "memory_mib": memory_mib,
-                "numa_nodes": max(len(nodes), 1),
-                "nodes": [{"id": id_, "logical_cpus": cpus, "memory_mib": memory} for id_, cpus, memory in nodes],
-            }
-        return self._models[size]
+    # --- VMs ----------------------------------------------------------------------------------------------------
 
-    # --- vSphere 9.0 --------------------------------------------------------------------------------------------
+    def _vms(self, inventory: Inventory) -> list[dict[str, Any]]:
+        """The VMs of known hosts, those that run first: they have their GPUs already."""
+        vms = [vm for vm in inventory.vms.values() if inventory.host_of(vm) is not None]
+        return [self._fill("vm", vm) for vm in sorted(vms, key=lambda vm: vm.power is not PowerState.ON)]
 
-    def _reserved(self) -> dict[str, Any]:
-        """DirectPath profiles, and what of them is reserved for VMs of others and not used yet."""
-        told = self._inventory.reservations
-        if told is None:
-            return {}
-        known = [each for each in told.capacities if self._catalog.profile(each.profile) is not None]
-        vgpus = dict.fromkeys(each.profile for each in known)
-        devices = {(each.allowed, each.label): each for each in told.devices if each.allowed}
-        profiles = [
-            *({"vgpu": self._named(profile)} for profile in vgpus),
-            *(self._devices(each) for each in devices.values()),
-        ]
-        names = {thing: f"profile-{number}" for number, thing in enumerate((*vgpus, *devices), 1)}
-        return {
-            "direct_path_profiles": [
-                {"name": name, **profile} for name, profile in zip(names.values(), profiles, strict=True)
-            ],
-            "reservations": [
-                *self._units((each, {"vgpu": self._named(each.profile)}) for each in known),
-                *self._units(
-                    (each, {"profile": names[each.allowed, each.label]}) for each in told.devices if each.allowed
-                ),
-            ],
+    def _host(self, vm: Vm) -> Host:
+        host = self._inventory.host_of(vm)
+        assert host is not None, "VMs without a host are left out"
+        return host
+
+    def _vm_read(self, vm: Vm) -> dict[str, Any]:
+        is_on, host = vm.power is PowerState.ON, self._host(vm)
+        vgpus = [device for device in vm.vgpus if self._known(device.profile) is not None]
+        addresses, starts = _places(vm, host, vgpus) if is_on else ([], [])
+        group = next((device for device in vgpus if device.group is not None), None)
+        return self._fill("vm_read", vm) | {
+            "gpus": [str(address) for address in addresses],
+            "starts": starts,
+            "held": list(_held(vm, host)) if is_on else [],
+            "group": None if group is None else f"Nvidia:{len(vgpus)}@{self._known(group.profile)}%NVLink",
         }
 
-    def _units(
-        self, capacities: Iterable[tuple[ProfileCapacity | DeviceCapacity, dict[str, str]]]
-    ) -> Iterator[dict[str, Any]]:
-        """What of each is reserved and not used yet, and of what."""
-        clusters = self._inventory.clusters
-        for told, thing in capacities:
-            if told.unused_reservation > 0 and told.place in clusters:
-                on = self._names.of(NameKind.CLUSTER, clusters[told.place].name)
-                yield {**thing, "units": told.unused_reservation, "on": on}
+    def _device_keys(self, vm: Vm) -> list[int]:
+        return [device.key for device in vm.devices or ()]
 
-    def _devices(self, told: DeviceCapacity) -> dict[str, Any]:
-        label = self._names.of(NameKind.LABEL, told.label) if told.label else None
-        ids = [f"{vendor & 0xFFFF:04x}:{device & 0xFFFF:04x}" for vendor, device in told.allowed]
-        return {"devices": ids, "label": label}
+    def _device_nodes(self, vm: Vm) -> list[int | None]:
+        return [device.numa_node if isinstance(device, VgpuDevice) else None for device in vm.devices or ()]
 
-    def _named(self, profile: str) -> str:
+    def _devices(self, vm: Vm) -> list[dict[str, Any]]:
+        return [self._device(device, self._host(vm)) for device in vm.devices or ()]
+
+    def _device(self, device: GpuDevice, host: Host) -> dict[str, Any]:
+        match device:
+            case VgpuDevice(profile=profile) if self._known(profile) is not None:
+                return {"vgpu": self._known(profile)}
+            case DirectPathDevice(address=address) if (target := host.device(address)) is not None:
+                is_declared = isinstance(target, OtherDevice) or self._board(target) is not None
+                return {"direct_path": str(address)} if is_declared else {"other": True}
+            case DynamicDevice(allowed=allowed, label=label):
+                hidden = None if label is None else self._names.of(NameKind.LABEL, label)
+                return {"dynamic": {"allowed": [list(pair) for pair in allowed], "label": hidden}}
+            case _:
+                return {"other": True}
+
+    def _known(self, profile: str) -> str | None:
+        """The profile by the catalogue's name; None = it does not know it."""
         known = self._catalog.profile(profile)
-        assert known is not None, "only those that the catalogue knows are asked for"
-        return known.name
+        return None if known is None else known.name
+
+    def _datastore(self, vm: Vm) -> str | None:
+        return next((self._names.ref(ref) for ref in vm.datastores if ref in self._inventory.datastores), None)
+
+    def _guest(self, vm: Vm) -> str:
+        return "guest-without-tools" if vm.power is PowerState.ON and vm.tools_running is False else "guest"
+
+    def _snapshot(self, vm: Vm) -> str | None:
+        return self._names.of(NameKind.SNAPSHOT, vm.ref) if vm.snapshots else None
+
+    def _settings(self, vm: Vm) -> dict[str, str]:
+        return dict(plain_settings(vm.extra_config or {}))
+
+    def _folder(self, vm: Vm) -> str:
+        """`folder-…/folder-…` below the datacenter's folder of VMs; of several datacenters each in one of its own."""
+        datacenter, folders = _place(vm)
+        has_many = len(_datacenters(self._inventory)) > 1
+        top = [self._names.of(NameKind.DATACENTER, datacenter)] if datacenter and has_many else []
+        return "/".join([*top, *(self._names.of(NameKind.FOLDER, name) for name in folders)])
+
+    def _attributes(self, vm: Vm) -> dict[str, str]:
+        """Custom attributes: those of gpuops by name where their value tells nothing, any other by pseudonym; the
+        marker of a night is left out."""
+        attributes = {}
+        for name, value in vm.attributes.items():
+            plain = value.lower() if name == "gpuops.opt-out" else value
+            known = _TABLE["attributes"].get(name)
+            if name == "gpuops.return" and (at := _utc_or_none(value)) is not None:
+                attributes[name] = at
+            elif known is not None:
+                attributes[name] = plain if plain in known else self._names.of(NameKind.VALUE, value)
+            elif name != "gpuops.rotation":
+                attributes[self._names.of(NameKind.ATTRIBUTE, name)] = self._names.of(NameKind.VALUE, value)
+        return attributes
 
 
-def model_name(device: OtherDevice) -> str:
-    """`FPGA 8086:09c4`: in place of whatever the vCenter calls it."""
-    return f"{device.kind} {device.vendor_id:04x}:{device.device_id:04x}"
+def plain_settings(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Those of the keys that plans go by whose values are numbers, TRUE, FALSE or a PCI address."""
+    known = {key.lower(): key for key in SETTINGS}
+    for key, value in options.items():
+        of_device, spelled, address = _OF_DEVICES.fullmatch(key.lower()), known.get(key.lower()), None
+        if of_device is not None:
+            spelled = f"pciPassthru{int(of_device['number'])}.cfg.{of_device['name']}"
+        if spelled is not None and spelled.endswith("gpu-pci-id"):
+            address = PciAddress.parse_or_none(value)
+            spelled = None if address is None else spelled
+        if address is not None and spelled is not None:
+            yield spelled, str(address)
+        elif spelled is not None and _PLAIN.fullmatch(value):
+            yield spelled, value.upper()
+
+
+def _places(vm: Vm, host: Host, vgpus: list[VgpuDevice]) -> tuple[list[PciAddress], list[int | None]]:
+    """The GPU under each vGPU and where it lies there; nothing where the host does not tell."""
+    placed = [(gpu.address, each) for gpu in host.gpus for each in gpu.vgpus or () if each.vm == vm.ref]
+    if sorted(each.profile for _, each in placed) == sorted(device.profile for device in vgpus):
+        chosen = []
+        for device in vgpus:
+            chosen.append(next(pair for pair in placed if pair[1].profile == device.profile))
+            placed.remove(chosen[-1])
+        return [address for address, _ in chosen], [each.start for _, each in chosen]
+    addresses = [gpu.address for gpu in host.gpus if vm.ref in (gpu.vms or ())]
+    return list(islice(cycle(addresses), len(vgpus))), []
+
+
+def _held(vm: Vm, host: Host) -> Iterator[str | None]:
+    """The device under each DirectPath device: as the VM says it, else those that its host says are bound to it."""
+    bound = iter([binding.address for binding in host.bindings if binding.vm == vm.ref])
+    for device in vm.devices or ():
+        if isinstance(device, DirectPathDevice):
+            yield str(device.address)
+        elif isinstance(device, DynamicDevice):
+            address = device.assigned or next(bound, None)
+            yield None if address is None else str(address)
+
+
+def _datacenters(inventory: Inventory) -> list[str]:
+    """The names of the datacenters that VMs are in, sorted."""
+    return sorted({datacenter for vm in inventory.vms.values() if (datacenter := _place(vm)[0])})
+
+
+def _place(vm: Vm) -> tuple[str, Sequence[str]]:
+    """The name of a VM's datacenter, and those of the folders below its folder of VMs: of `lab-dc/vm/ml`, `ml`."""
+    names = list(vm.folders) or [name for name in vm.folder.split("/") if name]
+    at = names.index("vm") if "vm" in names else len(names)
+    return (names[at - 1] if 0 < at < len(names) else ""), names[at + 1 :]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
-def _driver(host: Host) -> str:
-    """The version of its vGPU manager, as its packages tell; '' = it has no GPU that a driver lists."""
-    packages = (host.settings.packages if host.settings is not None else None) or ()
-    told = (each.version for each in packages if "nvidia" in (each.vendor + each.name).lower())
-    version = next((each for each in told if PACKAGE_VERSION.fullmatch(each)), DRIVER)
-    return version if host.gpus else ""
+def _utc_or_none(text: str) -> str | None:
+    """The moment that an ISO 8601 text says, in UTC; None = it is none."""
+    try:
+        return utc(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        return None

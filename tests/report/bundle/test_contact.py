@@ -11,7 +11,6 @@ from gpuops.model.assumption import JudgedAssumption, Observation
 from gpuops.model.desktops.broker import DesktopMachine
 from gpuops.model.vcenter.contact import Contact, PastEvent, PastTask
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.doctor.assumptions import PLACED
 from gpuops.report.bundle.contact import api_words, contact_document
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import Pseudonyms
@@ -25,7 +24,7 @@ REASON: Final = f"tasks: 10.1.2.3: no permission on {MARK}"
 def judged() -> JudgedContact:
     facts = {"host": f"{MARK}-esx", "vm": "vm-7", "expected": "0000:3b:00.0 at 4", "found": MARK}
     rows = tuple(
-        JudgedAssumption(row, Observation(False, PLACED, facts) if id == "gpu-choice" else None)
+        JudgedAssumption(row, Observation(False, facts) if id == "gpu-choice" else None)
         for id, row in assumptions().items()
     )
     contact = Contact(

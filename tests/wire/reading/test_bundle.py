@@ -24,7 +24,7 @@ from gpuops.report.advice.capacity import capacity_document
 from gpuops.report.advice.placement import placements_document
 from gpuops.report.bundle.archive import Bundle, bundle
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
-from gpuops.report.bundle.world import model_name, world
+from gpuops.report.bundle.world import world
 from gpuops.report.document import AnyDocument, as_values
 from gpuops.report.monitoring.readiness import readiness_document
 from gpuops.sim.scenario.build import build
@@ -250,7 +250,10 @@ def in_pseudonyms(inventory: Inventory) -> Inventory:
             ref: replace(
                 renamed(NameKind.HOST, host),
                 gpus=tuple(map(labelled, host.gpus)),
-                others=tuple(labelled(replace(each, name=model_name(each))) for each in host.others),
+                others=tuple(
+                    labelled(replace(each, name=f"{each.kind} {each.vendor_id:04x}:{each.device_id:04x}"))
+                    for each in host.others
+                ),
             )
             for ref, host in inventory.hosts.items()
         },
