@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from functools import cache, reduce
+from inspect import getsource
+from itertools import pairwise
 from operator import or_
+from textwrap import dedent
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -39,12 +43,29 @@ def _written(kind: Any) -> Any:
 
 @cache
 def _written_section(section: type[Section]) -> type[msgspec.Struct]:
-    fields = []
+    fields, documented = [], _docstrings_of_fields(section)
     for field in fields_of(section):
         kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
         if not isinstance(field.default, _SHOWN | type(msgspec.NODEFAULT)):  # as the class has it, no file does
             kind, default = kind | UnsetType, {"default": UNSET}
+        if field.name in documented:
+            kind = Annotated[kind, Meta(description=documented[field.name])]
         fields.append((field.name, kind, msgspec.field(**default)))
     rename = {field.name: field.encode_name for field in fields_of(section)}
     options: dict[str, Any] = {"rename": rename, "namespace": {"__doc__": section.__doc__}}
     return msgspec.defstruct(section.__name__, fields, kw_only=True, forbid_unknown_fields=True, **options)
+
+
+def _docstrings_of_fields(section: type[Section]) -> dict[str, str]:
+    """Return the text below each field of the class, and of the classes that it extends."""
+    documented = {}
+    for owner in reversed(section.__mro__):
+        if owner is not Section and issubclass(owner, Section):
+            tree = ast.parse(dedent(getsource(owner))).body[0]
+            for statement, following in pairwise(getattr(tree, "body", ())):
+                match statement, following:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                        documented[name] = " ".join(text.split())
+                    case _:
+                        pass
+    return documented
