@@ -81,6 +81,7 @@ SECTIONS: Final = {
         "template": "Show and write the templates that come with gpuops.",
         "bundle": "Write an archive for a bug report, names hidden.",
         "sim": "Serve a simulated vCenter, and read what was done to it.",
+        "explain": "Explain a key of a policy, the configuration or another file.",
         "schema": "Print the JSON Schemas of documents and files.",
         "help": "Show the manual.",
     },
@@ -99,7 +100,7 @@ BY_SUBJECT: Final = {
     "sizing": ("profiles", "size", "what-if"),
     "nights": ("queue", "broker", "observe", "notify"),
     "services": ("report", "serve", "metrics", "runner"),
-    "set up": ("demo", "config", "login", "roles", "template", "help"),
+    "set up": ("demo", "config", "login", "roles", "template", "explain", "help"),
 }
 """The commands that `gpuops --help` only names. `gpuops help --all` has those for developers too."""
 SHORT_HELP: Final = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
@@ -124,7 +125,7 @@ _FOLDERS: Final = {
     "workloads": ("cluster", "job", "pool"),
     "nights": ("broker", "history", "idle", "queue", "rotate"),
     "hosts": ("change", "mig", "mode", "passthrough", "scheduler"),
-    "first_steps": ("bundle", "config", "demo", "help", "login", "schema", "sim", "template"),
+    "first_steps": ("bundle", "config", "demo", "explain", "help", "login", "schema", "sim", "template"),
 }
 """In which folder beside this file each command is written."""
 _FOLDER_OF: Final = {name: folder for folder, names in _FOLDERS.items() for name in names}

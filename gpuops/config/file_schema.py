@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from contextlib import suppress
 from functools import cache, reduce
+from inspect import getsource
+from itertools import pairwise
 from operator import or_
+from textwrap import dedent
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -39,11 +43,13 @@ def _written(kind: Any) -> Any:
 
 @cache
 def _written_section(section: type) -> type[msgspec.Struct]:
-    fields = []
+    fields, documented = [], _docstrings_of_fields(section)
     for field in fields_of(section):
         kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
         if field.default is not msgspec.NODEFAULT:
             kind, default = _with_default(kind, field.default), {"default": UNSET}
+        if field.name in documented:
+            kind = Annotated[kind, Meta(description=documented[field.name])]
         fields.append((field.name, kind, msgspec.field(**default)))
     rename = {field.name: field.encode_name for field in fields_of(section)}
     options: dict[str, Any] = {"rename": rename, "namespace": {"__doc__": section.__doc__}}
@@ -65,3 +71,18 @@ def _shown(default: Any) -> Any:
         parts = {field.encode_name: _shown(getattr(default, field.name)) for field in fields_of(kind)}
         return {key: part for key, part in parts.items() if part is not UNSET}
     return msgspec.to_builtins(default) if isinstance(default, str | int | float | tuple | None) else UNSET
+
+
+def _docstrings_of_fields(section: type) -> dict[str, str]:
+    """Return the text below each field of the class, and of the classes that it extends."""
+    documented = {}
+    for owner in reversed(section.__mro__):
+        if is_section(owner):
+            tree = ast.parse(dedent(getsource(owner))).body[0]
+            for statement, following in pairwise(getattr(tree, "body", ())):
+                match statement, following:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                        documented[name] = " ".join(text.split())
+                    case _:
+                        pass
+    return documented

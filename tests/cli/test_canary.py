@@ -138,6 +138,7 @@ WITHOUT_LOGIN: Final = frozenset(
     {
         "diagnose train",
         "demo",
+        "explain",
         "help",
         "mig check",
         "profiles",

@@ -6,7 +6,7 @@ Its topics are the files of `gpuops/manual`; none is read before the command run
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,14 +14,14 @@ from gpuops.cli import output
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from importlib.resources.abc import Traversable
 
     from gpuops.report.layout import Shown
 
 
 NEAR_TOPICS: Final = 5
-"""So many topics of similar names are proposed at the most."""
+"""An unknown topic is answered with at most this many similar names."""
 
 
 def topics(context: typer.Context, incomplete: str) -> list[str]:
@@ -72,7 +72,7 @@ def help(
     if topic not in manual:
         usage = _usage(words, context)
         if usage is None:
-            raise _unknown(topic, list(manual))
+            raise _unknown(words, manual, context)
         output.show(usage.rstrip("\n"), {**document, "topic": topic, "text": usage})
         return
     text = manual[topic].read_text(encoding="utf-8")
@@ -129,9 +129,16 @@ def _render(text: str) -> None:
         console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
 
 
-def _unknown(topic: str, names: list[str]) -> UsageError:
+def _unknown(words: Sequence[str], manual: Iterable[str], context: typer.Context) -> UsageError:
+    """Return the error for words that name neither a page nor a command, with the closest names of both."""
     from difflib import get_close_matches
 
-    near = get_close_matches(topic, names, n=NEAR_TOPICS, cutoff=0.4)
+    root: Any = context.find_root().command
+    names = {name.replace("-", " "): name for name in (*root.commands.data, *manual)}
+    if words[0] in root.commands.data:
+        subcommands = getattr(root.commands[words[0]], "commands", {})
+        names |= {name: name for name in (f"{words[0]} {subcommand}" for subcommand in subcommands)}
+    asked = " ".join(words)
+    near = [names[name] for name in get_close_matches(asked.replace("-", " "), names, n=NEAR_TOPICS, cutoff=0.5)]
     meant = f"; did you mean {', '.join(near)}?" if near else ""
-    return UsageError(f"there is no topic and no command {topic!r}{meant}", hint="gpuops help lists the topics")
+    return UsageError(f"there is no topic and no command {asked!r}{meant}", hint="gpuops help lists the topics")

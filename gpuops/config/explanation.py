@@ -1,0 +1,229 @@
+"""Explains one key of a file that people write, by the JSON Schema of the file and by its template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Final
+
+from gpuops.errors import UsageError
+
+Schema = dict[str, Any]
+_LONGEST_EXAMPLE: Final = 16
+_NEAR_KEYS: Final = 5
+_LIMITS: Final = {"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than", "pattern": "matching"}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a key of a file means."""
+
+    path: str
+    """`policy.pools.idle`."""
+    description: str
+    type: str
+    required: bool
+    default: object
+    """As the file would have it; None = there is none, or it means that nothing is set."""
+    allowed: tuple[object, ...] = ()
+    keys: tuple[Explanation, ...] = ()
+    """The keys below it."""
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _SchemaKey:
+    """A key of the schema: where it is, and what it may be."""
+
+    words: tuple[str, ...]
+    schema: Schema
+    required: bool = False
+    names: tuple[str, ...] = ()
+    """The words without names that the writer of the file chooses, as in targets.NAME.host."""
+    defs: Mapping[str, Schema] = field(default_factory=dict)
+
+    def forms(self) -> list[Schema]:
+        """What may stand here, of each entry where it is a list. `null` is left out."""
+        return list(_forms(self.schema, self.defs))
+
+    def keys(self) -> dict[str, _SchemaKey]:
+        """The keys below it, by name."""
+        places = {}
+        for form in self.forms():
+            for name, schema in form.get("properties", {}).items():
+                required = name in form.get("required", ())
+                places[name] = _SchemaKey((*self.words, name), schema, required, (*self.names, name), self.defs)
+        return places
+
+    def below(self, word: str) -> _SchemaKey | None:
+        """Return the key of that name; None if there is none."""
+        if word in (keys := self.keys()):
+            return keys[word]
+        for form in self.forms():
+            if isinstance(named := form.get("additionalProperties"), dict):
+                # `targets.host` is understood as `targets.NAME.host`
+                entry = _SchemaKey((*self.words, "NAME"), named, False, self.names, self.defs)
+                return entry.keys().get(word) or _SchemaKey((*self.words, word), named, False, self.names, self.defs)
+        return None
+
+
+def explain(file: str, words: Sequence[str], schema: Schema, template: str) -> Explanation:
+    """Explain the key at the end of `words` in a file of that name. Raises UsageError for one that is not there."""
+    place = _SchemaKey((file,), schema, defs=schema.get("$defs", {}))
+    for word in words:
+        below = place.below(word)
+        if below is None:
+            raise _unknown(place, word)
+        place = below
+    keys = tuple(_explanation(key, template) for key in _keys_or_named(place).values())
+    return _explanation(place, template, keys)
+
+
+def _keys_or_named(place: _SchemaKey) -> dict[str, _SchemaKey]:
+    """The keys below; of a place whose keys are chosen names, those of what a name stands for."""
+    entry = place.below("NAME") if not place.keys() else None
+    return place.keys() if entry is None else entry.keys()
+
+
+def _explanation(place: _SchemaKey, template: str, keys: tuple[Explanation, ...] = ()) -> Explanation:
+    comment, example = _found_in_template(template, place.names)
+    forms = place.forms()
+    of_forms = next((form["description"] for form in forms if "description" in form), "")
+    # what is written of the key says more than what is written of its type
+    description = place.schema.get("title") or place.schema.get("description") or comment or of_forms
+    allowed = tuple(value for form in forms for value in form.get("enum", ()))
+    default = place.schema.get("default") if not keys else None
+    return Explanation(
+        ".".join(place.words), description, _type_of(place.schema, place.defs), place.required, default,
+        allowed, keys, example if len(place.words) > 1 else "",
+    )  # fmt: skip
+
+
+def _alternatives(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema]:
+    """What a value may be, references resolved, without `null`."""
+    if "$ref" in schema:
+        yield from _alternatives(defs[schema["$ref"].rpartition("/")[2]], defs)
+    elif "anyOf" in schema:
+        for alternative in schema["anyOf"]:
+            yield from _alternatives(alternative, defs)
+    elif schema.get("type") != "null":
+        yield schema
+
+
+def _forms(schema: Schema, defs: Mapping[str, Schema]) -> Iterator[Schema]:
+    for form in _alternatives(schema, defs):
+        if "items" in form:
+            yield from _forms(form["items"], defs)
+        else:
+            yield form
+
+
+def _type_of(schema: Schema, defs: Mapping[str, Schema]) -> str:
+    return " or ".join(dict.fromkeys(_type_of_form(form, defs) for form in _alternatives(schema, defs)))
+
+
+def _type_of_form(form: Schema, defs: Mapping[str, Schema]) -> str:
+    if "items" in form:
+        return f"list of {_type_of(form['items'], defs)}"
+    if isinstance(named := form.get("additionalProperties"), dict):
+        return f"names, each with {_type_of(named, defs)}"
+    if "properties" in form:
+        return "keys"
+    if "enum" in form:
+        return "one of the allowed values"
+    limits = ", ".join(f"{word} {form[key]}" for key, word in _LIMITS.items() if key in form)
+    plain = form.get("type", "anything")
+    plain = " or ".join(plain) if isinstance(plain, list) else str(plain)
+    return f"{plain} {limits}" if limits else plain
+
+
+def _unknown(place: _SchemaKey, word: str) -> UsageError:
+    keys, parent = list(_keys_or_named(place)), ".".join(place.words)
+    near = get_close_matches(word, keys, n=_NEAR_KEYS, cutoff=0.5)
+    meant = f"; did you mean {', '.join(f'{parent}.{key}' for key in near)}?" if near else ""
+    if not keys:
+        return UsageError(f"{parent} has no keys below it", hint=f"gpuops explain {parent}")
+    return UsageError(f"{parent} has no key {word!r}{meant}", hint=f"gpuops explain {parent} lists its keys")
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a template, of which a comment may be a key that is switched off: `# proxy = ...`."""
+
+    text: str
+
+    @property
+    def bare(self) -> str:
+        return re.sub(r"^( *)# ?", r"\1", self.text)
+
+    @property
+    def indent(self) -> int:
+        """The column of its key; of a list's entry that of the first key: `- name: x` has 2."""
+        return len(self.bare) - len(re.sub(r"^[ -]+", "", self.bare))
+
+    def is_key(self, name: str) -> bool:
+        return re.match(rf"[ -]*{re.escape(name)} ?[:=](\s|$)", self.bare) is not None
+
+
+def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return the comment on the key in the template, and the lines in which it stands; both may be empty."""
+    lines = [_Line(text) for text in template.splitlines()]
+    if re.search(r"(?m)^\[", template):
+        if not (lines := list(_table(lines, names[:-1]))):
+            return "", ""
+        names = names[-1:]
+    here, start = lines, -1
+    for name in names:
+        matches = [number for number, line in enumerate(here) if line.is_key(name)]
+        if not matches:
+            return "", ""
+        start = min(matches, key=lambda number: here[number].indent)
+        if name != names[-1]:
+            here = list(_block(here, start))[1:]
+    if start < 0:
+        return "", ""
+    block = [line.text for line in _block(here, start)]
+    example = block[:_LONGEST_EXAMPLE] + (["..."] if len(block) > _LONGEST_EXAMPLE else [])
+    margin = min(len(text) - len(text.lstrip()) for text in example if text.strip() and text != "...")
+    return _comment(here, start), "\n".join(text[margin:] if text != "..." else text for text in example)
+
+
+def _table(lines: Sequence[_Line], names: Sequence[str]) -> Iterator[_Line]:
+    """The lines of a table of TOML; the second word of its heading is a name: [targets.prod.broker]."""
+    inside = False
+    for line in lines:
+        if heading := re.match(r"\[([\w.]+)\]", line.bare):
+            words = heading[1].split(".")
+            inside = [*words[:1], *words[2:]] == [*names]
+        elif inside:
+            yield line
+
+
+def _block(lines: Sequence[_Line], start: int) -> Iterator[_Line]:
+    """The line of a key, and what stands below it."""
+    yield lines[start]
+    waiting: list[_Line] = []
+    for line in lines[start + 1 :]:
+        if not line.text.strip():
+            waiting.append(line)
+        elif line.indent <= lines[start].indent:
+            return
+        else:
+            yield from (*waiting, line)
+            waiting.clear()
+
+
+def _comment(lines: Sequence[_Line], start: int) -> str:
+    """The comment behind a key, else that above it."""
+    if behind := re.search(r"\s# (.+)", lines[start].bare):
+        return behind[1]
+    above: list[str] = []
+    if lines[0].text.startswith("# ") and all(line.text.startswith("#") for line in lines[:start]):
+        return ""  # the heading of the file
+    for line in reversed(lines[:start]):
+        if not line.text.lstrip().startswith("#") or re.match(r"[ -]*[\w.]+ ?[:=](\s|$)", line.bare):
+            break
+        above.insert(0, line.bare.strip())
+    return " ".join(above)

@@ -1,0 +1,67 @@
+"""What `gpuops explain` prints: one key of a file, and the keys below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from json import dumps
+
+from gpuops.config.explanation import Explanation
+from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.text import visible
+
+
+def explain_text(explanation: Explanation) -> Shown:
+    """The key, what it may be, the keys below it, and an example."""
+    return tuple(_parts(explanation))
+
+
+def _parts(explanation: Explanation) -> Iterator[Shown]:
+    yield Text(explanation.path, "bold")
+    if explanation.description:
+        yield Text(f"  {explanation.description}")
+    facts = TextTable()
+    facts.add_row("  type", visible(explanation.type))
+    if explanation.allowed:
+        facts.add_row("  allowed", ", ".join(map(_written, explanation.allowed)))
+    if "." in explanation.path:
+        facts.add_row("  required", "yes" if explanation.required else "no")
+    if explanation.default is not None:
+        facts.add_row("  default", visible(_written(explanation.default)))
+    yield facts
+    if explanation.keys:
+        yield Text("\nkeys", "bold")
+        table = TextTable()
+        for key in explanation.keys:
+            required = " (required)" if key.required else ""
+            table.add_row(
+                f"  {key.path.rpartition('.')[2]}", f"{_first_sentence(key.description) or key.type}{required}"
+            )
+        yield table
+    if explanation.example:
+        yield Text("\nexample", "bold")
+        yield from (Text(f"  {line}") for line in explanation.example.splitlines())
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else dumps(value)
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].removesuffix(".")
+
+
+def explain_document(explanation: Explanation) -> Document:
+    """The same for programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "explain",
+        "path": explanation.path,
+        "description": explanation.description,
+        "type": explanation.type,
+        "allowed": [_written(value) for value in explanation.allowed],
+        "required": explanation.required,
+        "default": None if explanation.default is None else _written(explanation.default),
+        "keys": {key.path.rpartition(".")[2]: key.description for key in explanation.keys},
+        "example": explanation.example,
+    }

@@ -1,0 +1,101 @@
+"""`gpuops explain`: each key of each file is explained, and a wrong one is answered with the closest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from gpuops.cli.first_steps.explain import _TEMPLATES
+from gpuops.cli.first_steps.schema import INPUTS, input_schema
+from gpuops.config.explanation import Explanation, explain
+from gpuops.files.templates import templates
+
+Gpuops = Callable[..., Result]
+
+
+def _explained(name: str, words: tuple[str, ...] = (), depth: int = 0) -> Iterator[Explanation]:
+    """Each key of a file, down to five levels."""
+    template = templates()[_TEMPLATES[name]].read_text("utf-8") if name in _TEMPLATES else ""
+    explanation = explain(name, words, input_schema(name), template)
+    yield explanation
+    if depth < 5:
+        for key in explanation.keys:
+            yield from _explained(name, tuple(key.path.split(".")[1:]), depth + 1)
+
+
+@pytest.mark.parametrize("name", sorted(set(INPUTS) - {"scenario"}))
+def test_each_key_of_each_file_has_a_type(name: str) -> None:
+    explanations = list(_explained(name))
+    assert len(explanations) > 3
+    assert [explanation.path for explanation in explanations if not explanation.type] == []
+
+
+@pytest.mark.parametrize("name", _TEMPLATES)
+def test_an_example_begins_with_its_key(name: str) -> None:
+    examples = {key.path.rpartition(".")[2]: key.example for key in _explained(name) if key.example}
+    assert examples
+    for key, example in examples.items():
+        assert example.splitlines()[0].lstrip("# -").startswith(key), example
+
+
+def test_a_key_is_explained_with_its_keys_and_an_example(gpuops: Gpuops) -> None:
+    shown = gpuops("explain", "policy.pools.idle")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("policy.pools.idle\n  Idle is: no console connection")
+    assert "  required  yes\n" in shown.stdout
+    assert "\n  for_s " in shown.stdout and "\n  cpu_below_mhz " in shown.stdout
+    assert "example\n  idle:\n    cpu_below_mhz: 500\n" in shown.stdout
+
+
+def test_programs_get_a_document(gpuops: Gpuops) -> None:
+    document = json.loads(gpuops("explain", "policy.mode", "--output", "json").stdout)
+    assert document["allowed"] == ["suspend-desktops", "spare-capacity"]
+    assert (document["default"], document["required"], document["keys"]) == ("suspend-desktops", False, {})
+    assert document["example"] == "mode: suspend-desktops"
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        ("config.toml.targets.prod.host", "config.targets.prod.host"),
+        ("config.targets.host", "config.targets.NAME.host"),
+        ("pools.servers", "pool.servers"),
+        ("roles", "role-file"),
+        ("changes", "what-if-changes"),
+        ("policy.pools[].idle", "policy.pools.idle"),
+        ("policy.pools.0.idle", "policy.pools.idle"),
+        ("requests.requests.numa", "requests.requests.numa"),
+        ("clusters.rdma.kind", "cluster.rdma.kind"),
+    ],
+)
+def test_a_key_may_be_written_as_people_write_it(key: str, path: str, gpuops: Gpuops) -> None:
+    assert gpuops("explain", key).stdout.splitlines()[0] == path
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("policy.pols", "policy has no key 'pols'; did you mean policy.pools?"),
+        ("policy.pools.idle.for", "did you mean policy.pools.idle.for_s"),
+        ("config.targets.prod.hots", "did you mean config.targets.prod.host"),
+        ("polcy", "there is no file 'polcy'; did you mean policy"),
+        ("policy.name.x", "policy.name has no keys below it"),
+        ("policy..", "policy has no key ''"),
+        ("", "there is no file ''"),
+        ("../policy", "there is no file ''"),
+        ("s", "there is no file 's'"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_closest(key: str, message: str, gpuops: Gpuops) -> None:
+    shown = gpuops("explain", key)
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert message in shown.stderr
+
+
+def test_the_text_below_a_field_is_its_description_in_the_schema() -> None:
+    target: Any = input_schema("config")["$defs"]["NamedTarget"]["properties"]
+    assert target["thumbprint"]["description"].startswith("SHA-256 of its certificate")
