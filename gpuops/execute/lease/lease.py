@@ -133,7 +133,7 @@ class HeldLease:
         """Free for others at once; one that cannot be given back runs out."""
         there = self._vm.look()
         if rules.same_holder(there, self._lease):
-            self._vm.write(rules.given_back(self._lease, self._vm.seen.taken_at))
+            self._vm.write(rules.release_lease(self._lease, self._vm.seen.taken_at))
 
     def _look(self) -> bool:
         """Whether the lease could be read."""
@@ -177,7 +177,7 @@ class HeldLease:
         if self.lost is not None or look_only:
             return
         now, asked_s = self._told
-        wanted = rules.renewed(self._lease, now)
+        wanted = rules.renew_lease(self._lease, now)
         self.vouched = False  # the write looks anew, and what it finds is not judged here
         try:
             self.vouched = self._vm.write(wanted)
@@ -233,7 +233,7 @@ def take(
         if number == TRIES:
             break
         highest = highest_number(name, policies, journal, vm.seen)
-        wrong = rules.reverted(name, there, highest)
+        wrong = rules.reverted_lock_vm(name, there, highest)
         if wrong is not None and not returning:
             raise LeaseReverted(wrong, hint=when_reverted(highest))
         nonces.keep(dead)
@@ -262,7 +262,7 @@ def lease_on(site: Site, name: str, seen: Inventory, highest: Numbered) -> tuple
         found = vm.look()
     except Refused as unusable:
         return None, unusable.message
-    return (found if found is not None and found.nonce else None), rules.reverted(name, found, highest) or ""
+    return (found if found is not None and found.nonce else None), rules.reverted_lock_vm(name, found, highest) or ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.rotation.returns.adoption import Adoption, NightsElsewhere, adoption
+from gpuops.plan.rotation.returns.adoption import Adoption, NightsElsewhere, plan_adoption
 
 
 def adopt(
@@ -34,7 +34,7 @@ def adopt(
     if from_vcenter == inventory.vcenter:
         raise Refused(f"{from_vcenter} is this vCenter: its nights need no adoption", hint="gpuops rotate day")
     with site.journal_to_read(from_vcenter) as other:
-        planned = adoption(_open_nights(from_vcenter, other), inventory)
+        planned = plan_adoption(_open_nights(from_vcenter, other), inventory)
     if not planned.adopted:
         raise Refused(
             f"no VM of an open night of vCenter {from_vcenter} is in this vCenter", hint="gpuops rotate status"
@@ -47,7 +47,7 @@ def adopt(
         site.locked_journal(inventory.vcenter, alone=True) as own,
     ):
         nights = _open_nights(from_vcenter, other)
-        if adoption(nights, inventory).adopted != planned.adopted:
+        if plan_adoption(nights, inventory).adopted != planned.adopted:
             raise Refused(f"the nights of vCenter {from_vcenter} have changed meanwhile", hint="the same again")
         _adopt(nights, inventory, own)
         here = [original for original, _ in nights.seen_here(inventory)]
@@ -56,7 +56,7 @@ def adopt(
         if len(here) == len(nights.originals):
             for run in other.open_runs(ROTATION_RUNS):
                 other.end(run, cut_off=True)
-        return replace(adoption(nights, inventory), applied=True)
+        return replace(plan_adoption(nights, inventory), applied=True)
 
 
 def _open_nights(vcenter: str, journal: Journal | None) -> NightsElsewhere:

@@ -39,8 +39,8 @@ from gpuops.plan.rotation.nights.floors import other_open_policies
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
-from gpuops.plan.rotation.returns.adoption import named_of_others
-from gpuops.plan.rotation.returns.day import RotateDay, explained, hooks_of, is_returned
+from gpuops.plan.rotation.returns.adoption import refuse_nights_elsewhere
+from gpuops.plan.rotation.returns.day import RotateDay, add_advice, hooks_of, is_returned
 from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_under
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import Durations
@@ -160,7 +160,7 @@ class RotationRun:
         damaged = list[StateDamaged]()
         nights = nights_elsewhere(self.site, damaged=damaged.append)
         unread = tuple(f"{error.message}: whether VMs of its nights are here is not known" for error in damaged)
-        named = named_of_others(nights, originals, before)
+        named = refuse_nights_elsewhere(nights, originals, before)
         because = () if named else plan.because  # it says that no night has taken anything
         return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread), because=because)
 
@@ -310,7 +310,7 @@ class RotationRun:
         if night:
             return replace(report, outcomes=outcomes, after=executor.inventory)
         originals = NightVms(journal).all(returned=True)
-        return replace(report, outcomes=explained(outcomes, after, originals, alone=bool(self.only)), after=after)
+        return replace(report, outcomes=add_advice(outcomes, after, originals, alone=bool(self.only)), after=after)
 
     def _ends_nights_of(self, original: Original) -> bool:
         """Whether what it returns of this one is over: a morning ends a night, and each return what a watch has taken,

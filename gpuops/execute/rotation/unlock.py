@@ -12,7 +12,15 @@ from gpuops.execute.runs.nights import remembered_policy
 from gpuops.execute.site import Site
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.command_line import command
-from gpuops.plan.rotation.lease import Lease, Numbered, given_back, holder_of, is_fresh, lease_holder_text, reverted
+from gpuops.plan.rotation.lease import (
+    Lease,
+    Numbered,
+    holder_of,
+    is_fresh,
+    lease_holder_text,
+    release_lease,
+    reverted_lock_vm,
+)
 
 
 def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
@@ -28,7 +36,7 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
     again_by = " --policy FILE" if policy is not None else ""
     vm, highest = _lock_vm(policy, site)
     there = vm.look()
-    wrong = reverted(vm.name, there, highest)
+    wrong = reverted_lock_vm(vm.name, there, highest)
     if wrong is not None and holder_of(there, vm.seen.taken_at, ()) is None:
         if nonce != str(highest.number):
             raise LeaseReverted(wrong, hint=when_reverted(highest))
@@ -45,7 +53,7 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
             f"{lease_holder_text(there)}, and renewed it a moment ago: its run is alive, or died just now",
             hint=f"it runs out by itself; when that run is dead for certain: {again} --force{again_by}",
         )
-    _write(vm, given_back(there, vm.seen.taken_at))
+    _write(vm, release_lease(there, vm.seen.taken_at))
     return there
 
 

@@ -1,13 +1,13 @@
-"""The lease on a VM in vCenter that says which run may act, on whatever machine: how it is written, numbered, renewed
-and judged. `execute` reads and writes it by compare-and-set.
+"""Writes, numbers, renews and judges the lease on the lock VM in vCenter: only the run that holds it may act, whichever
+machine it runs on. `execute` reads and writes the lease by compare-and-set.
 
-All moments are vCenter's own, so that two machines need not agree on the time. Of two that write for the same
-changeVersion one is refused (vSphere API reference, VirtualMachineConfigSpec.changeVersion).
+All moments are vCenter's, so two machines need not agree on the time. If two runs write for the same changeVersion,
+vCenter refuses one of them (vSphere API reference, VirtualMachineConfigSpec.changeVersion).
 
-The number of a lease (`epoch`) is higher than every one that was seen before it, and comes from vCenter's clock: two
-leases have the same only where that clock was set back and the lock VM reverted as well. It is on the lock VM, in the
-journal of its holder, and in each marker that was set under it. So a lock VM that was reverted to a snapshot is found
-out by its lower number.
+The number of a lease (`epoch`) is higher than every number seen before it, and comes from vCenter's clock. Two leases
+can only have the same number if that clock was set back and the lock VM was reverted as well. The number is on the lock
+VM, in the journal of its holder, and in each marker that was set under the lease. A lock VM that was reverted to a
+snapshot therefore has a lower number than these.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ KEY: Final = "gpuops.lease"
 
 HEARTBEAT_S: Final = 60.0
 TTL_S: Final = 3 * HEARTBEAT_S
-"""A lease that was not renewed for so long may be taken by any run."""
+"""If a lease was not renewed for this long, any run may take it."""
 
 CALL_TIMEOUT_S: Final = 30.0
-"""A call that is sent may arrive so much later."""
+"""A call may reach vCenter this long after it was sent."""
 
 _FORMAT: Final = 1
 _OWNER_LENGTH: Final = 100
@@ -40,12 +40,12 @@ _OWNER_LENGTH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who may act, and until when."""
+    """Which run may act, and until when."""
 
     owner: str
-    """For people: which machine and process."""
+    """Machine and process of the run, for messages."""
     nonce: str
-    """Of this one run; empty = given back."""
+    """Identifies the run; empty = the lease was given back."""
     epoch: int
     """The number of the lease: higher with each new holder."""
     expires: datetime
@@ -55,7 +55,7 @@ class Lease:
 
 
 class Numbered(NamedTuple):
-    """A lease number that was seen, and where."""
+    """A lease number, and where it was found."""
 
     number: int
     where: str
@@ -65,15 +65,15 @@ NO_NUMBER: Final = Numbered(0, "nothing")
 
 
 def parse_lease(text: str) -> Lease | None:
-    """The lease in this text; None = no run ever held it. Raises Refused for a text that no gpuops wrote."""
+    """Return the lease in this text; None = no run ever held one. Raises Refused if gpuops did not write the text."""
     if not text:
         return None
     try:
-        body: Any = json.loads(text)
-        if body["format"] != _FORMAT:
+        fields: Any = json.loads(text)
+        if fields["format"] != _FORMAT:
             raise ValueError
         lease = Lease(
-            str(body["owner"]), str(body["nonce"]), int(body["epoch"]), datetime.fromisoformat(body["expires"])
+            str(fields["owner"]), str(fields["nonce"]), int(fields["epoch"]), datetime.fromisoformat(fields["expires"])
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise Refused(
@@ -88,100 +88,103 @@ def parse_lease(text: str) -> Lease | None:
 
 
 def lease_text(lease: Lease) -> str:
-    """The lease as the text that is kept on the lock VM."""
-    body = {
+    """Return the lease as the text that is stored on the lock VM."""
+    fields = {
         "format": _FORMAT,
         "owner": lease.owner[:_OWNER_LENGTH],
         "nonce": lease.nonce,
         "epoch": lease.epoch,
         "expires": lease.expires.isoformat(),
     }
-    return json.dumps(body, sort_keys=True)
+    return json.dumps(fields, sort_keys=True)
 
 
 def holder_of(lease: Lease | None, now: datetime, dead: Collection[str]) -> Lease | None:
-    """The lease that keeps a run from taking it now; None = it is free. `dead`: nonces of runs that have ended."""
+    """Return the lease if a run still holds it; None = it is free. `dead`: nonces of runs that have ended."""
     if lease is None or not lease.held_at(now) or lease.nonce in dead:
         return None
     return lease
 
 
 def number_of(lease: Lease | None) -> int:
-    """The lease's number; 0 where no run ever held it."""
+    """Return the number of the lease; 0 if no run ever held one."""
     return lease.epoch if lease is not None else 0
 
 
 def number_in_markers(policy: Policy, inventory: Inventory) -> Numbered:
-    """The highest lease number in the markers of the VMs that the policy covers: nights of other policies may have a
-    lock VM of their own."""
+    """Return the highest lease number in the markers of the VMs that the policy covers.
+
+    Other VMs do not count, because nights of other policies may have their own lock VM.
+    """
     highest = NO_NUMBER
     for vm in inventory.vms.values():
-        marked = parse_marker(vm.attributes.get(policy.marker, ""))
-        if marked is None or marked.lease is None or marked.lease <= highest.number:
+        marker = parse_marker(vm.attributes.get(policy.marker, ""))
+        if marker is None or marker.lease is None or marker.lease <= highest.number:
             continue
         if policy.pool_of(vm) is not None or entry_of(policy.ml, vm) is not None:
-            highest = Numbered(marked.lease, f"the marker of {vm.name}")
+            highest = Numbered(marker.lease, f"the marker of {vm.name}")
     return highest
 
 
-def reverted(name: str, there: Lease | None, highest: Numbered) -> str | None:
-    """What is wrong with a lock VM that carries a lower number than was seen elsewhere; None = nothing."""
-    if number_of(there) >= highest.number:
+def reverted_lock_vm(lock_vm_name: str, lease_on_vm: Lease | None, highest: Numbered) -> str | None:
+    """Return what is wrong with a lock VM whose lease number is lower than one seen elsewhere, or None."""
+    if number_of(lease_on_vm) >= highest.number:
         return None
-    carries = f"lease number {there.epoch}" if there is not None else "no lease"
+    found_number = f"lease number {lease_on_vm.epoch}" if lease_on_vm is not None else "no lease"
     return (
-        f"lock_vm: {name} carries {carries}, {highest.where} says {highest.number}: "
+        f"lock_vm: {lock_vm_name} carries {found_number}, {highest.where} says {highest.number}: "
         "the VM was reverted to a snapshot or made anew"
     )
 
 
-def next_lease(before: Lease | None, owner: str, nonce: str, now: datetime, highest: Numbered = NO_NUMBER) -> Lease:
-    """The lease of a new holder. Raises Refused where there is no higher number.
+def next_lease(previous: Lease | None, owner: str, nonce: str, now: datetime, highest: Numbered = NO_NUMBER) -> Lease:
+    """Return the lease of a new holder. Raises Refused if there is no higher number.
 
-    Its number is vCenter's time (hundredths of a second since 1970), or one more than the highest that was seen: so no
-    number is given twice while that clock goes forward, also where a lock VM was reverted to before a lease of which
-    this machine knows nothing.
+    Its number is vCenter's time in hundredths of a second since 1970, or one more than the highest number seen. While
+    that clock goes forward no number is used twice, even if the lock VM was reverted to a state before a lease that
+    this machine does not know.
     """
-    number = max(number_of(before), highest.number) + 1
-    by_the_clock = int(now.timestamp() * 100)
-    if number < by_the_clock <= MOST_LEASES:
-        number = by_the_clock
+    number = max(number_of(previous), highest.number) + 1
+    clock_number = int(now.timestamp() * 100)
+    if number < clock_number <= MOST_LEASES:
+        number = clock_number
     if number > MOST_LEASES:
-        where = highest.where if highest.number >= number_of(before) else f"{KEY} on the lock VM"
-        raise Refused(f"no lease number is higher than {number - 1}", hint=f"somebody wrote it by hand: mend {where}")
+        place = highest.where if highest.number >= number_of(previous) else f"{KEY} on the lock VM"
+        raise Refused(f"no lease number is higher than {number - 1}", hint=f"gpuops did not write it: correct {place}")
     return Lease(owner, nonce, number, now + timedelta(seconds=TTL_S))
 
 
-def renewed(lease: Lease, now: datetime) -> Lease:
-    """The lease with its full time again."""
+def renew_lease(lease: Lease, now: datetime) -> Lease:
+    """Return the lease with a new expiry, a full TTL from now."""
     return replace(lease, expires=now + timedelta(seconds=TTL_S))
 
 
-def given_back(lease: Lease, now: datetime) -> Lease:
-    """The lease once it is free; its number stays."""
+def release_lease(lease: Lease, now: datetime) -> Lease:
+    """Return the lease as its holder gives it back: free, with the same number."""
     return replace(lease, nonce="", expires=now)
 
 
-def same_holder(one: Lease | None, other: Lease) -> bool:
-    """Whether both are of one run."""
-    return one is not None and (one.nonce, one.epoch) == (other.nonce, other.epoch)
+def same_holder(lease: Lease | None, expected: Lease) -> bool:
+    """Return whether the same run wrote both leases."""
+    return lease is not None and (lease.nonce, lease.epoch) == (expected.nonce, expected.epoch)
 
 
 def must_renew(left_s: float) -> bool:
-    """Whether a heartbeat has passed since the lease was last written."""
+    """Return whether a heartbeat has passed since the lease was last written."""
     return left_s <= TTL_S - HEARTBEAT_S
 
 
 def is_fresh(lease: Lease, now: datetime) -> bool:
-    """Whether it was renewed so lately that its run must be taken for alive: a heartbeat and a call ago, or less."""
+    """Return whether the lease was renewed within the last heartbeat and call: its run must then be considered
+    alive."""
     return lease.held_at(now) and lease.expires - now >= timedelta(seconds=TTL_S - HEARTBEAT_S - CALL_TIMEOUT_S)
 
 
 def may_act(left_s: float) -> bool:
-    """Whether a call sent now cannot arrive after the lease has run out."""
+    """Return whether a call that is sent now arrives before the lease expires."""
     return left_s > CALL_TIMEOUT_S
 
 
 def lease_holder_text(lease: Lease) -> str:
-    """Who holds the lease and until when, for a message."""
+    """Return who holds the lease and until when, for a message."""
     return f"{lease.owner} holds the lease until {lease.expires:%Y-%m-%d %H:%M:%S %Z} by vCenter's clock"

@@ -19,7 +19,7 @@ from gpuops.plan.rotation.witness import moment_of_night
 
 @dataclass(frozen=True, slots=True)
 class KnownNight:
-    """What the journal knows of one night."""
+    """The first moment and the lease numbers that the journal has of one night."""
 
     began: datetime | None
     """The first moment at which it is known to have taken a VM."""
@@ -41,23 +41,27 @@ def nights_known(originals: Iterable[Original]) -> dict[str, KnownNight]:
 
     A night that the journal knows only from markers is left out, because the journal lacks its other VMs.
     """
-    by_name: dict[str, list[Original]] = defaultdict(list)
+    originals_by_night: dict[str, list[Original]] = defaultdict(list)
     for original in originals:
-        by_name[original.night].append(original)
-    by_name = {
-        name: of_night for name, of_night in by_name.items() if not all(each.is_by_marker_alone for each in of_night)
+        originals_by_night[original.night].append(original)
+    originals_by_night = {
+        name: originals_of_night
+        for name, originals_of_night in originals_by_night.items()
+        if not all(original.is_by_marker_alone for original in originals_of_night)
     }
     moments = {
-        name: [moment for each in of_night if (moment := moment_of_night(each)) is not None]
-        for name, of_night in by_name.items()
+        name: [moment for original in originals_of_night if (moment := moment_of_night(original)) is not None]
+        for name, originals_of_night in originals_by_night.items()
     }
     return {
-        name: KnownNight(min(moments[name], default=None), frozenset().union(*(each.leases for each in of_night)))
-        for name, of_night in by_name.items()
+        name: KnownNight(
+            min(moments[name], default=None), frozenset().union(*(original.leases for original in originals_of_night))
+        )
+        for name, originals_of_night in originals_by_night.items()
     }
 
 
-def copy_doubt(marked: Marker, vm: Vm, night: KnownNight | None, policy: Policy | None) -> Doubt | None:
+def copy_doubt(marker: Marker, vm: Vm, night: KnownNight | None, policy: Policy | None) -> Doubt | None:
     """Return the doubt that a marked VM is a copy, because the journal knows the marker's night but not this VM of it.
 
     None if there is no such doubt:
@@ -69,23 +73,23 @@ def copy_doubt(marked: Marker, vm: Vm, night: KnownNight | None, policy: Policy 
 
     Nothing depends on whether a clone has the marker of its source (assumption: clone-attributes).
     """
-    away = PowerState.ON if marked.role is Role.ML else PowerState.OFF
-    if night is None or vm.power is not away:
+    power_if_taken = PowerState.ON if marker.role is Role.ML else PowerState.OFF
+    if night is None or vm.power is not power_if_taken:
         return None
-    if policy is not None and policy.lock_vm is not None and marked.lease not in night.leases:
+    if policy is not None and policy.lock_vm is not None and marker.lease not in night.leases:
         return None
     if vm.created_at is not None and night.began is not None and vm.created_at < night.began:
         return None
-    reason = f"carries the marker of night {marked.night}, which did not take it: it is a copy of a VM of that night"
+    reason = f"carries the marker of night {marker.night}, which did not take it: it is a copy of a VM of that night"
     return Doubt(reason, command("rotate clear-marker", vm=called(vm)))
 
 
 def policy_doubt(original: Original, vm: Vm) -> Doubt:
-    """Why the marker of a VM that the journal does not know is not believed; empty = the policy covers the VM."""
-    policy, alone = original.policy, "only its marker says that a night took it, and"
+    """Return why the marker of a VM that the journal does not know is not trusted; empty = the policy covers the VM."""
+    policy, only_marker = original.policy, "only its marker says that a night took it, and"
     reason = ""
     if policy is not None and original.role is Role.ML and entry_of(policy.ml, vm) is None:
-        reason = f"{alone} no entry of the policy's queue means it"
+        reason = f"{only_marker} no entry of the policy's queue means it"
     elif policy is not None and original.role is not Role.ML and not policy.in_folder(vm):
-        reason = f"{alone} it is in no folder that the policy names" + (f" ({vm.path})" if vm.path else "")
+        reason = f"{only_marker} it is in no folder that the policy names" + (f" ({vm.path})" if vm.path else "")
     return Doubt(reason, f"{command('rotate restore', vm=called(vm))} --policy FILE" if reason else "")

@@ -27,13 +27,13 @@ _IN_NO_POOL: Final = "gpuops idle --policy FILE lists the desktops of its pools"
 
 @dataclass(frozen=True, slots=True)
 class RotateMark:
-    """Which mark of the policy, and on which of its desktops: those named, those of a pool, those in a folder."""
+    """Set or clear one mark of the policy on its desktops: those named, those of a pool, or those in a folder."""
 
     run_kind: ClassVar[str] = "rotatemark"
 
     policy: Policy
     opt_out: bool = False
-    """The opt-out; otherwise the owner's mark."""
+    """Whether the mark is the opt-out; otherwise it is the owner's mark."""
     vm: tuple[str, ...] = ()
     pool: str | None = None
     folder: str | None = None
@@ -56,29 +56,29 @@ class RotateMark:
         self._check()
         desktops, refusals = self._desktops(inventory)
         steps: list[SetAttribute] = []
-        left: list[Choice] = []
+        unchanged: list[Choice] = []
         for pool, vm in desktops:
-            mark = self._mark(pool)
+            mark = self._mark_of(pool)
             refusal = _refuse_mark(pool, mark)
             if mark is None or mark.attribute is None or refusal is not None:
                 refusals += [refusal] if refusal is not None else []
                 continue
-            accepted = self._value(pool, mark)
-            value = "" if self.clear else accepted
+            accepted = self._value_for(pool, mark)
+            new_value = "" if self.clear else accepted
             reason = self._reason_to_leave(vm, mark, mark.attribute)
             if reason is None:
-                steps.append(SetAttribute(vm.ref, mark.attribute, value))
-            elif self._is_another_value(vm, mark, mark.attribute) and vm.ref in self._named(inventory):
+                steps.append(SetAttribute(vm.ref, mark.attribute, new_value))
+            elif self._is_another_value(vm, mark, mark.attribute) and vm.ref in self._named_refs(inventory):
                 refusals.append(Rejection(vm.name, reason, hint="clear it in the vSphere Client if it is wrong"))
             else:
-                left.append(Choice(vm.name, chosen=False, reason=reason))
+                unchanged.append(Choice(vm.name, chosen=False, reason=reason))
         if refusals:
             return refuse(*refusals, withheld=tuple(steps))
         title = f"{'clear' if self.clear else 'set'} the {'opt-out' if self.opt_out else 'mark of owners'}"
         return Plan(
             waves=(Wave(title, tuple(steps)),) if steps else (),
-            because=tuple(_summarize_reasons(left)),
-            choices=tuple(left),
+            because=tuple(_summarize_reasons(unchanged)),
+            choices=tuple(unchanged),
         )
 
     def _check(self) -> None:
@@ -96,7 +96,7 @@ class RotateMark:
         A desktop is selected if it fits each of `vm`, `pool` and `folder` that is given. Raises UsageError if none is
         selected, VmNotFound, VmAmbiguous.
         """
-        named = self._named(inventory)
+        named = self._named_refs(inventory)
         pooled = {
             vm.ref: (pool, vm)
             for vm in inventory.vms.values()
@@ -107,16 +107,16 @@ class RotateMark:
             for ref in named
             if ref not in pooled
         ]
-        inside = Selector(folder=self.folder)
-        meant = [
+        in_folder = Selector(folder=self.folder)
+        chosen = [
             (pool, vm)
             for ref, (pool, vm) in pooled.items()
             if (not self.vm or ref in named)
             and self.pool in (None, pool.name)
-            and (self.folder is None or inside.selects(vm))
+            and (self.folder is None or in_folder.selects(vm))
         ]
-        selected = {vm.ref for _, vm in meant}
-        if meant:
+        selected = {vm.ref for _, vm in chosen}
+        if chosen:
             refusals += [
                 Rejection(
                     inventory.vms[ref].name,
@@ -126,20 +126,20 @@ class RotateMark:
                 for ref in named
                 if ref in pooled and ref not in selected
             ]
-        if not meant and not refusals:
+        if not chosen and not refusals:
             places = [f"of pool {self.pool}"] if self.pool is not None else []
             places += [f"in folder {self.folder}"] if self.folder is not None else []
             raise UsageError(f"policy {self.policy.name} has no desktop {' '.join(places)}", hint=_IN_NO_POOL)
-        return sorted(meant, key=lambda desktop: (desktop[1].name, desktop[1].ref)), refusals
+        return sorted(chosen, key=lambda desktop: (desktop[1].name, desktop[1].ref)), refusals
 
-    def _named(self, inventory: Inventory) -> frozenset[str]:
+    def _named_refs(self, inventory: Inventory) -> frozenset[str]:
         return frozenset(inventory.find_vm(name).ref for name in self.vm)
 
-    def _mark(self, pool: Pool) -> Mark | None:
+    def _mark_of(self, pool: Pool) -> Mark | None:
         return self.policy.opt_out if self.opt_out else pool.owner
 
-    def _value(self, pool: Pool, mark: Mark) -> str:
-        """The value to set. Raises UsageError where the policy accepts another one alone."""
+    def _value_for(self, pool: Pool, mark: Mark) -> str:
+        """Return the value to set. Raises UsageError if the policy accepts only another one."""
         if mark.value is not None and self.value not in (None, mark.value):
             raise UsageError(
                 f"--value {self.value!r}: the policy asks for {mark}", hint=f"leave --value out, or say {mark.value!r}"
@@ -147,7 +147,7 @@ class RotateMark:
         return mark.value or self.value or ANY_VALUE
 
     def _reason_to_leave(self, vm: Vm, mark: Mark, attribute: str) -> str | None:
-        """Why the attribute of the VM stays as it is; None = it is changed."""
+        """Return why the attribute of the VM is not changed, or None."""
         present = vm.attributes.get(attribute, "")
         if self._is_another_value(vm, mark, attribute):
             return f"attribute {attribute} = {present} is left alone"
@@ -157,12 +157,12 @@ class RotateMark:
 
     def _is_another_value(self, vm: Vm, mark: Mark, attribute: str) -> bool:
         """Return whether the attribute has another value than the one that this request sets or clears."""
-        present, meant = vm.attributes.get(attribute, ""), mark.value or (self.value if self.clear else None)
-        return bool(present) and meant is not None and present != meant
+        present, expected = vm.attributes.get(attribute, ""), mark.value or (self.value if self.clear else None)
+        return bool(present) and expected is not None and present != expected
 
 
 def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
-    """Why gpuops cannot set the mark; None = it can."""
+    """Return the refusal of a mark that gpuops cannot set, or None."""
     if mark is None:
         hint = "its desktops need no mark; --opt-out keeps a desktop out of nights"
         return Rejection(f"pool {pool.name}", "says `owner: none`", hint=hint)
@@ -175,10 +175,10 @@ def _refuse_mark(pool: Pool, mark: Mark | None) -> Rejection | None:
     return None
 
 
-def _summarize_reasons(left: Collection[Choice]) -> Iterator[str]:
+def _summarize_reasons(unchanged: Collection[Choice]) -> Iterator[str]:
     """Yield each reason once, after the name of its only VM or the number of its desktops."""
     names: dict[str, list[str]] = {}
-    for choice in left:
+    for choice in unchanged:
         names.setdefault(choice.reason, []).append(choice.subject)
     for reason, vms in names.items():
         yield f"{vms[0] if len(vms) == 1 else f'{len(vms)} desktops'}: {reason}"

@@ -1,14 +1,15 @@
-"""What the moments that vCenter shows say of a VM that a night took: whether a desktop is still suspended in the state
-that its night suspended it in, and whether an ML VM was started again since its night started it.
+"""Compares the moments that vCenter shows for a VM with those of its night: whether a desktop is still suspended in the
+state that its night suspended, and whether an ML VM was started again since its night started it.
 
 A revert to a snapshot that was taken while the desktop was suspended replaces the memory that its night suspended;
-`runtime.suspendTime` shows it (vSphere API reference: it is updated every time the VM is suspended). The desktop is
-resumed all the same, since its user needs one, and the return warns of it. Only the journal has the moment of the
-night: the marker is set before the suspend, and writing the moment there would be one more change of each VM.
+`runtime.suspendTime` shows it (vSphere API reference: it is updated every time the VM is suspended). The return
+resumes the desktop anyway, because its user needs one, and warns. Only the journal has the moment of the night: the
+marker is set before the suspend, and writing the moment there would be another change of each VM.
 
 `runtime.bootTime` shows the last start (vSphere API reference: set by a power-on from off, and left alone by a resume).
-An ML VM whose work is done may power itself off, and its user start it for something else: that run is the user's. One
-that vSphere HA restarted on another host is still the night's. vCenter's task history tells these apart.
+An ML VM whose work is done may power itself off, and its user may start it for something else: that run belongs to the
+user. An ML VM that vSphere HA restarted on another host still belongs to the night. The task history of vCenter shows
+which of the two it is.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.vcenter.vm import PowerState, Vm
 
 GRAIN: Final = timedelta(seconds=1)
-"""Moments that are no further apart may be one, written down twice."""
+"""Moments that differ by at most this may be the same one, recorded twice."""
 
 
 def another_state(original: Original, vm: Vm) -> str:
-    """How a desktop came to another suspended state than that of its night, with both moments; empty = it has not, or
-    nobody can tell. One that runs is told of where it was resumed in an older state: a younger one is its user's own.
-    A night suspends only desktops of `Role.DESKTOP`: of a desktop that it shut down, `suspended_at` is a moment before
-    the shutdown.
+    """Return how a desktop got another suspended state than that of its night, with both moments.
+
+    Empty if it has the same state, or if a moment is unknown. A running desktop is only reported if it was resumed in
+    an older state: a newer one belongs to its user. Only desktops of `Role.DESKTOP` are compared: if a night shut a
+    desktop down, `suspended_at` is a moment before the shutdown.
     """
     then, now = original.suspended_at, vm.suspended_at
     if original.role is not Role.DESKTOP or then is None or now is None or abs(now - then) <= GRAIN:
@@ -39,29 +41,31 @@ def another_state(original: Original, vm: Vm) -> str:
     else:
         return ""
     reverted = "reverted it to a snapshot"
-    happened = reverted if now < then else f"resumed and suspended it since, or {reverted}"
-    moments = f"of {_shown(now)}, not of {_shown(then)} when its night suspended it"
-    return f"{state} {moments}: somebody has {happened}; tell its user"
+    cause = reverted if now < then else f"resumed and suspended it since, or {reverted}"
+    moments = f"of {_in_utc(now)}, not of {_in_utc(then)} when its night suspended it"
+    return f"{state} {moments}: somebody has {cause}; tell its user"
 
 
 def gave_way(original: Original, vm: Vm) -> bool:
-    """Whether an ML VM is suspended in the state in which it gave way to desktops; False where nobody can tell: what
-    somebody else has suspended is not resumed."""
+    """Return whether an ML VM is still suspended in the state that a watch suspended to free GPUs for desktops.
+
+    False if a moment is unknown: gpuops does not resume a VM that another person may have suspended.
+    """
     then, now = original.suspended_at, vm.suspended_at
     suspended = original.role is Role.ML and original.stopped and vm.power is PowerState.SUSPENDED
     return suspended and then is not None and now is not None and abs(now - then) <= GRAIN
 
 
 def started_anew(original: Original, vm: Vm) -> bool:
-    """Whether an ML VM runs by a later start than that of its night; False where nobody can tell."""
+    """Return whether an ML VM was started again after the start by its night; False if a start time is unknown."""
     return original.role is Role.ML and runs_anew(original.started_at, vm)
 
 
 def runs_anew(then: datetime | None, vm: Vm) -> bool:
-    """Whether the VM runs by a later start than the one shown `then`; False where nobody can tell."""
+    """Return whether the VM was started again after the start at `then`; False if a start time is unknown."""
     now = vm.started_at
     return vm.power is PowerState.ON and then is not None and now is not None and now - then > GRAIN
 
 
-def _shown(moment: datetime) -> str:
+def _in_utc(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S %Z}"

@@ -43,7 +43,7 @@ _NOT_TOUCHED: Final = "it is not touched, and its night stays open"
 
 
 class Evidence(StrEnum):
-    """Whether a VM of a night, as this vCenter shows it, agrees with the journal."""
+    """Whether the state of a VM of a night in this vCenter agrees with the journal."""
 
     AGREES = "agrees"
     SILENT = "silent"
@@ -52,7 +52,7 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A VM that the journal says a night took, as this vCenter shows it."""
+    """A VM that a night took according to the journal, with its state in this vCenter."""
 
     original: Original
     vm: Vm | None
@@ -63,24 +63,24 @@ class Witness:
 
     @property
     def evidence(self) -> Evidence:
-        then, shown = moment_of_night(self.original), self._moment_shown
-        if then is None or self.vm is None or not self._is_settled:
+        moment_taken, moment_shown = moment_of_night(self.original), self._moment_shown
+        if moment_taken is None or self.vm is None or not self._is_settled:
             return Evidence.SILENT
-        if shown is not None and abs(shown - then) <= LATE:
+        if moment_shown is not None and abs(moment_shown - moment_taken) <= LATE:
             # a desktop that a night shut down may have been started just before
             return Evidence.SILENT if self.original.role is Role.SHUT_DOWN else Evidence.AGREES
         if self.has_task or has_marker_of(self.original, self.vm):
             return Evidence.SILENT
-        if shown is not None and shown < then:
+        if moment_shown is not None and moment_shown < moment_taken:
             return Evidence.CONTRADICTS if self._is_running or self.original.role is Role.DESKTOP else Evidence.SILENT
         as_before = self._is_running is (self.original.role is not Role.ML)
-        unknown_moment = shown is None and as_before and self.original.role is not Role.SHUT_DOWN
+        unknown_moment = moment_shown is None and as_before and self.original.role is not Role.SHUT_DOWN
         return Evidence.CONTRADICTS if unknown_moment and self.has_task is False else Evidence.SILENT
 
     @property
     def asks_about(self) -> datetime | None:
-        """The moment near which the task history must be searched; None = the history would change nothing, or was
-        read already."""
+        """The moment near which the task history must be searched; None = it was read already or cannot change the
+        verdict."""
         if self.has_task is not None:
             return None
         without_task = Witness(self.original, self.vm, has_task=False)
@@ -88,20 +88,28 @@ class Witness:
 
     @property
     def reason(self) -> str:
-        """Why it contradicts the journal, for people."""
-        then, shown = moment_of_night(self.original), self._moment_shown
+        """Why the VM contradicts the journal, for people."""
+        moment_taken, moment_shown = moment_of_night(self.original), self._moment_shown
         night = f"night {self.original.night}"
         match self.original.role:
             case Role.DESKTOP:
-                taken = f"{night} suspended it at {_in_utc(then)}"
-                here = f"was last suspended at {_in_utc(shown)}" if shown is not None else "shows no suspend since then"
+                journal_text = f"{night} suspended it at {_in_utc(moment_taken)}"
+                vcenter_text = (
+                    f"was last suspended at {_in_utc(moment_shown)}"
+                    if moment_shown is not None
+                    else "shows no suspend since then"
+                )
             case Role.SHUT_DOWN:
-                taken = f"{night} shut it down after {_in_utc(then)}"
-                here = f"has been running since {_in_utc(shown)}"
+                journal_text = f"{night} shut it down after {_in_utc(moment_taken)}"
+                vcenter_text = f"has been running since {_in_utc(moment_shown)}"
             case Role.ML:
-                taken = f"{night} started it at {_in_utc(then)}"
-                here = f"has been running since {_in_utc(shown)}" if shown is not None else "shows no start since then"
-        return f"this may be a copy of its vCenter: {taken}, and here it {here}; {_NOT_TOUCHED}"
+                journal_text = f"{night} started it at {_in_utc(moment_taken)}"
+                vcenter_text = (
+                    f"has been running since {_in_utc(moment_shown)}"
+                    if moment_shown is not None
+                    else "shows no start since then"
+                )
+        return f"this may be a copy of its vCenter: {journal_text}, and here it {vcenter_text}; {_NOT_TOUCHED}"
 
     @property
     def _is_running(self) -> bool:
@@ -129,10 +137,10 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class VcenterVerdict:
-    """What all witnesses together say."""
+    """The conclusion from all witnesses."""
 
     is_another: bool
-    """Whether this is another vCenter than that of the nights."""
+    """Whether this vCenter is not the one of the nights."""
     contradictions: Mapping[OriginalKey, str]
     """Why the VM of an original is not touched and the original stays open."""
 
@@ -144,10 +152,10 @@ def judge_vcenter(witnesses: Sequence[Witness]) -> VcenterVerdict:
     reasons = {key_of(witness.original): witness.reason for witness in contradicting}
     if is_another:
         names = ", ".join(witness.original.name for witness in contradicting[:3])
-        why = f"this may be a copy of its vCenter, for {names} contradict the journal; {_NOT_TOUCHED}"
+        common_reason = f"this may be a copy of its vCenter, for {names} contradict the journal; {_NOT_TOUCHED}"
         for witness in witnesses:
             if not _may_be_resumed(witness):
-                reasons.setdefault(key_of(witness.original), why)
+                reasons.setdefault(key_of(witness.original), common_reason)
     return VcenterVerdict(is_another, reasons)
 
 
@@ -175,7 +183,7 @@ def key_of(original: Original) -> OriginalKey:
 
 
 def the_vm(original: Original, inventory: Inventory) -> Vm | None:
-    """The VM as it is now; None where it is gone, or several have its instance uuid."""
+    """Return the VM as it is now; None if it was deleted, or if several VMs have its instance uuid."""
     if original.uuid is None:
         return inventory.vms.get(original.vm)
     vms = inventory.vms_with_uuid(original.uuid)
@@ -183,13 +191,13 @@ def the_vm(original: Original, inventory: Inventory) -> Vm | None:
 
 
 def has_marker_of(original: Original, vm: Vm) -> bool:
-    """Whether the VM carries the marker of this night, in whatever attribute."""
-    markers = (parse_marker(value) for value in vm.attributes.values())
+    """Return whether the VM has the marker of this night, in any attribute."""
+    markers = (parse_marker(text) for text in vm.attributes.values())
     return any(marker is not None and marker.night == original.night for marker in markers)
 
 
 def moment_of_night(original: Original) -> datetime | None:
-    """When the night took the VM, as far as the journal has noted it."""
+    """Return when the night took the VM; None = the journal has no moment."""
     return original.started_at if original.role is Role.ML else original.suspended_at
 
 

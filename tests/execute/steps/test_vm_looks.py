@@ -54,7 +54,7 @@ def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(wor
     for ref in taken:
         world.set(ref, power=PowerState.SUSPENDED)
     pool = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
-    guard = Guard(Policy("small", (pool,)), StepCounts(4), CATALOG, taken=taken)
+    guard = Guard(Policy("small", (pool,)), StepCounts(4), CATALOG, taken_before=taken)
     executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
     for ref in taken:
         world.set(ref, power=PowerState.ON)

@@ -114,7 +114,7 @@ def test_nothing_is_taken_from_the_look_on_that_finds_the_clocks_apart(ahead_s: 
 def test_a_pool_is_left_alone_once_three_that_were_taken_run_again() -> None:
     """Some taken by an earlier run of the night, some by this one: all of them are looked at."""
     world = small_world()
-    guard = Guard(POLICY, StepCounts(4), CATALOG, taken=frozenset({"vm-2", "vm-3"}))
+    guard = Guard(POLICY, StepCounts(4), CATALOG, taken_before=frozenset({"vm-2", "vm-3"}))
     ended = [Outcome(SuspendVm("vm-4"), Verdict.DONE), Outcome(SuspendVm("vm-5"), Verdict.FAILED)]
     for away in ("vm-2", "vm-3", "vm-4"):
         world.set(away, power=PowerState.SUSPENDED)
@@ -234,7 +234,7 @@ def test_the_rule_by_which_a_desktop_is_idle_is_that_of_its_pool() -> None:
 def test_the_floor_of_another_open_policy_is_looked_at_once_more() -> None:
     world = small_world()
     other = Policy("other", (replace(POOL, name="desks", floor=4),))
-    guard = Guard(POLICY, StepCounts(4), CATALOG, others=(other,))
+    guard = Guard(POLICY, StepCounts(4), CATALOG, other_policies=(other,))
     assert guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
     refused = guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ("vm-2",))
     assert refused == "floor: 4 of pool desks of policy other, whose night is open, stay running"

@@ -21,7 +21,7 @@ from gpuops.plan.placement.keep_free import FreeSlots
 from gpuops.plan.placement.project import project
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 from gpuops.plan.rotation.nights.spare import GiveWay, KeptState, SlotHistory, SpareRoom, give_way, kept_states
-from gpuops.plan.rotation.returns.way_free import cheapest_way_back, stops_for
+from gpuops.plan.rotation.returns.way_free import ml_stops_for, return_cheapest_desktops
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, taken_vms
 from tests.plan.snapshots import FIRST, SECOND, TAKEN_AT, catalog, gpu, host, inventory, on_gpu, vm
 
@@ -252,12 +252,12 @@ def test_a_desktop_finds_its_way_back_with_the_least_loss() -> None:
     of = policy(QueuedVm("ml-*"))
     running = taken(of, snapshot, {"ml-01": 50, "ml-02": 10, "ml-03": 1})
     assert desktop.vm is not None
-    stops = stops_for(desktop.vm, running, snapshot, catalog(), TAKEN_AT)
+    stops = ml_stops_for(desktop.vm, running, snapshot, catalog(), TAKEN_AT)
     assert stops is not None and [each.original.name for each in stops] == ["ml-02"], "ml-03 is on another host"
     snapshot, elsewhere = away(snapshot, 21, "2")
-    back = cheapest_way_back([([desktop, elsewhere], 1)], running, snapshot, catalog(), TAKEN_AT)
+    back = return_cheapest_desktops([([desktop, elsewhere], 1)], running, snapshot, catalog(), TAKEN_AT)
     assert (back.desktops, back.stops) == ((elsewhere,), ()), "a GPU of host-2 is free"
-    both = cheapest_way_back([([desktop], 3), ([elsewhere], 2)], running, snapshot, catalog(), TAKEN_AT)
+    both = return_cheapest_desktops([([desktop], 3), ([elsewhere], 2)], running, snapshot, catalog(), TAKEN_AT)
     assert {each.original.name for each in both.desktops} == {"desk-20", "desk-21"}
     assert [each.original.name for each in both.stops] == ["ml-02"]
 
@@ -284,15 +284,15 @@ def test_a_cluster_gives_way_whole_and_counts_all_that_it_loses() -> None:
     snapshot, desktop = away(snapshot, 20, "1")
     assert desktop.vm is not None
     for running, stopped in ((mine, ["ml-02"]), (alone, ["ml-01", "ml-03"])):
-        stops = stops_for(desktop.vm, running, snapshot, catalog(), TAKEN_AT)
+        stops = ml_stops_for(desktop.vm, running, snapshot, catalog(), TAKEN_AT)
         assert stops is not None and [each.original.name for each in stops] == stopped
 
 
 def test_a_desktop_that_no_stop_helps_stays_away() -> None:
     snapshot, desktop = away(world(("1a", WHOLE), ("1b", WHOLE)), 20, "1")
     assert desktop.vm is not None
-    assert stops_for(desktop.vm, (), snapshot, catalog(), TAKEN_AT) is None
-    assert cheapest_way_back([([desktop], 1)], (), snapshot, catalog(), TAKEN_AT).desktops == ()
+    assert ml_stops_for(desktop.vm, (), snapshot, catalog(), TAKEN_AT) is None
+    assert return_cheapest_desktops([([desktop], 1)], (), snapshot, catalog(), TAKEN_AT).desktops == ()
 
 
 def test_the_example_of_the_page() -> None:

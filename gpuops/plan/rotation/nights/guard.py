@@ -1,10 +1,10 @@
-"""What is checked once more just before each step that takes something. `execute` asks it before it sends the step; a
-return never asks.
+"""Repeats the checks of a night just before each step that takes something. `execute` calls it before it sends the
+step; a return never does.
 
-A plan is minutes old when its last step is sent, hours old in a large night or while a question of vCenter waits for
-its answer. `step_checks.objection` says whether the step still makes sense for its VM. This says whether the night may
-take anything at all: the window is still open by clocks that agree, not too much has failed, everything that the plan
-required of the desktop still holds, and the queue still means the ML VM.
+A plan is minutes old when its last step is sent, and hours old in a large night or while a question of vCenter waits
+for its answer. `step_checks.objection` decides whether the step still makes sense for its VM. This module decides
+whether the night may take anything at all: the window is still open by clocks that agree, few enough steps have failed,
+the desktop still meets everything that the plan required of it, and the queue still has an entry for the ML VM.
 """
 
 from __future__ import annotations
@@ -45,54 +45,59 @@ from gpuops.plan.rotation.nights.stop_conditions import (
 from gpuops.plan.rotation.taken_vms import stays_running
 
 TAKING_STEPS: Final = (SuspendVm, ShutDownGuest)
-"""The steps that make a desktop give up its GPUs; a night shuts down nothing else."""
+"""The steps that free the GPUs of a desktop. A night shuts down desktops only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a night under this policy may still take."""
+    """The conditions under which a night of this policy may still take something."""
 
     policy: Policy
     before: StepCounts
-    """How the night went until now, with the plan that is begun."""
+    """The step counts of the night so far, with the plan that has begun."""
     catalog: Catalog = field(repr=False)
     not_after: Mapping[str, datetime] = field(default_factory=dict)
-    """VM ref -> when the return to its host begins: from then on nothing is taken there."""
-    taken: frozenset[str] = frozenset()
+    """VM ref -> when the return to its host begins. From then on the night takes nothing on that host."""
+    taken_before: frozenset[str] = frozenset()
     """Desktops (refs) that earlier runs of the night have taken."""
-    others: tuple[Policy, ...] = ()
-    """Other policies that have an open night: their floors hold as well."""
+    other_policies: tuple[Policy, ...] = ()
+    """Other policies that have an open night. Their floors hold as well."""
 
     def idle_rule(self, step: Step, inventory: Inventory) -> IdleRule | None:
-        """When the VM of the step is idle; None = it is in no pool."""
+        """Return the rule by which the VM of the step is idle; None = it is in no pool."""
         vm = inventory.vms.get(step.vm)
         pool = self.policy.pool_of(vm) if vm is not None else None
         return pool.idle if pool is not None else None
 
     def pools(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
-        """Names of the pools that these steps take from."""
-        taken = [
+        """Return the names of the pools from which these steps take desktops."""
+        desktops = [
             inventory.vms[step.vm] for step in steps if isinstance(step, TAKING_STEPS) and step.vm in inventory.vms
         ]
-        return frozenset(pool.name for vm in taken if (pool := self.policy.pool_of(vm)) is not None)
+        return frozenset(pool.name for vm in desktops if (pool := self.policy.pool_of(vm)) is not None)
 
     def counted_vms(self, pools: Collection[str], inventory: Inventory, ended: Sequence[Outcome]) -> frozenset[str]:
-        """The VMs whose state must be fresh: they count towards a floor of these pools or of another policy, or were
-        taken tonight."""
-        taken, floors = self._taken(ended), Floors(self.policy, self.others)
+        """Return the VMs (refs) whose state must be read again before a step.
+
+        These are the running VMs that count towards a floor of these pools or of another policy, and the VMs of these
+        pools that were taken tonight.
+        """
+        taken_tonight, floors = self._taken_tonight(ended), Floors(self.policy, self.other_policies)
 
         def counts(vm: Vm) -> bool:
             pool = self.policy.pool_of(vm)
-            of_pools = pool is not None and pool.name in pools
-            numbers = [number for (number, _), _, _ in floors.pools_of(vm) if number or of_pools]
-            return (of_pools and vm.ref in taken) or (vm.power is PowerState.ON and bool(numbers))
+            is_of_pools = pool is not None and pool.name in pools
+            numbers = [number for (number, _), _, _ in floors.pools_of(vm) if number or is_of_pools]
+            return (is_of_pools and vm.ref in taken_tonight) or (vm.power is PowerState.ON and bool(numbers))
 
         return frozenset(vm.ref for vm in inventory.vms.values() if counts(vm))
 
-    def _taken(self, ended: Sequence[Outcome]) -> frozenset[str]:
-        """The desktops (refs) that the night has taken, in earlier runs and in this one."""
-        done = (each for each in ended if each.verdict is Verdict.DONE and isinstance(each.step, TAKING_STEPS))
-        return self.taken.union(each.step.vm for each in done)
+    def _taken_tonight(self, ended: Sequence[Outcome]) -> frozenset[str]:
+        """Return the desktops (refs) that the night has taken, in earlier runs and in this one."""
+        taking_outcomes = (
+            outcome for outcome in ended if outcome.verdict is Verdict.DONE and isinstance(outcome.step, TAKING_STEPS)
+        )
+        return self.taken_before.union(outcome.step.vm for outcome in taking_outcomes)
 
     def objection(
         self,
@@ -104,27 +109,28 @@ class Guard:
         ahead: timedelta | None = None,
         starting: Collection[PowerOnVm] = (),
     ) -> str | None:
-        """Why the step must not be sent now; None = nothing speaks against it.
+        """Return why the step must not be sent now, or None.
 
-        `ended`: this run's outcomes so far; `leaving`: VMs for which a suspend or shutdown was sent, whatever the
-        inventory shows; `ahead`: how far vCenter's clock was ahead of this machine's at the last look, None = they do
-        not compare; `starting`: starts that were sent, whatever the inventory shows.
+        `ended`: this run's outcomes so far. `leaving`: VMs for which a suspend or shutdown was sent, even if the
+        inventory does not show it yet. `ahead`: how far vCenter's clock was ahead of this machine's at the last look;
+        None = the clocks cannot be compared. `starting`: starts that were sent, even if the inventory does not show
+        them yet.
         """
         if not isinstance(
             step, SetAttribute | SetVmDrs | CloseGate | SuspendVm | ShutDownGuest | RelocateVm | PowerOnVm
         ):
             return None
-        wrong = clock_trouble(ahead)
-        if wrong is not None:
-            return f"clocks: {wrong}"
+        clock_problem = clock_trouble(ahead)
+        if clock_problem is not None:
+            return f"clocks: {clock_problem}"
         night = self.policy.night_at(now)
         if self.policy.windows and not (night is not None and night.takes_at(now)):
             return "the window has closed"
         if step.vm in self.not_after and now >= self.not_after[step.vm]:
             return "too late: the return to its host has to begin"
-        stopped = reason_to_stop(self.before, ended, inventory)
-        if stopped is not None:
-            return f"the night takes nothing more: {stopped}"
+        stop_reason = reason_to_stop(self.before, ended, inventory)
+        if stop_reason is not None:
+            return f"the night takes nothing more: {stop_reason}"
         vm = inventory.vms.get(step.vm)
         if vm is None:
             return None
@@ -135,97 +141,102 @@ class Guard:
     def _objection_to_vm(
         self, step: Step, vm: Vm, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]
     ) -> str | None:
-        """Why the VM must not be taken as it is now; whatever the plan required of it is required again."""
-        marks = isinstance(step, CloseGate) or (isinstance(step, SetAttribute) and _marks_a_desktop(step))
-        if not (marks or isinstance(step, TAKING_STEPS)):
+        """Return why the VM must not be taken as it is now. Everything that the plan required of it is required
+        again."""
+        only_marks = isinstance(step, CloseGate) or (isinstance(step, SetAttribute) and _marks_a_desktop(step))
+        if not (only_marks or isinstance(step, TAKING_STEPS)):
             return self._not_in_queue(vm) if _starts_an_ml_vm(step) else None
         pool = self.policy.pool_of(vm)
         if pool is None:
             return "is in no pool of the policy any more"
         reason = reason_to_stay(self.policy, pool, vm, inventory)
-        if reason is not None or marks:
+        if reason is not None or only_marks:
             return reason
         return (
             _planned_differently(step, vm)
             or _gate_open(pool, vm)
-            or self._floor(vm, inventory, leaving)
-            or no_space_for(vm, inventory, self.catalog, self._away(inventory, ended, leaving))
+            or self._floor_objection(vm, inventory, leaving)
+            or no_space_for(vm, inventory, self.catalog, self._suspended_tonight(inventory, ended, leaving))
             or self._pool_left_alone(pool, inventory, ended)
         )
 
-    def beside_kept_slots(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
-        """The VMs that may run on what is kept for desktops where these steps start something: whether they do must be
-        fresh."""
+    def vms_beside_kept_slots(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
+        """Return the VMs (refs) whose state must be read again before these starts.
+
+        These are all VMs with vGPUs in the same clusters: they may use slots that are kept free for desktops.
+        """
         if self.policy.spare is None:
             return frozenset()
         hosts = {step.host or "" for step in steps if isinstance(step, PowerOnVm)}
         places = {place_of(inventory.hosts[ref]) for ref in hosts if ref in inventory.hosts}
-        there = (host for host in inventory.hosts.values() if place_of(host) in places)
-        return frozenset(vm.ref for host in there for vm in inventory.vms_on(host) if vm.profiles)
+        hosts_of_places = (host for host in inventory.hosts.values() if place_of(host) in places)
+        return frozenset(vm.ref for host in hosts_of_places for vm in inventory.vms_on(host) if vm.profiles)
 
     def _too_few_free(
         self, step: Step, inventory: Inventory, ended: Sequence[Outcome], starting: Collection[PowerOnVm]
     ) -> str | None:
-        """That the start would take what is kept free for desktops; None = it takes none of that."""
+        """Return the refusal of a start that would use slots kept free for desktops, or None."""
         if self.policy.spare is None or not isinstance(step, PowerOnVm):
             return None
-        failed = {each.step.vm for each in ended if each.verdict is Verdict.FAILED}
-        for other in starting:
-            vm = inventory.vms.get(other.vm)
-            if vm is not None and vm.power is not PowerState.ON and other.vm not in {step.vm, *failed}:
-                inventory = project(other, inventory, self.catalog)
+        failed_vms = {outcome.step.vm for outcome in ended if outcome.verdict is Verdict.FAILED}
+        for start in starting:
+            vm = inventory.vms.get(start.vm)
+            if vm is not None and vm.power is not PowerState.ON and start.vm not in {step.vm, *failed_vms}:
+                inventory = project(start, inventory, self.catalog)
         return SpareRoom(self.policy.spare, inventory, self.catalog).start_objection(step)
 
     def _not_in_queue(self, vm: Vm) -> str | None:
-        """That no entry of the queue means the ML VM any more, since it was renamed; None = one does."""
-        meant = any(
+        """Return the refusal of an ML VM that no entry of the queue names any more because it was renamed, or None."""
+        is_queued = any(
             queued.names_vm(vm) or (queued.fits(vm.name) and self.policy.pool_of(vm) is None)
             for queued in self.policy.ml
         )
-        return None if meant else "is in no entry of the queue any more"
+        return None if is_queued else "is in no entry of the queue any more"
 
     def _pool_left_alone(self, pool: Pool, inventory: Inventory, ended: Sequence[Outcome]) -> str | None:
-        """That so many desktops of the pool, taken tonight, run again that no more of it are taken; None = fewer do."""
-        taken = (inventory.vms.get(ref) for ref in self._taken(ended))
-        running_again = [each for each in taken if each is not None and stays_running(each)]
+        """Return the refusal for a pool of which too many desktops, taken tonight, are running again, or None."""
+        taken_vms = (inventory.vms.get(ref) for ref in self._taken_tonight(ended))
+        running_again = [desktop for desktop in taken_vms if desktop is not None and stays_running(desktop)]
         return POOL_LEFT_ALONE if pool.name in pools_to_leave_alone(running_again, self.policy) else None
 
-    def _away(self, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]) -> list[Vm]:
-        """The VMs that the night has suspended, or is suspending."""
-        suspended = (ref for ref in self._taken(ended) if _is_suspended(inventory.vms.get(ref)))
+    def _suspended_tonight(self, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]) -> list[Vm]:
+        """Return the VMs that the night has suspended or is suspending."""
+        suspended = (ref for ref in self._taken_tonight(ended) if _is_suspended(inventory.vms.get(ref)))
         return [inventory.vms[ref] for ref in {*suspended, *leaving} if ref in inventory.vms]
 
-    def _floor(self, vm: Vm, inventory: Inventory, leaving: Collection[str]) -> str | None:
-        """That no more desktops of a pool of the VM run than must stay running; None = more do."""
-        floors = Floors(self.policy, self.others)
+    def _floor_objection(self, vm: Vm, inventory: Inventory, leaving: Collection[str]) -> str | None:
+        """Return the refusal for a VM without which too few desktops of its pool would run, or None."""
+        floors = Floors(self.policy, self.other_policies)
         if not any(floors.pools_of(vm)):
             return None
-        running = floors.count_running(other for other in inventory.vms.values() if other.ref not in leaving)
+        running = floors.count_running(other_vm for other_vm in inventory.vms.values() if other_vm.ref not in leaving)
         return floors.objection(vm, running)
 
 
 def _marks_a_desktop(step: SetAttribute) -> bool:
-    marked = parse_marker(step.value)
-    return marked is not None and marked.role is not Role.ML
+    marker = parse_marker(step.value)
+    return marker is not None and marker.role is not Role.ML
 
 
 def _starts_an_ml_vm(step: Step) -> bool:
-    """Whether the step starts an ML VM or prepares one for that."""
+    """Return whether the step starts an ML VM or prepares it for the start."""
     if isinstance(step, SetAttribute):
-        marked = parse_marker(step.value)
-        return marked is not None and marked.role is Role.ML
+        marker = parse_marker(step.value)
+        return marker is not None and marker.role is Role.ML
     return isinstance(step, SetVmDrs | RelocateVm | PowerOnVm)
 
 
 def _gate_open(pool: Pool, vm: Vm) -> str | None:
-    """That the broker may give the desktop to a user now; None = it does not, or its pool is parked."""
+    """Return the refusal for a desktop that the broker may still assign to a user; None = it may not, or has no
+    gate."""
     if not pool.gated or (vm.gate is not None and vm.gate.closed is True):
         return None
     return "its gate at the broker is not closed"
 
 
 def _planned_differently(step: Step, vm: Vm) -> str | None:
-    """That the desktop would now need another step than the planned one, suspend or shutdown; None = the same."""
+    """Return the refusal for a desktop that would now be shut down instead of suspended, or the reverse; None = the
+    same."""
     return None if type(suspend_or_shut_down(vm)) is type(step) else "its devices have changed since the plan was made"
 
 

@@ -20,10 +20,16 @@ from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.nights.desktops import KeptForUsers, running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.spare import GiveWay, KeptState, give_way, kept_states
-from gpuops.plan.rotation.returns.way_free import WayBack, away_desktops, cheapest_way_back, running_ml, way_free_for
+from gpuops.plan.rotation.returns.way_free import (
+    DesktopReturn,
+    away_desktops,
+    return_cheapest_desktops,
+    return_desktops,
+    running_ml,
+)
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
-NOBODY: Final = WayBack()
+NOBODY: Final = DesktopReturn()
 _ENDED: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
 
@@ -53,7 +59,7 @@ class WatchLook:
     """What would start."""
     waiting: tuple[Choice, ...] = ()
     """Why the others of the queue do not start."""
-    back: WayBack = NOBODY
+    back: DesktopReturn = NOBODY
     """Desktops that come back to users, and the ML VMs that stop for them."""
     ahead: tuple[PoolAhead, ...] = ()
     """Of each pool whose desktops come back ahead of their users."""
@@ -109,12 +115,12 @@ def _back(
     plan: Plan,
     inventory: Inventory,
     catalog: Catalog,
-) -> WayBack:
+) -> DesktopReturn:
     """The desktops that come back: so many of each pool that enough are ready for users, now and by a forecast; and
     where no ML VM waits any more, all those that come back without one being stopped."""
     away = away_desktops(own)
     if not away:
-        return WayBack()
+        return DesktopReturn()
     policy, now = request.policy, inventory.taken_at
     kept = KeptForUsers.of(policy, inventory.vms.values(), request.expected)
     wanted = [
@@ -124,11 +130,11 @@ def _back(
         )
         for pool in policy.pools
     ]
-    back = cheapest_way_back(wanted, running, inventory, catalog, now)
+    back = return_cheapest_desktops(wanted, running, inventory, catalog, now)
     queue = request.queue(inventory)
     if back.desktops or plan.steps or any(waits.vm is not None and not waits.reason for waits in queue):
         return back
-    return way_free_for(away, (), inventory, catalog, now)
+    return return_desktops(away, (), inventory, catalog, now)
 
 
 def shared_vms(policy: Policy, other: Policy, inventory: Inventory) -> Sequence[Vm]:

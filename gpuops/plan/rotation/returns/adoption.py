@@ -26,10 +26,10 @@ class NightsElsewhere:
     vcenter: str
     """Its instance uuid."""
     originals: tuple[Original, ...]
-    """What they have taken and not brought back."""
+    """The VMs that they have taken and not brought back."""
 
     def seen_here(self, inventory: Inventory) -> Iterator[tuple[Original, Vm]]:
-        """Those of its VMs that are in this vCenter, by their instance uuids."""
+        """Yield those of its VMs that are also in this vCenter, found by their instance uuids."""
         for original in self.originals:
             vm = the_vm(original, inventory) if original.uuid is not None else None
             if vm is not None:
@@ -43,25 +43,25 @@ class Adoption:
     from_vcenter: str
     to_vcenter: str
     adopted: tuple[str, ...]
-    """Names of the VMs whose return is this vCenter's from then on."""
+    """Names of the VMs that this vCenter returns from then on."""
     not_here: tuple[str, ...] = ()
-    """Names of those that this vCenter does not have: they stay with the other one."""
+    """Names of the VMs that are not in this vCenter. They stay with the other one."""
     applied: bool = False
 
 
-def named_of_others(
-    nights: Iterable[NightsElsewhere], own: Iterable[Original], inventory: Inventory
+def refuse_nights_elsewhere(
+    nights: Iterable[NightsElsewhere], originals_here: Iterable[Original], inventory: Inventory
 ) -> tuple[Rejection, ...]:
     """Return a refusal for each VM here that a night of another vCenter took, and that is not as it was before.
 
-    A VM that an open night of this vCenter took is left out: that night tells why it is not as before. Two vCenters of
+    A VM that an open night of this vCenter took is left out: that night explains its power state. Two vCenters of
     one image show VMs with the same instance uuids.
     """
-    taken_here = {original.vm for original in own if not original.returned}
+    taken_here = {original.vm for original in originals_here if not original.returned}
     return tuple(
-        _reject_unadopted(original, others.vcenter)
-        for others in nights
-        for original, vm in others.seen_here(inventory)
+        _reject_unadopted(original, other_vcenter.vcenter)
+        for other_vcenter in nights
+        for original, vm in other_vcenter.seen_here(inventory)
         if vm.ref not in taken_here and not power_as_before(original, vm)
     )
 
@@ -72,11 +72,11 @@ def _reject_unadopted(original: Original, vcenter: str) -> Rejection:
     return Rejection(original.name, reason, hint=first_then("make sure that this vCenter has replaced that one", adopt))
 
 
-def adoption(others: NightsElsewhere, inventory: Inventory) -> Adoption:
-    """What is adopted of these nights."""
-    here = [original for original, _ in others.seen_here(inventory)]
-    missing = [original for original in others.originals if original not in here]
-    return Adoption(others.vcenter, inventory.vcenter, _names(here), _names(missing))
+def plan_adoption(nights_elsewhere: NightsElsewhere, inventory: Inventory) -> Adoption:
+    """Return which VMs of these nights this vCenter can adopt."""
+    originals_here = [original for original, _ in nights_elsewhere.seen_here(inventory)]
+    missing = [original for original in nights_elsewhere.originals if original not in originals_here]
+    return Adoption(nights_elsewhere.vcenter, inventory.vcenter, _names(originals_here), _names(missing))
 
 
 def _names(originals: Iterable[Original]) -> tuple[str, ...]:

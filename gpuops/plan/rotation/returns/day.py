@@ -1,10 +1,11 @@
-"""The request that brings back everything that nights took. `restore.py` cuts it down to named VMs.
+"""The request that brings back everything that nights took. `restore.py` limits it to named VMs.
 
-`execute` carries it out. ML VMs keep their work and stop, then desktops resume, then the markers are cleared.
+`execute` carries it out. ML VMs save their work and stop, then desktops resume, then the markers are cleared.
 
-A checkpoint's grace is part of the time that a night keeps for its return. A morning that begins later than planned has
-less to give: the time until the desktops are due, less what stops and resumes take, is divided evenly. Where nothing is
-left, nothing is given, and the plan warns whose work is not kept: desktops come first.
+A night reserves time for its return, which includes the time that ML VMs may take for a checkpoint. A return that
+begins later than planned has less: it divides the time until the desktops are due, without the time for stops and
+resumes, evenly among the rounds of stops. If nothing remains, no checkpoint is taken, and the plan warns whose work is
+lost: desktops come first.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ from gpuops.plan.rotation.witness import is_another_vcenter
 
 NO_CHECKPOINT: Final = Checkpoint()
 _EARLY: Final = timedelta(hours=2)
-"""A return so long before the closing of its window is not that of the morning."""
+"""A return that begins this long before its window closes is not the one of the morning."""
 _REPORTED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
 
 
@@ -80,20 +81,20 @@ class RotateDay:
     """
 
     policy: Policy
-    """That of originals without one, and of markers that the journal has no original for."""
+    """The policy for originals without one, and for markers that the journal has no original for."""
     originals: tuple[Original, ...] = ()
     durations: Durations = field(default_factory=Durations)
-    """What stopping and resuming took so far; it says how much time is left for checkpoints."""
+    """Measured durations of stops and resumes, from which the time for checkpoints follows."""
     leased: Mapping[str, str] = field(default_factory=dict)
-    """Name of a lock VM -> who holds its lease on another machine: what is under it is named, and not touched."""
+    """Name of a lock VM -> who holds its lease on another machine. The VMs under it are named and not touched."""
     suspends: frozenset[str] = frozenset()
-    """ML VMs (refs) that a watch has suspended with their memory, where a morning stops them."""
+    """ML VMs (refs) that a watch suspends with their memory; a return of the morning shuts them down instead."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """The plan: checkpoint and stop ML VMs, resume desktops, restore DRS, clear the markers.
+        """Return the plan: checkpoint and stop ML VMs, resume desktops, restore DRS, clear the markers.
 
         A VM that cannot be returned is named in `unmet` with one safe command.
         """
@@ -103,28 +104,28 @@ class RotateDay:
         return replace(plan, warnings=warnings)
 
     def lock_vms(self, inventory: Inventory) -> Mapping[str, str | None]:
-        """VM ref -> name of the lock VM whose lease is needed to return it; None = none is."""
+        """Map VM ref -> name of the lock VM whose lease is needed to return it; None = no lease is needed."""
         return lock_vms(taken_vms(self.policy, self.originals, inventory), self.policy)
 
     def return_plan(self, of_nights: Sequence[TakenVm], inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """The plan for these VMs of nights."""
+        """Return the plan for these VMs of nights."""
         # What another machine is working on is named and left out of everything below.
         of_nights, leased = split_by_lease(of_nights, self.policy, self.leased)
-        away = [taken_vm for taken_vm in of_nights if taken_vm.whereabouts is Whereabouts.AWAY]
-        ml = [taken_vm for taken_vm in away if taken_vm.original.role is Role.ML]
-        desktops = [taken_vm for taken_vm in away if taken_vm.original.role is not Role.ML]
-        kept = [each for each in ml if each.vm is not None and each.vm.ref in self.suspends]
-        suspends = tuple(SuspendVm(each.vm.ref, gives_way=True) for each in kept if each.vm is not None)
-        stopped = [each for each in ml if each not in kept]
+        away_vms = [taken_vm for taken_vm in of_nights if taken_vm.whereabouts is Whereabouts.AWAY]
+        ml = [taken_vm for taken_vm in away_vms if taken_vm.original.role is Role.ML]
+        desktops = [taken_vm for taken_vm in away_vms if taken_vm.original.role is not Role.ML]
+        to_suspend = [ml_vm for ml_vm in ml if ml_vm.vm is not None and ml_vm.vm.ref in self.suspends]
+        suspends = tuple(SuspendVm(ml_vm.vm.ref, gives_way=True) for ml_vm in to_suspend if ml_vm.vm is not None)
+        to_stop = [ml_vm for ml_vm in ml if ml_vm not in to_suspend]
         waiting = [taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None]
-        stops = stop_ml_vms(stopped, waiting, now, self.durations)
-        canaries, seeds, others = _resume_order(desktops, inventory, catalog)
+        stops = stop_ml_vms(to_stop, waiting, now, self.durations)
+        canaries, seeds, other_desktops = _resume_order(desktops, inventory, catalog)
         # A step of another machine may still arrive: such a marker stays until it has been seen for ten minutes.
         recent = recently_marked(of_nights, inventory)
         # Without a journal a marker that cannot be read is the only record of its desktop, so such VMs are named.
-        of_any = (*of_nights, *leased)
-        unread = () if self.originals else tuple(with_unreadable_marker(of_any, self.policy, inventory))
-        unread += tuple(with_unknown_marker(of_any, self.policy, inventory))
+        all_vms = (*of_nights, *leased)
+        unread = () if self.originals else tuple(with_unreadable_marker(all_vms, self.policy, inventory))
+        unread += tuple(with_unknown_marker(all_vms, self.policy, inventory))
         finished = [taken_vm for taken_vm in _returnable(of_nights) if taken_vm not in recent]
         # GPUs are free only when their ML VMs are off, so all of these stop before the first desktop resumes. The
         # markers go last: a run that is killed before has lost nothing.
@@ -134,15 +135,15 @@ class RotateDay:
             Wave("suspend the ML VMs that give way", suspends),
             Wave("resume one desktop of each host first", _resume(canaries)),
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
-            Wave("resume the others, the largest profile first", _resume(others)),
+            Wave("resume the others, the largest profile first", _resume(other_desktops)),
             Wave("leave the ML VMs to DRS as before", drs_restored(finished, inventory)),
             Wave("let users in again at the broker", tuple(_gates_opened(finished))),
             Wave("clear the markers", tuple(_clear_markers(finished))),
             Wave("note on markers of other machines when they were seen", note_when_seen(recent, inventory)),
         )
-        another = is_another_vcenter(self.originals, inventory)
+        is_another = is_another_vcenter(self.originals, inventory)
         return Plan(
-            waves=_resumes_alone(waves) if another else tuple(wave for wave in waves if wave.steps),
+            waves=_resumes_alone(waves) if is_another else tuple(wave for wave in waves if wave.steps),
             warnings=stops.warnings,
             unmet=(
                 *(_unmet(taken_vm) for taken_vm in of_nights if taken_vm.whereabouts in _REPORTED),
@@ -157,7 +158,7 @@ class RotateDay:
 
 
 def _resumes_alone(waves: Iterable[Wave]) -> tuple[Wave, ...]:
-    """What of the plan is done in another vCenter than that of the nights: desktops that do not run are resumed."""
+    """Return the waves with only the steps that are safe in another vCenter: those that resume or start desktops."""
     narrowed = (
         Wave(wave.title, tuple(step for step in wave.steps if isinstance(step, ResumeVm | PowerOnVm))) for wave in waves
     )
@@ -167,29 +168,33 @@ def _resumes_alone(waves: Iterable[Wave]) -> tuple[Wave, ...]:
 def _resume_order(
     desktops: Sequence[TakenVm], inventory: Inventory, catalog: Catalog
 ) -> tuple[list[Vm], list[Vm], list[Vm]]:
-    """The desktops in three waves: one of each host where the policy wants that, one for each GPU, the rest.
+    """Return the desktops of three waves: one of each host if the policy asks for a canary, one for each GPU, the
+    others.
 
-    The one that comes alone is the first of its host's order, so that the order in which all of them fit is kept.
+    The canary is the first desktop in the order of its host, so that the order in which all of them fit is kept.
     Example: of two GPUs with two desktops each, one desktop of the first GPU comes alone, then one of the second GPU,
     then the two others.
     """
-    seeds, others = return_order([taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None], inventory, catalog)
+    seeds, other_desktops = return_order(
+        [taken_vm.vm for taken_vm in desktops if taken_vm.vm is not None], inventory, catalog
+    )
     canary_first = {
         taken_vm.vm.ref
         for taken_vm in desktops
         if taken_vm.vm is not None and taken_vm.policy.morning is MorningOrder.CANARY_FIRST
     }
     first: dict[str | None, str] = {}
-    for vm in (*seeds, *others):
+    for vm in (*seeds, *other_desktops):
         if vm.ref in canary_first:
             first.setdefault(vm.host, vm.ref)
     early = frozenset(first.values())
-    canaries = [vm for vm in (*seeds, *others) if vm.ref in early]
-    return canaries, _without(seeds, early), _without(others, early)
+    canaries = [vm for vm in (*seeds, *other_desktops) if vm.ref in early]
+    return canaries, _without(seeds, early), _without(other_desktops, early)
 
 
 def _gates_opened(finished: Iterable[TakenVm]) -> Iterator[OpenGate]:
-    """The steps that open gates which nights have closed: when the desktop is back, and before its marker goes."""
+    """Yield the steps that open the gates that nights closed, after the desktop is back and before its marker is
+    cleared."""
     for taken_vm in finished:
         machine, vm = taken_vm.original.gated_as, taken_vm.vm
         if machine is not None and vm is not None:
@@ -197,46 +202,51 @@ def _gates_opened(finished: Iterable[TakenVm]) -> Iterator[OpenGate]:
 
 
 def _clear_markers(finished: Iterable[TakenVm]) -> Iterator[SetAttribute]:
-    """The steps that clear each marker; of a VM that is on its way back also where the snapshot does not show it."""
+    """Yield the steps that clear each marker.
+
+    For a VM that this plan brings back, the marker of its own policy is cleared even if the snapshot does not show it.
+    """
     for taken_vm in finished:
-        own = taken_vm.policy.marker if taken_vm.whereabouts is Whereabouts.AWAY else None
+        own_marker = taken_vm.policy.marker if taken_vm.whereabouts is Whereabouts.AWAY else None
         vm = taken_vm.vm
         if vm is not None:
-            names = (name for name in taken_vm.markers if vm.attributes.get(name) or name == own)
+            names = (name for name in taken_vm.markers if vm.attributes.get(name) or name == own_marker)
             yield from (SetAttribute(vm.ref, name, "") for name in names)
 
 
 def _returnable(of_nights: Iterable[TakenVm]) -> list[TakenVm]:
-    """Those whose return this plan ends: what is away, and what is back or was never touched."""
+    """Return the VMs whose return this plan completes: those that are away, are back, or were never touched."""
     returnable = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
     return [taken_vm for taken_vm in of_nights if taken_vm.whereabouts in returnable]
 
 
 def reverted_desktops(of_nights: Iterable[TakenVm], steps: Iterable[Step]) -> tuple[str, ...]:
-    """A warning for each desktop whose user does not find the state that the night suspended: one that these steps
-    resume, or one that runs and that no return has closed."""
+    """Return a warning for each desktop whose state is not the one that the night suspended.
+
+    Only desktops that these steps resume, and those that run and that no return has closed yet, are considered.
+    """
     resumed = {step.vm for step in steps if isinstance(step, ResumeVm)}
-    there = (
+    running_desktops = (
         (taken_vm.original, taken_vm.vm)
         for taken_vm in of_nights
         if taken_vm.vm is not None and (taken_vm.vm.ref in resumed or _has_just_come_back(taken_vm))
     )
-    states = ((original.name, another_state(original, vm)) for original, vm in there)
-    return tuple(f"{name}: {another}" for name, another in states if another)
+    states = ((original.name, another_state(original, vm)) for original, vm in running_desktops)
+    return tuple(f"{name}: {description}" for name, description in states if description)
 
 
 def ended_early(of_nights: Iterable[TakenVm], now: datetime) -> tuple[str, ...]:
-    """A warning for each night that this return ends long before its window closes: somebody may not mean that."""
-    found: dict[str, None] = {}
+    """Return a warning for each night that this return ends long before its window closes: it may be a mistake."""
+    warnings: dict[str, None] = {}
     for taken_vm in of_nights:
         night = taken_vm.policy.night_at(now)
         if taken_vm.whereabouts is not Whereabouts.AWAY or night is None or night.id != taken_vm.original.night:
             continue
         if night.closes - now >= _EARLY:
             closes = night.closes.astimezone(night.zone)
-            said = f"night {night.id}, open until {closes:%H:%M %Z}, ends with this return: it takes nothing more"
-            found[said] = None
-    return tuple(found)
+            warning = f"night {night.id}, open until {closes:%H:%M %Z}, ends with this return: it takes nothing more"
+            warnings[warning] = None
+    return tuple(warnings)
 
 
 def _has_just_come_back(taken_vm: TakenVm) -> bool:
@@ -260,7 +270,7 @@ def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm | PowerOnVm, ...]:
 
 
 def is_returned(original: Original, inventory: Inventory) -> bool:
-    """Whether a VM is as it was before the night, so that the journal may close it."""
+    """Return whether a VM is as it was before the night, so that the journal may close it."""
     vms = vms_of(original, inventory)
     vm = vms[0] if len(vms) == 1 else None
     if vm is None or vm.power is None or original.contradiction or power_change_under_way(vm) is not None:
@@ -268,29 +278,31 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     if original.unsure and power_as_before(original, vm):
         return False
     if original.gated_as is not None and not (vm.gate is not None and vm.gate.closed is False):
-        return False  # its user may not get it yet
+        return False  # the broker still keeps its user away
     if original.closes_late:
-        return False  # or not any more, a minute from now
+        return False  # a gate close that was sent late may still arrive and close it again
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False
         was_stopped = original.stopped and not runs_since_its_night(original, vm)
         ours = original.taken and not was_stopped and manager_of(vm) is None
         return vm.power is not PowerState.ON or not ours
-    # A guest may shut down long after the step was called failed: while the VM is marked, it may be of the night.
+    # A guest may shut down long after the step counted as failed: while the VM is marked, the night may have done it.
     return vm.power is PowerState.ON or not (original.taken or is_marked(vm))
 
 
-def explained(
+def add_advice(
     outcomes: Iterable[Outcome], after: Inventory, originals: Iterable[Original] = (), *, alone: bool = False
 ) -> tuple[Outcome, ...]:
-    """The outcomes; that of a desktop that is not back also says what to do first, and one command.
+    """Return the outcomes, with what to do first and one command added for each desktop that is not back.
 
-    `originals`: what the journal knows of VMs before their nights. `alone`: it was asked for by name, so the command
-    names it too.
+    `originals`: the state of VMs before their nights, from the journal. `alone`: the VM was requested by name, so the
+    command names it too.
     """
-    known = tuple(originals)
-    return tuple(_explained(outcome, after, known, alone) if _not_back(outcome) else outcome for outcome in outcomes)
+    known_originals = tuple(originals)
+    return tuple(
+        _with_advice(outcome, after, known_originals, alone) if _not_back(outcome) else outcome for outcome in outcomes
+    )
 
 
 def _not_back(outcome: Outcome) -> bool:
@@ -301,23 +313,23 @@ def _not_back(outcome: Outcome) -> bool:
     )
 
 
-def _explained(outcome: Outcome, after: Inventory, originals: Sequence[Original], alone: bool) -> Outcome:
+def _with_advice(outcome: Outcome, after: Inventory, originals: Sequence[Original], alone: bool) -> Outcome:
     vm = after.vms.get(outcome.step.vm)
     host = after.host_of(vm) if vm else None
     discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
     if vm is None or host is None or discarded:
         return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
     lacks_gpu = outcome.fault == NoFreeGpu.code
-    first = _gpu_advice(vm, host, after, originals) if lacks_gpu else _other_advice(outcome, host, after)
-    again = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
-    return replace(outcome, reason=f"{outcome.reason}; {first_then(first, again)}")
+    first_advice = _gpu_advice(vm, host, after, originals) if lacks_gpu else _other_advice(outcome, host, after)
+    retry_command = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
+    return replace(outcome, reason=f"{outcome.reason}; {first_then(first_advice, retry_command)}")
 
 
 def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Original]) -> str:
-    """What to do first where the host has no free GPU for the VM.
+    """Return what to do first if the host has no free GPU for the VM.
 
-    A host that no longer offers the profile, or whose GPU is in another vGPU mode than at night, may lack room although
-    no other VM is to blame: nobody is asked to free a GPU then.
+    If the host no longer offers the profile, or a GPU is in another vGPU mode than at night, no other VM is the cause:
+    the advice is then to restore the host, not to free a GPU.
     """
     missing = [profile for profile in vm.profiles if host.profiles is not None and host.offers(profile) is None]
     if missing:
@@ -334,21 +346,25 @@ def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Origin
 
 
 def _other_advice(outcome: Outcome, host: Host, after: Inventory) -> str:
-    """What to do first after another fault. The vGPU plugin gives one and the same for a lack of GPUs and for other
-    causes: then the VMs on the GPUs are named, and nobody is asked to free one."""
+    """Return what to do first after another fault.
+
+    The vGPU plugin reports the same fault for missing GPUs and for other causes. The advice then names the VMs on the
+    GPUs, but does not ask to free one.
+    """
     holders = _gpu_holders(host, after) if "vGPU" in outcome.reason else []
     return f"see to that ({', '.join(holders)} hold the GPUs of {host.name})" if holders else "see to that"
 
 
 def _gpu_holders(host: Host, after: Inventory) -> list[str]:
-    """The names of the VMs on the GPUs of a host, sorted."""
+    """Return the sorted names of the VMs on the GPUs of a host."""
     on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     return sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class MlStops:
-    """The steps that stop ML VMs, and a warning for each that gets less time than its policy gives, or that lends."""
+    """The steps that stop ML VMs, and a warning for each that gets less time than its policy allows or lends its
+    GPU."""
 
     hooks: tuple[RunInGuest, ...]
     stops: tuple[ShutDownGuest, ...]
@@ -356,7 +372,8 @@ class MlStops:
 
 
 def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, durations: Durations) -> MlStops:
-    """The steps that stop these ML VMs, each under its own policy, so that these desktops are back in time."""
+    """Return the steps that stop these ML VMs, each under its own policy, early enough for these desktops to be
+    back."""
     policies = dict.fromkeys(taken_vm.policy for taken_vm in ml)
     longest_s = {policy: _longest_grace_s(policy, ml, desktops, now, durations) for policy in policies}
     hooks, stops, warnings = [], [], []
@@ -364,14 +381,14 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
         if taken_vm.vm is None:
             continue
         vm, name, policy = taken_vm.vm.ref, taken_vm.original.name, taken_vm.policy
-        stop, most_s = policy.ml_stop, longest_s[policy]
+        stop_rule, longest_grace_s = policy.ml_stop, longest_s[policy]
         if lending := lends(taken_vm.vm):
-            # desktops come first: it is stopped all the same
+            # desktops come first, so it is stopped even though it lends
             drain = command("pool reclaim", server=taken_vm.vm.name)
             warnings.append(f"{name} {lending}, and its clients lose that at once: {drain} before the return drains it")
         # an entry of the queue may name the managed object id that the VM had when it was taken
         checkpoint = checkpoint_of(policy, replace(taken_vm.vm, ref=taken_vm.original.vm), name)
-        grace_s = checkpoint.grace_s if most_s is None else min(checkpoint.grace_s, most_s)
+        grace_s = checkpoint.grace_s if longest_grace_s is None else min(checkpoint.grace_s, longest_grace_s)
         if grace_s < checkpoint.grace_s:
             warnings.append(f"{name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
         if checkpoint.withheld is not None:
@@ -381,22 +398,22 @@ def stop_ml_vms(ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, du
             )
         if checkpoint.hook is None:
             # no command keeps its work: the guest does it while it shuts down, and gets the time for that
-            stops.append(ShutDownGuest(vm, stop.grace_s + grace_s, stop.then_off))
+            stops.append(ShutDownGuest(vm, stop_rule.grace_s + grace_s, stop_rule.then_off))
             continue
-        stops.append(ShutDownGuest(vm, stop.grace_s, stop.then_off))
+        stops.append(ShutDownGuest(vm, stop_rule.grace_s, stop_rule.then_off))
         if grace_s > 0:
             hooks.append(replace(_hook_step(vm, name, checkpoint.hook), limit_s=grace_s))
     return MlStops(tuple(hooks), tuple(stops), tuple(warnings))
 
 
-def checkpoint_of(policy: Policy, vm: Vm, was: str = "") -> Checkpoint:
-    """The checkpoint of the queue entry that means this VM, which was once called `was`."""
-    entry = entry_of(policy.ml, vm, was)
-    return entry.checkpoint if entry is not None else NO_CHECKPOINT
+def checkpoint_of(policy: Policy, vm: Vm, earlier_name: str = "") -> Checkpoint:
+    """Return the checkpoint of the queue entry for this VM, which had the name `earlier_name` when it was taken."""
+    queued_vm = entry_of(policy.ml, vm, earlier_name)
+    return queued_vm.checkpoint if queued_vm is not None else NO_CHECKPOINT
 
 
 def hooks_of(policy: Policy, steps: Iterable[Step], inventory: Inventory) -> tuple[RunInGuest, ...]:
-    """The commands that the morning will run in the guests of the ML VMs that these steps start."""
+    """Return the commands that `rotate day` will run in the guests of the ML VMs that these steps start."""
     started = {step.vm: inventory.vm(step.vm) for step in steps if isinstance(step, PowerOnVm)}
     hooks = ((vm, checkpoint_of(policy, vm).hook) for vm in started.values())
     return tuple(_hook_step(vm.ref, vm.name, hook) for vm, hook in hooks if hook is not None)
@@ -409,7 +426,7 @@ def _hook_step(ref: str, name: str, hook: GuestCommand) -> RunInGuest:
 def _longest_grace_s(
     policy: Policy, ml: Sequence[TakenVm], desktops: Sequence[Vm], now: datetime, durations: Durations
 ) -> int | None:
-    """The longest grace that each of the ML VMs can have; None = no desktop waits, or no window says until when.
+    """Return the longest grace that each ML VM can have, in seconds; None = no desktop waits, or there is no window.
 
     Example: desktops are due in 60 minutes, stops and resumes take 50, and the ML VMs stop in two rounds: 300 s each.
     """
@@ -418,9 +435,9 @@ def _longest_grace_s(
     night = policy.night_at(now)
     if night is None:
         return 0
-    # the load has no checkpoint grace: what the rest of the return does not need is the grace that this returns
+    # The load is built without checkpoint grace, so the time that is not needed is the grace that this returns.
     load = Load.of(desktops, (taken_vm.vm.host if taken_vm.vm else None for taken_vm in ml))
-    times = ReturnTime(policy, durations, night.back_by)
-    needed = max(times.needed(vm.host, load) for vm in desktops)
+    return_time = ReturnTime(policy, durations, night.back_by)
+    needed = max(return_time.time_needed(vm.host, load) for vm in desktops)
     left_s = (night.back_by - now - needed).total_seconds()
-    return max(0, int(left_s) // times.stop_rounds(load))
+    return max(0, int(left_s) // return_time.stop_rounds(load))

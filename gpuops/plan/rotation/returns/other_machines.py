@@ -1,5 +1,5 @@
-"""What a return does about nights of other machines: VMs that need a lease which another machine holds, and markers
-that this journal knows nothing of. `day.py` calls it, and `execute` asks which leases a return needs.
+"""Handles nights of other machines in a return: VMs that need a lease which another machine holds, and markers that
+this journal does not know. `day.py` calls it, and `execute` uses it to find out which leases a return needs.
 
 The machine that set such a marker may have been stopped, or lost, just after it sent a suspend that vCenter has not
 begun yet. If the marker were cleared then, the desktop would be suspended and nothing would say so. So the first
@@ -28,12 +28,12 @@ _MARKERS: Final = "customValue"
 """The property that holds a VM's custom attributes (vSphere API reference, ManagedEntity)."""
 _MARKER_UNREADABLE: Final = "may be away for a night: its marker cannot be read, and there is no other record of one"
 _SHOWN_OF_MARKER: Final = 60
-"""So many characters of a marker that cannot be read are shown."""
+"""Number of characters of an unreadable marker that are shown."""
 _AS_IT_WAS: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
 
 def lock_vm_of(of_night: Policy, of_return: Policy) -> str | None:
-    """Name of the lock VM whose lease is needed to return a night under the policy `of_night`; None = none is.
+    """Return the name of the lock VM whose lease is needed to return a night under the policy `of_night`, or None.
 
     A night whose policy had no lock VM needs the lease of the policy under which it is returned.
     """
@@ -41,44 +41,48 @@ def lock_vm_of(of_night: Policy, of_return: Policy) -> str | None:
 
 
 def lock_vms(of_nights: Iterable[TakenVm], of_return: Policy) -> Mapping[str, str | None]:
-    """VM ref -> the same name, for the VMs that are in vCenter."""
+    """Map the ref of each VM that is in vCenter to the name that `lock_vm_of` returns."""
     return {
         taken_vm.vm.ref: lock_vm_of(taken_vm.policy, of_return) for taken_vm in of_nights if taken_vm.vm is not None
     }
 
 
 def policies_under(name: str, policies: Sequence[Policy], of_return: Policy) -> tuple[Policy, ...]:
-    """Those of the policies whose nights are returned under the lease on this lock VM."""
+    """Return the policies whose nights are returned under the lease on this lock VM."""
     return tuple(dict.fromkeys(policy for policy in policies if lock_vm_of(policy, of_return) == name))
 
 
 def split_by_lease(
     of_nights: Iterable[TakenVm], of_return: Policy, holders: Mapping[str, str]
 ) -> tuple[tuple[TakenVm, ...], tuple[TakenVm, ...]]:
-    """What may be returned, and what may not. `holders`: lock VM -> who holds its lease on another machine."""
+    """Return the VMs that may be returned, and those that may not.
+
+    `holders`: lock VM -> who holds its lease on another machine.
+    """
     all_vms = tuple(of_nights)
-    leased = tuple(each for each in all_vms if lock_vm_of(each.policy, of_return) in holders)
-    return tuple(each for each in all_vms if each not in leased), leased
+    leased = tuple(taken_vm for taken_vm in all_vms if lock_vm_of(taken_vm.policy, of_return) in holders)
+    return tuple(taken_vm for taken_vm in all_vms if taken_vm not in leased), leased
 
 
 def refused_for_lease(
     leased: Iterable[TakenVm], of_return: Policy, holders: Mapping[str, str]
 ) -> tuple[Rejection, ...]:
-    """A refusal for each of these VMs that is not as it was: another machine holds its lease."""
+    """Return a refusal for each of these VMs that is not as it was: another machine holds its lease."""
     return tuple(
         Rejection(
-            each.original.name,
-            f"{each.reason}; lock VM {(name := lock_vm_of(each.policy, of_return))}: {holders[name or '']}: "
+            taken_vm.original.name,
+            f"{taken_vm.reason}; lock VM {(name := lock_vm_of(taken_vm.policy, of_return))}: {holders[name or '']}: "
             "not touched",
             hint=first_then("wait for that run to end"),
         )
-        for each in leased
-        if each.whereabouts not in _AS_IT_WAS
+        for taken_vm in leased
+        if taken_vm.whereabouts not in _AS_IT_WAS
     )
 
 
 def recently_marked(of_nights: Iterable[TakenVm], inventory: Inventory) -> list[TakenVm]:
-    """VMs that are as they were, and whose marker of another machine was first seen too lately to be cleared."""
+    """Return the VMs that are as they were, and whose marker of another machine was first seen too recently to clear
+    it."""
     return [taken_vm for taken_vm in of_nights if _as_it_was(taken_vm) and not _known_long(taken_vm, inventory)]
 
 
@@ -88,13 +92,14 @@ def _as_it_was(taken_vm: TakenVm) -> bool:
 
 
 def _known_long(taken_vm: TakenVm, inventory: Inventory) -> bool:
-    """Whether the marker was first seen so long ago, by vCenter's clock, that nothing sent before can still arrive."""
-    seen = taken_vm.foreign.seen if taken_vm.foreign is not None else None
-    return seen is not None and abs(inventory.taken_at - seen) >= LATE
+    """Return whether the marker was first seen so long ago that no step sent before can still arrive (vCenter's
+    clock)."""
+    first_seen = taken_vm.foreign.seen if taken_vm.foreign is not None else None
+    return first_seen is not None and abs(inventory.taken_at - first_seen) >= LATE
 
 
 def note_when_seen(of_nights: Iterable[TakenVm], inventory: Inventory) -> tuple[SetAttribute, ...]:
-    """The steps that write onto their markers when they were first seen, where that is not there yet."""
+    """Return the steps that write into the markers when they were first seen, unless it is already there."""
     return tuple(
         SetAttribute(
             taken_vm.original.vm,
@@ -113,28 +118,30 @@ def note_when_seen(of_nights: Iterable[TakenVm], inventory: Inventory) -> tuple[
 
 
 def with_unreadable_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
-    """A refusal for each VM that does not run, may be a desktop of the policy, and whose marker cannot be read."""
-    known = {taken_vm.vm.ref for taken_vm in of_nights if taken_vm.vm is not None}
+    """Yield a refusal for each VM that does not run, may be a desktop of the policy, and has an unreadable
+    attribute."""
+    known_refs = {taken_vm.vm.ref for taken_vm in of_nights if taken_vm.vm is not None}
     for vm in inventory.vms.values():
-        if vm.ref in known or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
+        if vm.ref in known_refs or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
             continue
         if policy.in_folder(vm) or policy.pool_of(vm) is not None:
             yield Rejection(vm.name, _MARKER_UNREADABLE, hint=first_then("log in as somebody who may read it"))
 
 
 def with_unknown_marker(of_nights: Iterable[TakenVm], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
-    """A refusal for each VM whose marker is not empty and cannot be read, and of which nothing else is known."""
-    known = {taken_vm.vm.ref for taken_vm in of_nights if taken_vm.vm is not None}
+    """Yield a refusal for each VM whose marker is not empty and cannot be parsed, if there is no other record of the
+    VM."""
+    known_refs = {taken_vm.vm.ref for taken_vm in of_nights if taken_vm.vm is not None}
     for vm in inventory.vms.values():
-        value = vm.attributes.get(policy.marker, "") if vm.attributes else ""
-        if vm.ref not in known and is_unreadable_marker(value):
-            told = value if len(value) <= _SHOWN_OF_MARKER else f"{value[:_SHOWN_OF_MARKER]}..."
+        marker_text = vm.attributes.get(policy.marker, "") if vm.attributes else ""
+        if vm.ref not in known_refs and is_unreadable_marker(marker_text):
+            shown_text = marker_text if len(marker_text) <= _SHOWN_OF_MARKER else f"{marker_text[:_SHOWN_OF_MARKER]}..."
             clear = command("rotate clear-marker", vm=called(vm)) + " --policy FILE"
-            first = f"correct {policy.marker}, or bring the VM back in the vSphere Client"
-            reason = f"may be away for a night: its marker {told!r} cannot be read"
-            yield Rejection(vm.name, reason, hint=first_then(first, clear))
+            first_advice = f"correct {policy.marker}, or bring the VM back in the vSphere Client"
+            reason = f"may be away for a night: its marker {shown_text!r} cannot be read"
+            yield Rejection(vm.name, reason, hint=first_then(first_advice, clear))
 
 
 def recently_marked_refusal(taken_vm: TakenVm) -> Rejection:
-    """That the VM keeps its marker for now, since a step of another machine may still arrive."""
+    """Return the refusal of a VM that keeps its marker for now: a step of another machine may still arrive."""
     return Rejection(taken_vm.original.name, _REASON, hint=_AGAIN)

@@ -1,7 +1,7 @@
-"""Which vCenter nobody seems to return: nights of it took VMs, have closed, and no return is recorded since. Pure.
+"""Finds a vCenter whose nights took VMs and have closed, and for which no return is recorded since. Pure.
 
-A return that does not succeed tells of itself. This is for one that nobody begins: a target that was taken out of every
-configuration file, a cron line that is gone, runners that none is left of.
+A return that fails reports it itself. This module is for a return that never begins: the target was removed from every
+configuration file, the cron line is missing, or no runner is left.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from gpuops.model.nights.night_record import Original
 from gpuops.plan.rotation.returns.return_time import nights_called
 
 NO_RETURN_FOR: Final = timedelta(minutes=30)
-"""So long after the closing, and after the last record of a return: runners and cron try every ten minutes."""
+"""Time after the closing, and after the last record of a return. Runners and cron try every ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """One vCenter, as its journal tells."""
+    """One vCenter whose VMs are overdue, according to its journal."""
 
     vcenter: str
-    """Its instance uuid: a journal knows no other name."""
+    """Its instance uuid, the only name in a journal."""
     vms: tuple[str, ...]
-    """Names of those that are not known to be back."""
+    """Names of the VMs that are not known to be back."""
     closed: datetime
     """When the first of their nights closed."""
     last_return: datetime | None
-    """When a return last wrote something down; None = no record tells of one."""
+    """When a return last wrote to the journal; None = there is no record of a return."""
 
     def __str__(self) -> str:
         named = ", ".join(self.vms[:3]) + (f" and {len(self.vms) - 3} more" if len(self.vms) > 3 else "")
@@ -46,15 +46,23 @@ class Overdue:
 
 
 def overdue(vcenter: str, originals: Sequence[Original], last_return: datetime | None, now: datetime) -> Overdue | None:
-    """What of this vCenter is past its closing and has no return; None = nothing, or no policy says when it closes."""
-    # one that is recorded later than now by that much is of a machine whose clock is wrong: it must not silence this
+    """Return the VMs of this vCenter whose night has closed without a return.
+
+    None if there are none, or no policy says when their night closes.
+    """
+    # A record from the future comes from a machine whose clock is wrong: it must not hide an overdue return, hence
+    # abs().
     if last_return is not None and abs(now - last_return) < NO_RETURN_FOR:
         return None
-    late: dict[str, datetime] = {}
-    for each in originals:
-        if each.policy is None or not each.taken or each.returned or each.given_up:
+    closing_by_name: dict[str, datetime] = {}
+    for original in originals:
+        if original.policy is None or not original.taken or original.returned or original.given_up:
             continue
-        closings = [night.closes for night in nights_called(each.night, each.policy)]
+        closings = [night.closes for night in nights_called(original.night, original.policy)]
         if closings and now - max(closings) >= NO_RETURN_FOR:
-            late[each.name] = max(closings)
-    return Overdue(vcenter, tuple(sorted(late)), min(late.values()), last_return) if late else None
+            closing_by_name[original.name] = max(closings)
+    return (
+        Overdue(vcenter, tuple(sorted(closing_by_name)), min(closing_by_name.values()), last_return)
+        if closing_by_name
+        else None
+    )

@@ -1,4 +1,4 @@
-"""The return of named VMs alone, for `rotate restore`: a whole morning's plan, cut down to them."""
+"""The return of named VMs, for `rotate restore`: the plan of a complete morning, limited to these VMs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import SetAttribute, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.returns.day import RotateDay, reverted_desktops
-from gpuops.plan.rotation.returns.way_free import away_desktops, running_ml, way_free_for
+from gpuops.plan.rotation.returns.way_free import away_desktops, return_desktops, running_ml
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, marker_of, taken_vms, vms_of
 
 _AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
@@ -20,16 +20,18 @@ _AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
 @dataclass(frozen=True, slots=True)
 class RestoreVms:
-    """Return these VMs alone. An ML VM that is not among them runs on, even where a desktop then finds no room: whose
-    work is stopped in an emergency is the user's decision, or that of the policy of its night (`user_wins`).
+    """Return only these VMs.
 
-    A VM of which only a marker tells, and that the policy does not cover, is returned after a confirmation.
+    Other ML VMs keep running, even if a desktop then finds no room: the user decides whose work is stopped in an
+    emergency, or the policy of the night does (`user_wins`).
+
+    A VM that only a marker records and that the policy does not cover is returned after a confirmation.
     """
 
     day: RotateDay
     names: tuple[str, ...]
     clears: bool = False
-    """Whether only their markers are cleared (`gpuops rotate clear-marker`)."""
+    """Whether only the markers are cleared (`gpuops rotate clear-marker`)."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -39,44 +41,57 @@ class RestoreVms:
         return self.day.lock_vms(inventory)
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """The plan of a morning for them; refused for a name of no VM, or of one that no night took."""
+        """Return the plan of a morning for these VMs. It refuses names of no VM, and of VMs that no night took."""
         if self.clears:
-            return markers_cleared(self.day, self.names, inventory)
-        asked_for = {vm.ref for name in self.names for vm in _vms_called(name, inventory)}
-        of_nights = taken_vms(self.day.policy, self.day.originals, inventory, believed=asked_for)
-        # Which of the names are of VMs that nights took; any other name must be of a VM that runs anyhow.
-        meant = [taken_vm for taken_vm in of_nights if any(_is_called(taken_vm, name) for name in self.names)]
-        known = {name for name in self.names if any(_is_called(taken_vm, name) for taken_vm in meant)}
-        others = {name: _vms_called(name, inventory) for name in self.names if name not in known}
-        not_taken = [_not_taken(name, vms) for name, vms in others.items() if not _all_running(vms)]
+            return clear_markers(self.day, self.names, inventory)
+        named_refs = {vm.ref for name in self.names for vm in _vms_called(name, inventory)}
+        of_nights = taken_vms(self.day.policy, self.day.originals, inventory, believed=named_refs)
+        # Names of VMs that no night took are accepted only if the VM is running.
+        selected = [taken_vm for taken_vm in of_nights if any(_is_called(taken_vm, name) for name in self.names)]
+        known_names = {name for name in self.names if any(_is_called(taken_vm, name) for taken_vm in selected)}
+        other_vms = {name: _vms_called(name, inventory) for name in self.names if name not in known_names}
+        not_taken = [_not_taken(name, vms) for name, vms in other_vms.items() if not _all_running(vms)]
         if not_taken:
             return refuse(*not_taken)
-        # ML VMs that are in the way of a desktop stop with it where the policy of its night says so.
-        users = [each for each in away_desktops(meant) if each.policy.user_wins]
-        others_running = [each for each in running_ml(of_nights) if each not in meant]
-        way = way_free_for(users, others_running, inventory, catalog, inventory.taken_at)
-        stopped_for = [f"{each.original.name}: is stopped for {_named(users)} (user_wins)" for each in way.stops]
-        meant += way.stops
-        # The order and the limits of a whole morning, of which only the steps of these VMs are kept.
-        narrowed = _narrowed(self.day.return_plan(of_nights, inventory, catalog, now), meant)
-        doubtful = {vm.ref: f"{vm.name}: {each.doubt}" for each in meant if each.doubt and (vm := each.vm) is not None}
+        # ML VMs that occupy the GPUs of a desktop stop if the policy of its night says `user_wins`.
+        users = [desktop for desktop in away_desktops(selected) if desktop.policy.user_wins]
+        others_running = [ml_vm for ml_vm in running_ml(of_nights) if ml_vm not in selected]
+        desktop_return = return_desktops(users, others_running, inventory, catalog, inventory.taken_at)
+        stopped_for = [
+            f"{ml_vm.original.name}: is stopped for {_names_of(users)} (user_wins)" for ml_vm in desktop_return.stops
+        ]
+        selected += desktop_return.stops
+        # Plan the complete morning for its order and limits, then keep only the steps of these VMs.
+        limited_plan = _limited_to(self.day.return_plan(of_nights, inventory, catalog, now), selected)
+        doubtful = {
+            vm.ref: f"{vm.name}: {taken_vm.doubt}"
+            for taken_vm in selected
+            if taken_vm.doubt and (vm := taken_vm.vm) is not None
+        }
         return replace(
-            narrowed,
-            warnings=(*narrowed.warnings, *doubtful.values(), *reverted_desktops(meant, narrowed.steps)),
-            disruptive=narrowed.disruptive or any(step.vm in doubtful for step in narrowed.steps),
+            limited_plan,
+            warnings=(*limited_plan.warnings, *doubtful.values(), *reverted_desktops(selected, limited_plan.steps)),
+            disruptive=limited_plan.disruptive or any(step.vm in doubtful for step in limited_plan.steps),
             because=(
                 *stopped_for,
-                *(f"{each.original.name}: {each.reason}" for each in meant if each.whereabouts in _AS_IT_WAS),
-                *(f"{name}: is running, and no night holds it" for name in others),
+                *(
+                    f"{taken_vm.original.name}: {taken_vm.reason}"
+                    for taken_vm in selected
+                    if taken_vm.whereabouts in _AS_IT_WAS
+                ),
+                *(f"{name}: is running, and no night holds it" for name in other_vms),
             ),
         )
 
 
-def markers_cleared(day: RotateDay, names: Iterable[str], inventory: Inventory) -> Plan:
-    """The plan that clears the markers of these VMs and does nothing else to them: copies of VMs of a night, and VMs
-    whose marker cannot be read. Refused for a VM that an open night of the journal holds: its return clears it."""
+def clear_markers(day: RotateDay, names: Iterable[str], inventory: Inventory) -> Plan:
+    """Return the plan that clears the markers of these VMs and changes nothing else.
+
+    This is for copies of VMs of a night, and for VMs whose marker cannot be read. A VM that belongs to an open night of
+    the journal is refused: the return of that night clears its marker.
+    """
     attributes = sorted({marker_of(day.policy), *(marker_of(original.policy) for original in day.originals)})
-    held = {
+    open_originals = {
         vm.ref: original for original in day.originals if not original.returned for vm in vms_of(original, inventory)
     }
     refused, choices, steps = list[Rejection](), list[Choice](), list[SetAttribute]()
@@ -86,16 +101,18 @@ def markers_cleared(day: RotateDay, names: Iterable[str], inventory: Inventory) 
             refused.append(_not_one(name, vms))
             continue
         [vm] = vms
-        if vm.ref in held:
-            night = held[vm.ref].night
+        if vm.ref in open_originals:
+            night = open_originals[vm.ref].night
             refused.append(
                 Rejection(vm.name, f"night {night} holds it: its return clears its marker", hint=RETURN_COMMAND)
             )
             continue
-        values = {attribute: vm.attributes.get(attribute, "") for attribute in attributes}
-        steps += [SetAttribute(vm.ref, attribute, "") for attribute, value in values.items() if value]
-        told = " and ".join(f"{attribute} {value!r}" for attribute, value in values.items() if value)
-        choices.append(Choice(vm.name, bool(told), f"carries {told}" if told else "carries no marker"))
+        marker_texts = {attribute: vm.attributes.get(attribute, "") for attribute in attributes}
+        steps += [SetAttribute(vm.ref, attribute, "") for attribute, text in marker_texts.items() if text]
+        shown_markers = " and ".join(f"{attribute} {text!r}" for attribute, text in marker_texts.items() if text)
+        choices.append(
+            Choice(vm.name, bool(shown_markers), f"carries {shown_markers}" if shown_markers else "carries no marker")
+        )
     if refused:
         return refuse(*refused)
     return Plan(
@@ -112,29 +129,29 @@ def _not_one(name: str, vms: Collection[Vm]) -> Rejection:
     return Rejection(name, "several VMs are called so", hint="moid:ID names one; gpuops rotate status lists them")
 
 
-def _named(users: Iterable[TakenVm]) -> str:
-    return ", ".join(each.original.name for each in users)
+def _names_of(desktops: Iterable[TakenVm]) -> str:
+    return ", ".join(user_desktop.original.name for user_desktop in desktops)
 
 
-def _narrowed(plan: Plan, meant: Iterable[TakenVm]) -> Plan:
-    """What of the plan is about these VMs."""
-    refs = {taken_vm.vm.ref for taken_vm in meant if taken_vm.vm is not None}
-    names = {taken_vm.original.name for taken_vm in meant}
+def _limited_to(plan: Plan, selected: Iterable[TakenVm]) -> Plan:
+    """Return the parts of the plan that concern these VMs."""
+    refs = {taken_vm.vm.ref for taken_vm in selected if taken_vm.vm is not None}
+    names = {taken_vm.original.name for taken_vm in selected}
     waves = (Wave(wave.title, tuple(step for step in wave.steps if step.vm in refs)) for wave in plan.waves)
-    kept = tuple(wave for wave in waves if wave.steps)
+    narrowed_waves = tuple(wave for wave in waves if wave.steps)
     return replace(
         plan,
-        waves=kept,
-        unmet=tuple(left for left in plan.unmet if left.subject in names),
+        waves=narrowed_waves,
+        unmet=tuple(rejection for rejection in plan.unmet if rejection.subject in names),
         choices=tuple(choice for choice in plan.choices if choice.subject in names),
-        disruptive=any(isinstance(step, ShutDownGuest | SuspendVm) for wave in kept for step in wave.steps),
+        disruptive=any(isinstance(step, ShutDownGuest | SuspendVm) for wave in narrowed_waves for step in wave.steps),
     )
 
 
 def _is_called(taken_vm: TakenVm, name: str) -> bool:
-    """Whether `--vm` means it: by the name that it had when it was taken, or by what it is called now."""
-    was = name in (taken_vm.original.name, f"moid:{taken_vm.original.vm}")
-    return was or (taken_vm.vm is not None and taken_vm.vm.is_called(name))
+    """Return whether `--vm NAME` selects it: by its name when it was taken, or by its name now."""
+    was_called = name in (taken_vm.original.name, f"moid:{taken_vm.original.vm}")
+    return was_called or (taken_vm.vm is not None and taken_vm.vm.is_called(name))
 
 
 def _vms_called(name: str, inventory: Inventory) -> list[Vm]:

@@ -23,25 +23,25 @@ _BETWEEN_CALLS: Final = timedelta(minutes=10)
 
 
 def open_nights(
-    policy: Policy | None, originals: Iterable[Original], over: Collection[str], now: datetime
+    policy: Policy | None, originals: Iterable[Original], begun_returns: Collection[str], now: datetime
 ) -> tuple[Night, ...]:
     """Return the open nights that a `rotate day` called by a timer must not end yet; empty if a return may begin.
 
     A return is due as soon as it is due for one VM that is away: at `returns_from` of its night, by the policy of that
     night, or by `policy` if that is unknown; at once if no window of that policy has the night, or if the return of the
-    night has begun. `over`: names of the nights whose return has begun.
+    night has begun. `begun_returns`: names of the nights whose return has begun.
     """
     nights: dict[Night, None] = {}
     for original in originals:
         if not original.taken or original.returned or original.given_up:
             continue
-        obeyed = original.policy or policy
-        called = nights_called(original.night, obeyed) if obeyed is not None else []
-        if not called or original.night in over:
+        policy_of_night = original.policy or policy
+        called = nights_called(original.night, policy_of_night) if policy_of_night is not None else []
+        if not called or original.night in begun_returns:
             return ()
         nights.update(dict.fromkeys(called))
     tonight = policy.night_at(now) if policy is not None else None
-    if tonight is not None and tonight.id not in over:
+    if tonight is not None and tonight.id not in begun_returns:
         nights[tonight] = None
     return tuple(nights) if all(now < night.returns_from for night in nights) else ()
 
@@ -59,11 +59,13 @@ def not_yet_due(
     It must begin at `returns_from`, or earlier if bringing back all desktops that are away takes longer by the measured
     `durations`. `nights` must not be empty.
     """
-    away = [each for each in originals if each.taken and not (each.returned or each.given_up)]
-    vms = [(each, vm) for each in away for vm in vms_of(each, inventory)[:1]]
-    desktops = [vm for each, vm in vms if each.role is not Role.ML]
-    ml_hosts = (vm.host for each, vm in vms if each.role is Role.ML)
-    load = Load.of(desktops, ml_hosts, longest_checkpoint_s(policy, away))
+    away_originals = [
+        original for original in originals if original.taken and not (original.returned or original.given_up)
+    ]
+    vms = [(original, vm) for original in away_originals for vm in vms_of(original, inventory)[:1]]
+    desktops = [vm for original, vm in vms if original.role is not Role.ML]
+    ml_hosts = (vm.host for original, vm in vms if original.role is Role.ML)
+    load = Load.of(desktops, ml_hosts, longest_checkpoint_s(policy, away_originals))
     due: dict[Night, datetime] = {}
     for night in nights:
         time = ReturnTime(policy, durations, night.back_by)

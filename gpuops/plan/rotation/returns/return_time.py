@@ -1,15 +1,15 @@
-"""When the return must begin, host by host, and how long it waits for a vCenter that does not answer or for a run that
-hangs. `bounds.py` and `day.py` call it, and `execute` where a return finds the lock held.
+"""Computes when the return must begin on each host, and how long it waits for a vCenter that does not answer or for a
+run that hangs. `bounds.py` and `day.py` call it, and `execute` if a return finds the lock held.
 
     deadline - (rounds of stops x (checkpoint grace + stop) + rounds of resumes x resume x 1.5 + 5 min), 45 min at least
 
-`stop` and `resume` are 99th percentiles of what was measured. A round is as many operations as may be in flight at
-once: on the host, on a datastore and in all; the limit that needs the most rounds decides. All ML VMs stop before the
-first desktop resumes, so every host waits for all of them. Where the policy wants a canary, one desktop comes first,
-alone.
+`stop` and `resume` are 99th percentiles of measured durations. A round is as many operations as may be in flight at
+once: per host, per datastore and in total; the limit that needs the most rounds decides. All ML VMs stop before the
+first desktop resumes, so every host waits for all of them. If the policy asks for a canary, one desktop resumes alone
+first.
 
 Example: 10 desktops of a host, 4 at once, 3 minutes each; 2 ML VMs that stop at once within 10 minutes, checkpoints
-included. Rounds of resumes: 3. Kept: 10 + 3 x 3 x 1.5 + 5 = 28.5 minutes, so 45.
+included. Rounds of resumes: 3. Needed: 10 + 3 x 3 x 1.5 + 5 = 28.5 minutes, so 45 are reserved.
 """
 
 from __future__ import annotations
@@ -30,34 +30,37 @@ from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
 Key = TypeVar("Key", bound=tuple[str, str, str])
 
 ENOUGH_MEASURED: Final = 20
-"""From this number of measurements of one host on, only these are used; with fewer, those of all hosts."""
+"""With at least this many measurements of a host, only these are used; with fewer, those of all hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Seconds that steps took, by (name of the kind of step, host). Empty = nothing was ever measured."""
+    """Measured seconds of steps, by (name of the kind of step, host). Empty = nothing was measured yet."""
 
     seconds: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, recorded: Mapping[Key, Sequence[float]]) -> Durations:
-        """The durations that a journal recorded by (kind of step, profiles, host)."""
+        """Return the durations that a journal recorded by (kind of step, profiles, host)."""
         by_kind_and_host: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         for (kind, _, host), seconds in recorded.items():
             by_kind_and_host[kind, host] += seconds
         return cls({key: tuple(seconds) for key, seconds in by_kind_and_host.items()})
 
     def p99_s(self, kind: str, host: str | None, otherwise: float) -> float:
-        """The seconds within which 99 of 100 such steps on this host end; of few measurements the longest."""
-        here = self.seconds.get((kind, host or ""), ())
-        return _p99(here if len(here) >= ENOUGH_MEASURED else self._everywhere(kind), otherwise)
+        """Return the seconds within which 99 of 100 such steps on this host end, or `otherwise` if none was measured.
+
+        With few measurements this is the longest one.
+        """
+        on_host = self.seconds.get((kind, host or ""), ())
+        return _p99(on_host if len(on_host) >= ENOUGH_MEASURED else self._everywhere(kind), otherwise)
 
     def _everywhere(self, kind: str) -> list[float]:
         return [second for (name, _), seconds in self.seconds.items() if name == kind for second in seconds]
 
 
 def _p99(seconds: Iterable[float], otherwise: float) -> float:
-    """The nearest-rank percentile."""
+    """Return the 99th percentile by nearest rank, or `otherwise` for no measurements."""
     ordered = sorted(seconds)
     return ordered[ceil(0.99 * len(ordered)) - 1] if ordered else otherwise
 
@@ -66,25 +69,25 @@ SLOWER_THAN_EVER: Final = 1.5
 MARGIN: Final = timedelta(minutes=5)
 UNMEASURED_RESUME_S: Final = 180.0
 UNMEASURED_POWER_OFF_S: Final = 60.0
-"""What is assumed where nothing was measured yet: longer than any that we have seen."""
+"""Assumed while nothing was measured: longer than any duration that we have seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a morning has to return: desktops to bring back and ML VMs to stop, counted by host ref."""
+    """The desktops that a morning has to bring back and the ML VMs that it has to stop, counted by host ref."""
 
     desktops: Mapping[str | None, int]
     on_datastore: Mapping[str, int]
-    """Desktops whose files are on it."""
+    """Datastore ref -> number of desktops with files on it."""
     datastores: Mapping[str | None, frozenset[str]]
-    """Those that the desktops of a host are on."""
+    """Host ref -> datastores of its desktops."""
     ml_vms: Mapping[str | None, int]
     checkpoint_grace_s: int = 0
-    """The longest that any of the ML VMs may take to keep its work."""
+    """The longest time that one of the ML VMs may take to save its work."""
 
     @classmethod
     def of(cls, desktops: Iterable[Vm], ml_hosts: Iterable[str | None], checkpoint_grace_s: int = 0) -> Load:
-        """The load of these desktops, and of ML VMs on these hosts."""
+        """Return the load of these desktops, and of ML VMs on these hosts."""
         by_host: Counter[str | None] = Counter()
         by_store: Counter[str] = Counter()
         stores: defaultdict[str | None, set[str]] = defaultdict(set)
@@ -109,38 +112,39 @@ class ReturnTime:
         return (self.deadline - self.reserve(host, load)).replace(microsecond=0)
 
     def reserve(self, host: str | None, load: Load) -> timedelta:
-        """How long is kept for returning the load."""
-        return max(RETURN_FLOOR, self.needed(host, load))
+        """Return how much time is reserved for returning the load."""
+        return max(RETURN_FLOOR, self.time_needed(host, load))
 
-    def needed(self, host: str | None, load: Load) -> timedelta:
-        """How long returning the load takes at the most."""
+    def time_needed(self, host: str | None, load: Load) -> timedelta:
+        """Return the longest time that returning the load can take."""
         unmeasured_s = self.policy.ml_stop.grace_s + UNMEASURED_POWER_OFF_S
         stop_s = max((self.durations.p99_s("ShutDownGuest", ref, unmeasured_s) for ref in load.ml_vms), default=0.0)
         resume_s = self.durations.p99_s("ResumeVm", host, UNMEASURED_RESUME_S)
         stops = self.stop_rounds(load)
         resumes = self._resume_rounds(host, load)
-        needed = timedelta(seconds=stops * (load.checkpoint_grace_s + stop_s) + resumes * resume_s * SLOWER_THAN_EVER)
-        return needed + MARGIN
+        measured = timedelta(seconds=stops * (load.checkpoint_grace_s + stop_s) + resumes * resume_s * SLOWER_THAN_EVER)
+        return measured + MARGIN
 
     def stop_rounds(self, load: Load) -> int:
-        """The rounds in which the ML VMs stop, as many at once as the policy allows."""
+        """Return the number of rounds in which the ML VMs stop, with as many at once as the policy allows."""
         limits, numbers = self.policy.limits, load.ml_vms.values()
         most = max(numbers, default=0)
         return max(-(-most // limits.per_host), -(-sum(numbers) // limits.in_flight))
 
     def _resume_rounds(self, host: str | None, load: Load) -> int:
-        """The rounds in which the host's desktops resume, by the limit that needs the most of them."""
-        limits, here = self.policy.limits, load.desktops.get(host, 0)
-        if not here:
+        """Return the number of rounds in which the desktops of the host resume, by the limit that needs the most
+        rounds."""
+        limits, on_host = self.policy.limits, load.desktops.get(host, 0)
+        if not on_host:
             return 0
-        # other hosts resume desktops from the same datastores at the same time, so these are counted in all
+        # Other hosts resume desktops from the same datastores at the same time, so all of these count.
         on_store = max((load.on_datastore[ref] for ref in load.datastores[host]), default=0)
         rounds = max(
-            -(-here // limits.per_host),
+            -(-on_host // limits.per_host),
             -(-on_store // limits.per_datastore),
             -(-sum(load.desktops.values()) // limits.in_flight),
         )
-        canary = self.policy.morning is MorningOrder.CANARY_FIRST and here > 1
+        canary = self.policy.morning is MorningOrder.CANARY_FIRST and on_host > 1
         return rounds + canary
 
 
@@ -150,18 +154,18 @@ def longest_checkpoint_s(policy: Policy, originals: Iterable[Original]) -> int:
     The policy may have changed since the ML VMs were started: their checkpoints take as long as the policy of their
     night allows.
     """
-    policies = dict.fromkeys([policy, *(each.policy for each in originals if each.policy is not None)])
-    return max((queued.checkpoint.grace_s for obeyed in policies for queued in obeyed.ml), default=0)
+    policies = dict.fromkeys([policy, *(original.policy for original in originals if original.policy is not None)])
+    return max((queued.checkpoint.grace_s for policy_of_vm in policies for queued in policy_of_vm.ml), default=0)
 
 
 WAITS_PAST_DUE: Final = timedelta(hours=1)
-"""How long a return goes on waiting after its desktops are due; without a window, how long it waits in all."""
+"""How long a return keeps waiting after its desktops are due; without a window, its total wait."""
 
 
 def waits_until(policy: Policy | None, now: datetime) -> datetime:
-    """The moment at which a return stops waiting for a vCenter that does not answer; `now` = at once.
+    """Return when a return stops waiting for a vCenter that does not answer; `now` = at once.
 
-    Of the nights that have opened, the one whose desktops are due last decides. `policy` None = it is not known.
+    The open night whose desktops are due last decides. `policy`: None = it is not known.
     """
     if policy is None or not policy.windows:
         return now + WAITS_PAST_DUE
@@ -174,14 +178,20 @@ def night_due(policy: Policy, originals: Iterable[Original], now: datetime) -> N
 
     If desktops are away, only their nights are considered. Otherwise these are the latest opened night of each window.
     """
-    away = [each for each in originals if each.role is not Role.ML and not (each.returned or each.given_up)]
-    found = {night for each in away for night in nights_called(each.night, each.policy or policy)}
-    if not away:
-        found = {night for window in policy.windows for night in window.nights_begun(now)[:1]}
-    to_come = [night for night in found if night.back_by >= now]
+    away_originals = [
+        original
+        for original in originals
+        if original.role is not Role.ML and not (original.returned or original.given_up)
+    ]
+    nights = {
+        night for original in away_originals for night in nights_called(original.night, original.policy or policy)
+    }
+    if not away_originals:
+        nights = {night for window in policy.windows for night in window.nights_begun(now)[:1]}
+    to_come = [night for night in nights if night.back_by >= now]
     if to_come:
         return min(to_come, key=lambda night: night.back_by)
-    return max(found, key=lambda night: night.back_by, default=None)
+    return max(nights, key=lambda night: night.back_by, default=None)
 
 
 def nights_called(name: str, policy: Policy) -> list[Night]:
@@ -199,9 +209,9 @@ def nights_called(name: str, policy: Policy) -> list[Night]:
 
 
 HANGS_AFTER: Final = timedelta(minutes=20)
-"""A run that has given no sign of life for so long hangs: none of its own waits takes so long."""
+"""A run that has shown no sign of life for this long hangs: none of its own waits takes this long."""
 HANGS_AFTER_DUE: Final = timedelta(minutes=5)
-"""The same for a night whose return must begin."""
+"""The same limit for a night whose return must begin."""
 FINISHES_WITHIN: Final = timedelta(minutes=15)
 """How long after its return was due a `rotate night` may still wait for the steps that it has sent."""
 _NIGHT: Final = "rotate night"
@@ -209,35 +219,35 @@ _STATUS: Final = "gpuops rotate status shows it"
 
 
 def ends_at(holder: LockHolder) -> datetime | None:
-    """The moment from which a return ends the run that holds the lock, unless it gives another sign of life.
+    """Return when a return may end the run that holds the lock, unless the run shows another sign of life.
 
-    None = a return never ends it: it is no run of a rotation. A night that knows when its return must begin is left
-    alone until then, however long it is silent. Ending a run harms no desktop: what it has sent goes on in vCenter, and
-    the return settles that by the run's journal.
+    None = a return never ends it, because it is not a run of a rotation. A night that knows when its return must begin
+    is not ended before then, even if it is silent for long. Ending a run harms no desktop: its tasks continue in
+    vCenter, and the return settles them with the journal of the run.
     """
-    last = holder.seen or holder.since
-    if holder.pid is None or last is None or not holder.doing:
+    last_sign = holder.seen or holder.since
+    if holder.pid is None or last_sign is None or not holder.doing:
         return None
     if holder.doing != _NIGHT or holder.until is None:
-        return last + HANGS_AFTER
-    return max(holder.until, min(last + HANGS_AFTER_DUE, holder.until + FINISHES_WITHIN))
+        return last_sign + HANGS_AFTER
+    return max(holder.until, min(last_sign + HANGS_AFTER_DUE, holder.until + FINISHES_WITHIN))
 
 
 def holder_text(holder: LockHolder, now: datetime) -> str:
-    """Who holds the lock, what the run does and when it last gave a sign of life, as far as that is known."""
-    last = holder.seen or holder.since
-    if not holder.doing or last is None:
+    """Return who holds the lock, what the run does and when it last showed a sign of life, as far as that is known."""
+    last_sign = holder.seen or holder.since
+    if not holder.doing or last_sign is None:
         return f"{holder}"
-    minutes = int((now - last).total_seconds()) // 60
+    minutes = int((now - last_sign).total_seconds()) // 60
     return f"{holder} ({holder.doing}, last sign of life {minutes} min ago)"
 
 
 def holder_advice(holder: LockHolder, now: datetime) -> str:
-    """What somebody can do who finds the lock held and may not end that run."""
+    """Return what to do if another run holds the lock and this one may not end it."""
     if holder.pid is None:
         return f"wait for it to end; {_STATUS}"
-    at = ends_at(holder)
-    if at is None:
+    ends = ends_at(holder)
+    if ends is None:
         return f"wait for pid {holder.pid} to end; where it hangs, `kill {holder.pid}` ends it: nothing is lost by that"
-    by_itself = f"from {at.astimezone(UTC):%Y-%m-%d %H:%M UTC} on {RETURN_COMMAND} ends it by itself, if it hangs"
-    return f"wait for pid {holder.pid} to end; {by_itself}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"
+    automatic = f"from {ends.astimezone(UTC):%Y-%m-%d %H:%M UTC} on {RETURN_COMMAND} ends it by itself, if it hangs"
+    return f"wait for pid {holder.pid} to end; {automatic}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"

@@ -1,7 +1,7 @@
-"""Which ML VMs must stop so that desktops find their GPUs again.
+"""Selects the ML VMs that must stop so that desktops can resume on their GPUs.
 
-`restore.py` asks it where a policy says `user_wins`, `watch_look.py` where too few desktops are ready for users. A
-morning does not: it stops all of them.
+`restore.py` uses it if a policy says `user_wins`, and `watch_look.py` if too few desktops are ready for users. A
+morning does not need it: it stops all ML VMs.
 """
 
 from __future__ import annotations
@@ -25,44 +25,53 @@ from gpuops.plan.rotation.returns.day import checkpoint_of
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 Loss = tuple[int, float]
-"""(priority in the queue, seconds of work that are lost); infinite where nothing tells when it was started."""
+"""(priority in the queue, seconds of lost work); infinite seconds if it is unknown when the VM was started."""
 
 
 def loss_of(taken_vm: TakenVm, now: datetime) -> Loss:
-    """What it costs to stop this ML VM now; `now` by vCenter's clock."""
+    """Return the loss if this ML VM stops now; `now` by vCenter's clock."""
     vm, name, policy = taken_vm.vm, taken_vm.original.name, taken_vm.policy
     if vm is None:
         return 0, inf
-    entry = entry_of(policy.ml, vm, name)
+    queued_vm = entry_of(policy.ml, vm, name)
     lost_s = checkpoint_of(policy, vm, name).lost_s(taken_vm.original.started_at, now)
-    return entry.priority if entry is not None else 0, inf if lost_s is None else lost_s
+    return queued_vm.priority if queued_vm is not None else 0, inf if lost_s is None else lost_s
 
 
-def running_ml(taken: Iterable[TakenVm]) -> list[TakenVm]:
-    """Those of these that are ML VMs which run."""
-    return [each for each in taken if each.original.role is Role.ML and each.whereabouts is Whereabouts.AWAY]
+def running_ml(taken_vms: Iterable[TakenVm]) -> list[TakenVm]:
+    """Return the ML VMs that a night started and that still run."""
+    return [
+        taken_vm
+        for taken_vm in taken_vms
+        if taken_vm.original.role is Role.ML and taken_vm.whereabouts is Whereabouts.AWAY
+    ]
 
 
-def away_desktops(taken: Iterable[TakenVm]) -> list[TakenVm]:
-    """Those of these that are desktops which are suspended, or shut down."""
-    return [each for each in taken if each.original.role is not Role.ML and each.whereabouts is Whereabouts.AWAY]
+def away_desktops(taken_vms: Iterable[TakenVm]) -> list[TakenVm]:
+    """Return the desktops that are still suspended or shut down."""
+    return [
+        taken_vm
+        for taken_vm in taken_vms
+        if taken_vm.original.role is not Role.ML and taken_vm.whereabouts is Whereabouts.AWAY
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class WayBack:
-    """Desktops that come back, and the ML VMs that stop for them."""
+class DesktopReturn:
+    """Desktops that resume, and the ML VMs that stop for them."""
 
     desktops: tuple[TakenVm, ...] = ()
     stops: tuple[TakenVm, ...] = ()
 
 
-def stops_for(
+def ml_stops_for(
     desktop: Vm, running: Sequence[TakenVm], world: Inventory, catalog: Catalog, now: datetime
 ) -> tuple[TakenVm, ...] | None:
-    """The ML VMs of these that must stop before the desktop finds room on its host; None = not even all are enough.
+    """Return the ML VMs that must stop before the desktop has room on its host; None = stopping all is not enough.
 
-    One alone where that is enough, the one that loses the least; else one after the other in that order, without those
-    that turn out not to be needed. With each stop the others of its cluster, on whatever host, and count as its loss.
+    If stopping one ML VM is enough, it is the one that loses the least work. Otherwise ML VMs are added in order of
+    their loss, and those that turn out to be unnecessary are removed. An ML VM of a cluster stops together with the
+    other VMs of the cluster, on every host, and their work counts as its loss.
     """
     host = world.host_of(desktop)
     if host is None:
@@ -71,93 +80,96 @@ def stops_for(
 
     def fits_without(stopped: Sequence[TakenVm]) -> bool:
         after = world
-        for each in stopped:
-            after = project(ShutDownGuest(each.original.vm if each.vm is None else each.vm.ref), after)
+        for ml_vm in stopped:
+            after = project(ShutDownGuest(ml_vm.original.vm if ml_vm.vm is None else ml_vm.vm.ref), after)
         return not room.refusals(desktop, after.hosts[host.ref], after)
 
     if fits_without(()):
         return ()
-    here = sorted(
-        (each for each in running if each.vm is not None and each.vm.host == host.ref),
-        key=lambda each: (_total(with_their_clusters((each,), running), now), each.original.name),
+    on_host = sorted(
+        (ml_vm for ml_vm in running if ml_vm.vm is not None and ml_vm.vm.host == host.ref),
+        key=lambda ml_vm: (_total_loss(with_their_clusters((ml_vm,), running), now), ml_vm.original.name),
     )
-    alone = next((each for each in here if fits_without((each,))), None)
-    if alone is not None:
-        return with_their_clusters((alone,), running)
-    if not fits_without(here):
+    one_stop = next((ml_vm for ml_vm in on_host if fits_without((ml_vm,))), None)
+    if one_stop is not None:
+        return with_their_clusters((one_stop,), running)
+    if not fits_without(on_host):
         return None
-    needed = list(here)
-    for each in reversed(here):
-        fewer = [other for other in needed if other is not each]
+    needed = list(on_host)
+    for ml_vm in reversed(on_host):
+        fewer = [needed_vm for needed_vm in needed if needed_vm is not ml_vm]
         if fits_without(fewer):
             needed = fewer
     return with_their_clusters(needed, running)
 
 
-def way_free_for(
+def return_desktops(
     desktops: Iterable[TakenVm], running: Sequence[TakenVm], world: Inventory, catalog: Catalog, now: datetime
-) -> WayBack:
-    """All of these desktops that can come back when ML VMs stop, one after the other, and which do."""
-    chosen, stopped = list[TakenVm](), list[TakenVm]()
+) -> DesktopReturn:
+    """Return all of these desktops that can resume if ML VMs stop, planned one after the other, and these ML VMs."""
+    returning, stopped_vms = list[TakenVm](), list[TakenVm]()
     for taken_vm in desktops:
         if taken_vm.vm is None:
             continue
-        stops = stops_for(taken_vm.vm, [each for each in running if each not in stopped], world, catalog, now)
+        stops = ml_stops_for(taken_vm.vm, [ml_vm for ml_vm in running if ml_vm not in stopped_vms], world, catalog, now)
         if stops is not None:
-            chosen.append(taken_vm)
-            stopped += stops
-            world = _after(taken_vm.vm, stops, world, catalog)
-    return WayBack(tuple(chosen), tuple(stopped))
+            returning.append(taken_vm)
+            stopped_vms += stops
+            world = _world_after(taken_vm.vm, stops, world, catalog)
+    return DesktopReturn(tuple(returning), tuple(stopped_vms))
 
 
-def cheapest_way_back(
-    wanted: Iterable[tuple[Sequence[TakenVm], int]],
+def return_cheapest_desktops(
+    requested: Iterable[tuple[Sequence[TakenVm], int]],
     running: Sequence[TakenVm],
     world: Inventory,
     catalog: Catalog,
     now: datetime,
-) -> WayBack:
-    """Of each group of desktops so many as are wanted of it, those for which the least work is stopped; fewer where no
-    more can come back."""
-    chosen, stopped = list[TakenVm](), list[TakenVm]()
-    for desktops, count in wanted:
-        left = list(desktops)
+) -> DesktopReturn:
+    """Return the requested number of desktops of each group that cost the least ML work, and the ML VMs that stop.
+
+    There are fewer desktops if no more can resume.
+    """
+    returning, stopped_vms = list[TakenVm](), list[TakenVm]()
+    for desktops, count in requested:
+        candidates = list(desktops)
         for _ in range(count):
-            going = [each for each in running if each not in stopped]
+            still_running = [ml_vm for ml_vm in running if ml_vm not in stopped_vms]
             offers = [
-                (_total(stops, now), each.original.name, each, stops)
-                for each in _one_of_each_kind(left)
-                if each.vm is not None and (stops := stops_for(each.vm, going, world, catalog, now)) is not None
+                (_total_loss(stops, now), desktop.original.name, desktop, stops)
+                for desktop in _one_of_each_kind(candidates)
+                if desktop.vm is not None
+                and (stops := ml_stops_for(desktop.vm, still_running, world, catalog, now)) is not None
             ]
             if not offers:
                 break
             *_, best, stops = min(offers, key=lambda offer: offer[:2])
-            left.remove(best)
-            chosen.append(best)
-            stopped += stops
+            candidates.remove(best)
+            returning.append(best)
+            stopped_vms += stops
             if best.vm is not None:
-                world = _after(best.vm, stops, world, catalog)
-    return WayBack(tuple(chosen), tuple(stopped))
+                world = _world_after(best.vm, stops, world, catalog)
+    return DesktopReturn(tuple(returning), tuple(stopped_vms))
 
 
 def _one_of_each_kind(desktops: Iterable[TakenVm]) -> Iterator[TakenVm]:
-    """One for all desktops of a host that carry the same: for the others the answer would be the same."""
-    seen: set[tuple[str | None, tuple[str, ...]]] = set()
-    for each in desktops:
-        key = (each.vm.host, each.vm.profiles) if each.vm is not None else (None, ())
-        if key not in seen:
-            seen.add(key)
-            yield each
+    """Yield one desktop for each host and list of profiles: for the others the stops would be the same."""
+    seen_keys: set[tuple[str | None, tuple[str, ...]]] = set()
+    for desktop in desktops:
+        key = (desktop.vm.host, desktop.vm.profiles) if desktop.vm is not None else (None, ())
+        if key not in seen_keys:
+            seen_keys.add(key)
+            yield desktop
 
 
-def _total(stops: Iterable[TakenVm], now: datetime) -> Loss:
-    losses = [loss_of(each, now) for each in stops]
+def _total_loss(stops: Iterable[TakenVm], now: datetime) -> Loss:
+    losses = [loss_of(ml_vm, now) for ml_vm in stops]
     return max((priority for priority, _ in losses), default=-(10**6)), sum(lost_s for _, lost_s in losses)
 
 
-def _after(desktop: Vm, stops: Iterable[TakenVm], world: Inventory, catalog: Catalog) -> Inventory:
-    """The snapshot once these have stopped and the desktop is back."""
-    for each in stops:
-        if each.vm is not None:
-            world = project(ShutDownGuest(each.vm.ref), world)
+def _world_after(desktop: Vm, stops: Iterable[TakenVm], world: Inventory, catalog: Catalog) -> Inventory:
+    """Return the snapshot after these ML VMs have stopped and the desktop has resumed."""
+    for ml_vm in stops:
+        if ml_vm.vm is not None:
+            world = project(ShutDownGuest(ml_vm.vm.ref), world)
     return project(resume_or_power_on(desktop), world, catalog)

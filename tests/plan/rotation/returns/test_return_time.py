@@ -107,4 +107,4 @@ def test_stops_take_what_they_take_on_the_hosts_of_the_ml_vms() -> None:
         ("ResumeVm", "host-1"): (1.0,),
     })  # fmt: skip
     load = Load.of(desktops(1), ["host-2"] * 12)
-    assert ReturnTime(POLICY, measured, DEADLINE).needed("host-1", load) == timedelta(seconds=3 * 600 + 1.5 + 300)
+    assert ReturnTime(POLICY, measured, DEADLINE).time_needed("host-1", load) == timedelta(seconds=3 * 600 + 1.5 + 300)
