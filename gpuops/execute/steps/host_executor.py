@@ -1,6 +1,7 @@
 """Executes steps of hosts: what settings and tasks of hosts have in common, and how a setting is made.
 
-`change/host_settings.py` sets hosts in service, `change/host_rounds.py` those that a rolling change has emptied.
+`change/host_settings.py` uses it for hosts in service, `change/host_rounds.py` for hosts that a rolling change has
+emptied.
 """
 
 from __future__ import annotations
@@ -45,97 +46,99 @@ class HostExecutor(StepExecutor[OfHost]):
         lease: HeldLease | None = None,
         passed_s: Callable[[], float] = clock.passed_s,
     ) -> None:
-        """`lease` must be held at each request; None = this machine's lock alone keeps others away."""
+        """`lease` must be held at each request; None: only this machine's lock keeps other runs away."""
         super().__init__(vcenter, journal, run, inventory, passed_s=passed_s)
         self.hosts = hosts
         self.lease = lease
         self.impacts: dict[str, Impacts] = {}
-        """By host (ref), what vCenter said that its setting takes; of others it said nothing."""
+        """What vCenter reported that a setting needs (for example a reboot), by host ref; hosts without a report are
+        missing."""
         self.half_set: set[str] = set()
-        """Hosts (refs) whose setting ended in an error, and that may need a reboot for what was set all the same."""
+        """Refs of hosts whose setting ended in an error, and that may need a reboot for the part that was set."""
 
     def host(self, step: OfHost) -> Host | None:
-        """The step's host at the latest look; None = it is gone from vCenter."""
+        """Return the step's host at the latest look, or None if vCenter no longer has it."""
         return self.inventory.hosts.get(step.host)
 
     @abstractmethod
     def against(self, step: OfHost, host: Host) -> str | None:
-        """What speaks against the step on the latest look at its host; None = nothing does."""
+        """Return why the step must not be sent, judged by the latest look at its host, or None."""
 
     def objection(self, step: OfHost) -> str | None:
-        """What speaks against the step on the latest look, or of the lease; None = nothing does."""
+        """Return why the step must not be sent, by the latest look or the lease, or None."""
         host = self.host(step)
         return GONE if host is None else self.against(step, host) or self.lease_objection()
 
     def last_objection(self, step: OfHost, judged: Inventory) -> str | None:
-        """The same: the lease may have run out, and after a login that ended the host was looked at anew."""
+        """Judge again: the lease may have expired, and the host was read again after a session that ended."""
         return self.objection(step)
 
     def lease_objection(self) -> str | None:
-        """Why nothing more may be begun; None = the lease is held, or there is none."""
+        """Return why nothing more may be started, or None if the lease is held or the run needs no lease."""
         return self.lease.objection() if self.lease is not None else None
 
     def send(self, step: OfHost, op_id: str) -> TaskRef | None:
-        """The task of the request; None = it has none."""
+        """Send the request and return its task, or None if the request has no task."""
         if self.lease is not None:
             self.lease.sends()
         return self.request(step, op_id)
 
     @abstractmethod
     def request(self, step: OfHost, op_id: str) -> TaskRef | None:
-        """Sends the request of the step. Raises OutcomeUnknown when the reply was lost."""
+        """Send the request of the step. Raises OutcomeUnknown when the reply was lost."""
 
     def settle(self, op_id: str, outcome: Outcome[OfHost], *, counts: bool = True) -> Outcome[OfHost]:
-        """The outcome, once it is in the journal. No night counts it, and nothing is planned by how long it took."""
+        """Write the outcome to the journal and return it. Nights do not count it, and its duration is not used for
+        planning."""
         self.journal.settled(op_id, STATES[outcome.verdict], outcome.reason)
         return outcome
 
 
 class SettingExecutor(HostExecutor[HostStep]):
-    """Sets hosts, one after another: each by calls that have ended when they are answered."""
+    """Sets hosts one after another. Each call has ended when vCenter answers it."""
 
     def set(self, step: HostStep) -> Outcome[HostStep]:
-        """What became of the setting. Raises NotConnected (the intent stays open) and StateDamaged."""
+        """Set the host and return the outcome. Raises NotConnected (the intent stays open) and StateDamaged."""
         self.read_back(step)
-        done = self.begin(step)
-        outcome = done if isinstance(done, Outcome) else self.judge(done.op_id, done.step, done.since)
-        told = self.impacts.get(step.host)
-        if outcome.verdict is not Verdict.DONE or told is None:
+        started = self.begin(step)
+        outcome = started if isinstance(started, Outcome) else self.judge(started.op_id, started.step, started.since)
+        impacts = self.impacts.get(step.host)
+        if outcome.verdict is not Verdict.DONE or impacts is None:
             return outcome
-        return replace(outcome, reason="; ".join(filter(None, (outcome.reason, impact_words(told)))))
+        return replace(outcome, reason="; ".join(filter(None, (outcome.reason, impact_words(impacts)))))
 
     def read_back(self, step: HostStep) -> None:
-        """Reads the settings of the step's host anew."""
+        """Read the settings of the step's host again."""
         self.inventory = self.hosts.with_settings(self.inventory, [step.host])
 
     def is_done(self, step: HostStep) -> bool:
-        """Whether the host is set to this, in force or not."""
+        """Return whether the host has this setting, whether or not it is in force yet."""
         host = self.host(step)
         return host is not None and host_satisfied(step, host)
 
     def against(self, step: HostStep, host: Host) -> str | None:
-        """Why the host must not be set to this any more."""
+        """Return why the host must not be set to this any more, or None."""
         return host_objection(step, host)
 
     def request(self, step: HostStep, op_id: str) -> None:
         """Sets the host."""
         try:
-            told = self.hosts.configure(step, self.inventory, op_id)
+            impacts = self.hosts.configure(step, self.inventory, op_id)
         except GpuopsError as error:
             if error.reboot_due:
                 self.half_set.add(step.host)
             raise
-        if told is not None:
-            self.impacts[step.host] = told
+        if impacts is not None:
+            self.impacts[step.host] = impacts
 
     def find_task(self, step: HostStep, since: datetime) -> TaskRef | None:
-        """None: a setting has no task."""
+        """Return None: a setting has no task."""
         return None
 
     def twice_is_once(self, step: HostStep, sent: Inventory) -> bool:
-        """False: a late first request would undo what somebody else sets after the second."""
+        """Return False: if the first request arrived late, it would undo what another user set after the second."""
         return False
 
     def not_shown(self, step: HostStep) -> str:
-        """What is said of a setting that the host took and does not show."""
+        """Return the reason for a setting that the host accepted and does not show."""
         return "the host called it done, and does not show it"

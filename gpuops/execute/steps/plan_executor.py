@@ -1,7 +1,7 @@
 """Executes a plan: each step is sent as soon as the steps that it needs are done. Hosts do not wait for each other.
 
-The waves of a plan are an order within a host and within a VM: a desktop resumes when the ML VMs of its own host have
-stopped. A step that failed takes along what depends on it, and nothing else.
+The waves of a plan are an order within a host and within a VM: a desktop resumes when the ML VMs on its own host have
+stopped. If a step fails, only the steps that depend on it are skipped.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from gpuops.plan.core.steps import (
 )
 
 BUSY_RESTS_S: Final = (20.0, 60.0, 120.0)
-"""Before each new try of a step whose VM somebody else is at."""
+"""Seconds to wait before each new try of a step whose VM is busy with a task of another user."""
 
 NOT_LATER: Final = (SuspendVm, PowerOnVm, PowerOffVm, RelocateVm)
-"""Steps that must not happen long after the look that they went by: vCenter queues a task behind somebody else's of the
-same VM, and the desktop may be in use, the VM suspended or the window shut when that one ends. A resume is wanted
-whenever it comes, and vCenter refuses a reconfiguration of a configuration that changed meanwhile."""
+"""Steps that must not happen long after the look that they were judged by. vCenter queues a task behind another user's
+task on the same VM; when that one ends, the desktop may be in use, the VM suspended or the window closed. A resume is
+wanted whenever it happens, and vCenter refuses a reconfiguration if the configuration has changed since."""
 
 RESUME_RESTS_S: Final = (60.0,)
-"""A resume that failed is tried once more: what was in its way may have been freed meanwhile."""
+"""A resume that failed is tried once more: the memory or GPU that it needs may have been freed since."""
 
 
-def _untold(steps: Sequence[Step]) -> None:
-    """Of a caller that does not ask what is in flight."""
+def _ignore_in_flight(steps: Sequence[Step]) -> None:
+    """Used when the caller does not need to know which steps are in flight."""
 
 
 def execute(
@@ -55,13 +55,15 @@ def execute(
     progress: Callable[[Outcome], None],
     *,
     returning: bool = False,
-    in_flight: Callable[[Sequence[Step]], None] = _untold,
+    in_flight: Callable[[Sequence[Step]], None] = _ignore_in_flight,
 ) -> tuple[Outcome, ...]:
-    """What became of each step of the plan. `returning`: it only brings back, and no step that hangs holds others up.
-    `in_flight` is told of the steps in flight each time before the plan waits.
+    """Execute the plan and return the outcome of each step.
 
-    Raises NotConnected when vCenter is lost on the way and StateDamaged when the journal cannot be written; the run
-    then stays open, and nothing was sent that is not in the journal.
+    `returning`: the plan only brings desktops back, and a step that hangs does not delay the others. `in_flight` is
+    called with the steps in flight each time before the plan waits.
+
+    Raises NotConnected when vCenter is lost on the way and StateDamaged when the journal cannot be written. The run
+    then stays open, and every request that was sent is in the journal.
     """
     outcomes: list[Outcome] = []
     for outcome in _Run(plan, executor, limits, in_flight, returning=returning).outcomes():
@@ -71,7 +73,7 @@ def execute(
 
 
 class _Run:
-    """One plan on its way."""
+    """One plan while it is executed."""
 
     def __init__(
         self,
@@ -89,38 +91,38 @@ class _Run:
         self._bad: list[Outcome] = []
 
     def outcomes(self) -> Iterator[Outcome]:
-        while self._queue.unended:
+        while self._queue.has_steps:
             self._executor.keep_lease()
             yield from self._send()
             self._in_flight([sent.in_flight.step for sent in self._queue.sent])
             if self._queue.sent:
                 yield from self._wait()
             elif self._queue.rest_s:
-                self._rest(self._queue.rest_s)
+                self._wait_for_retry(self._queue.rest_s)
 
     def _send(self) -> Iterator[Outcome]:
-        """Sends what may be sent now; steps that end at once are yielded."""
+        """Send the steps that may be sent now, and yield those that end at once."""
         batch = []
         for waiting in self._ready():
-            reason = None if waiting.whatever_failed else self._depends_on(waiting.step)
+            reason = None if waiting.whatever_failed else self._failed_dependency(waiting.step)
             if reason is None:
                 batch.append(waiting)
             else:
                 self._queue.end(waiting)
-                yield self._ended(Outcome(waiting.step, Verdict.SKIPPED, reason))
+                yield self._note_end(Outcome(waiting.step, Verdict.SKIPPED, reason))
         if batch:
             self._executor.look_before([waiting.step for waiting in batch])
         leaving = {sent.step.vm for sent in self._queue.sent if isinstance(sent.step, SuspendVm | ShutDownGuest)}
         answered: list[tuple[WaitingStep, StepInFlight]] = []
         for waiting in batch:
-            result = self._executor.begin(waiting.step, leaving)
-            if isinstance(result, StepInFlight) and result.answered:
-                answered.append((waiting, result))
-            elif isinstance(result, StepInFlight):
-                self._queue.add_sent(waiting, result)
+            started = self._executor.begin(waiting.step, leaving)
+            if isinstance(started, StepInFlight) and started.answered:
+                answered.append((waiting, started))
+            elif isinstance(started, StepInFlight):
+                self._queue.add_sent(waiting, started)
                 leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
             else:
-                yield from self._handle_end(waiting, result)
+                yield from self._handle_end(waiting, started)
         for waiting, _ in answered:
             self._queue.end(waiting)
         self._look_after([waiting.step.vm for waiting, _ in answered])
@@ -131,7 +133,7 @@ class _Run:
         return self._queue.ready(self._executor.inventory, broker_fails=self._executor.step_gates.fails)
 
     def _look_after(self, ended: Collection[str]) -> None:
-        """Reads the VMs whose steps have ended, and in the same look those of the steps that may follow at once."""
+        """Read the VMs whose steps have ended, and in the same look the VMs of the steps that may follow at once."""
         following = [waiting.step for waiting in self._ready()] if ended else []
         if following:
             self._executor.look_before(following, ended)
@@ -139,54 +141,56 @@ class _Run:
             self._executor.look(ended)
 
     def _handle_end(self, waiting: WaitingStep, outcome: Outcome) -> Iterator[Outcome]:
-        """A step that came to an end, unless it is tried again or by other means."""
+        """Yield the outcome of a step that ended, unless the step is retried or done in another way."""
         step = waiting.step
         if isinstance(step, ShutDownGuest) and isinstance(outcome.step, PowerOffVm):
-            outcome = _powered_off(step, waiting.reason, outcome)
+            outcome = _shutdown_by_power_off(step, waiting.reason, outcome)
         elif isinstance(step, SuspendVm) and isinstance(outcome.step, ResumeVm):
-            outcome = _given_back(step, waiting.reason, outcome)
+            outcome = _suspend_undone(step, waiting.reason, outcome)
         elif isinstance(step, ShutDownGuest) and step.then_off and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN):
             yield from self._power_off(waiting, outcome.reason)
             return
-        rests_s = () if self._overtaken(step) else _rests_s(outcome)
+        rests_s = () if self._is_plan_outdated(step) else _retry_delays_s(outcome)
         if outcome.verdict is Verdict.FAILED and waiting.tries < len(rests_s):
-            self._queue.again(waiting, rests_s[waiting.tries])
+            self._queue.retry_later(waiting, rests_s[waiting.tries])
             return
         self._queue.end(waiting)
-        yield self._ended(outcome)
+        yield self._note_end(outcome)
 
     def _power_off(self, waiting: WaitingStep, reason: str) -> Iterator[Outcome]:
-        """The guest did not shut down, and the plan says what then."""
+        """Power the VM off, as the plan says, because its guest did not shut down."""
         waiting.reason = reason
         self._executor.look([waiting.step.vm])
-        yield from self._instead(waiting, PowerOffVm(waiting.step.vm))
+        yield from self._send_instead(waiting, PowerOffVm(waiting.step.vm))
 
     def _give_back(self, waiting: WaitingStep, reason: str) -> Iterator[Outcome]:
-        """Somebody came, or may have, while the desktop was being suspended: it is resumed at once."""
+        """Resume a desktop at once, because a user connected while it was being suspended, or may have."""
         waiting.reason = reason
         vm = self._executor.inventory.vms.get(waiting.step.vm)
-        yield from self._instead(waiting, ResumeVm(waiting.step.vm, vm.host if vm is not None else None))
+        yield from self._send_instead(waiting, ResumeVm(waiting.step.vm, vm.host if vm is not None else None))
 
-    def _instead(self, waiting: WaitingStep, step: Step) -> Iterator[Outcome]:
-        """Sends another step in the place of the one that ended."""
-        result = self._executor.begin(step)
-        if isinstance(result, StepInFlight):
-            self._queue.add_sent(waiting, result)
+    def _send_instead(self, waiting: WaitingStep, step: Step) -> Iterator[Outcome]:
+        """Send another step in place of the one that ended."""
+        started = self._executor.begin(step)
+        if isinstance(started, StepInFlight):
+            self._queue.add_sent(waiting, started)
         else:
-            yield from self._handle_end(waiting, result)
+            yield from self._handle_end(waiting, started)
 
-    def _let_in(self, outcome: Outcome) -> None:
-        """Has the gate opened of a desktop that is not taken after all. Where a suspend or a guest's shutdown may still
-        come, it stays closed until a return has seen what became of it."""
+    def _reopen_gate(self, outcome: Outcome) -> None:
+        """Queue the opening of a desktop's gate if the desktop is not taken after all.
+
+        If a suspend or a guest shutdown may still happen, the gate stays closed until a return has seen the result.
+        """
         never_taken = (Verdict.FAILED, Verdict.SKIPPED) if isinstance(outcome.step, SuspendVm) else (Verdict.SKIPPED,)
-        machine = self._executor.step_gates.held(outcome.step.vm)
+        machine = self._executor.step_gates.held_machine(outcome.step.vm)
         takes = isinstance(outcome.step, SuspendVm | ShutDownGuest)
         if takes and outcome.verdict in never_taken and machine is not None:
             self._queue.add(OpenGate(outcome.step.vm, machine))
 
-    def _ended(self, outcome: Outcome) -> Outcome:
-        self._let_in(outcome)
-        # work that a guest did not keep is named, and keeps no desktop from coming back
+    def _note_end(self, outcome: Outcome) -> Outcome:
+        self._reopen_gate(outcome)
+        # a guest program that failed is reported, but must not keep a desktop from coming back
         if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) and not isinstance(outcome.step, RunInGuest):
             self._bad.append(outcome)
         return outcome
@@ -194,7 +198,7 @@ class _Run:
     # waiting
 
     def _wait(self) -> Iterator[Outcome]:
-        """Lets time pass until a step ends, at most a slice; what ended, or has outlived its time, is handled."""
+        """Wait until a step ends, at most one slice, and handle the steps that ended or exceeded their time limit."""
         tasks = {sent.in_flight.task: sent for sent in self._queue.sent if sent.in_flight.task is not None}
         guests = [sent for sent in self._queue.sent if sent.in_flight.task is None]
         slice_s, began_s = min(SLICE_S, self._queue.next_due_s), self._executor.passed_s()
@@ -205,7 +209,7 @@ class _Run:
                 ends.append(end)
                 if self._queue.waiting:
                     break  # its end may be what the next step waits for
-        off = self._off(guests, 0.0 if tasks else slice_s)
+        off = self._shut_down_guests(guests, 0.0 if tasks else slice_s)
         silent = not ends and len(off) < max(1, len(guests))
         self._queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
         finished: list[tuple[SentStep, TaskEnd | None]] = [(tasks[end.task], end) for end in ends]
@@ -224,23 +228,27 @@ class _Run:
                 outcome = self._executor.settle(sent.in_flight.op_id, Outcome(sent.step, Verdict.DONE))
             yield from self._handle_end(sent.waiting, outcome)
         self._withdraw()
-        yield from self._overdue()
+        yield from self._end_overdue()
 
     def _withdraw(self) -> None:
-        """Takes steps back that are still queued after a slice: they are tried again as those of a busy VM are."""
-        sent = (each.in_flight for each in self._queue.sent if each.waited_s >= SLICE_S)
-        tasks = [each.task for each in sent if isinstance(each.step, NOT_LATER) and each.task is not None]
+        """Cancel tasks that are still queued after a slice. Their steps are retried like those of a busy VM."""
+        queued_long = (sent.in_flight for sent in self._queue.sent if sent.waited_s >= SLICE_S)
+        tasks = [
+            in_flight.task
+            for in_flight in queued_long
+            if isinstance(in_flight.step, NOT_LATER) and in_flight.task is not None
+        ]
         if tasks:
             self._executor.vcenter.withdraw(tasks)
 
-    def _off(self, guests: list[SentStep], wait_s: float) -> list[SentStep]:
-        """The guests that have shut down."""
+    def _shut_down_guests(self, guests: list[SentStep], wait_s: float) -> list[SentStep]:
+        """Return the guests that have shut down."""
         if not guests:
             return []
         off = self._executor.vcenter.wait_for_power([guest.step.vm for guest in guests], PowerState.OFF, wait_s)
         return [guest for guest in guests if guest.step.vm in off]
 
-    def _overdue(self) -> Iterator[Outcome]:
+    def _end_overdue(self) -> Iterator[Outcome]:
         for sent in self._queue.overdue():
             waiting, step = self._queue.remove_sent(sent), sent.in_flight.step
             late: Outcome
@@ -253,13 +261,13 @@ class _Run:
                 late = Outcome(step, Verdict.UNKNOWN, f"{task} still runs after {self._limits.step_timeout_s:.0f} s")
             yield from self._handle_end(waiting, self._executor.settle(sent.in_flight.op_id, late))
 
-    def _rest(self, seconds: float) -> None:
-        """Nothing is in flight, and what is left rests before its next try: until then, or until it need not."""
+    def _wait_for_retry(self, seconds: float) -> None:
+        """Wait until a step may be retried. Nothing is in flight; the wait ends early when the VM is no longer busy."""
         vms = [waiting.step.vm for waiting in self._queue.waiting if waiting.rest_s]
         self._executor.share_no_look()
         self._executor.look(vms)
-        found = [vm for ref in vms if (vm := self._executor.inventory.vms.get(ref)) is not None]
-        tasks = [TaskRef(task.ref) for vm in found for task in vm.tasks]
+        busy_vms = [vm for ref in vms if (vm := self._executor.inventory.vms.get(ref)) is not None]
+        tasks = [TaskRef(task.ref) for vm in busy_vms for task in vm.tasks]
         if tasks:
             deque(self._executor.vcenter.wait(tasks, seconds), maxlen=0)
         else:
@@ -268,11 +276,11 @@ class _Run:
 
     # dependencies
 
-    def _depends_on(self, step: Step) -> str | None:
-        """Why a step is not tried: an earlier step of its VM failed, or one that was to free the GPU it starts on.
+    def _failed_dependency(self, step: Step) -> str | None:
+        """Return why a step is not tried, or None: an earlier step of its VM failed, or one that was to free its GPU.
 
-        Only a start (taking) waits for the GPUs of its host to be freed as planned. A resume (returning) is always
-        tried: vCenter refuses it if there is no room, and nothing is lost by asking.
+        Only a start (taking) waits until the GPUs of its host are freed as planned. A resume (returning) is always
+        tried: vCenter refuses it if there is no room, and a refused try does no harm.
         """
         for outcome in self._bad:
             if outcome.step.vm == step.vm:
@@ -283,8 +291,8 @@ class _Run:
                     return f"{desktop.name} was not suspended on its host: {outcome.reason}"
         return None
 
-    def _overtaken(self, step: Step) -> bool:
-        """Whether a change was planned for a configuration that is not there any more: it is not asked for again."""
+    def _is_plan_outdated(self, step: Step) -> bool:
+        """Return whether the configuration that a change was planned for has changed since: then it is not retried."""
         if not isinstance(step, ReconfigureVm):
             return False
         before, now = self._executor.planned.vms.get(step.vm), self._executor.inventory.vms.get(step.vm)
@@ -297,8 +305,8 @@ class _Run:
         return vm.host if vm else None
 
 
-def _rests_s(outcome: Outcome) -> tuple[float, ...]:
-    """How long a step rests before each further try; empty = it is not tried again."""
+def _retry_delays_s(outcome: Outcome) -> tuple[float, ...]:
+    """Return the seconds to wait before each retry of a step; empty if it is not retried."""
     if isinstance(outcome.step, RunInGuest):
         return ()  # desktops wait for it
     if outcome.trouble is Trouble.BUSY:  # assumption: busy-vm-fault
@@ -308,15 +316,15 @@ def _rests_s(outcome: Outcome) -> tuple[float, ...]:
     return ()
 
 
-def _given_back(step: SuspendVm, reason: str, outcome: Outcome) -> Outcome:
-    """The suspend of a desktop that came to be used: what is planned in its place is not begun."""
+def _suspend_undone(step: SuspendVm, reason: str, outcome: Outcome) -> Outcome:
+    """Return the outcome of a suspend whose desktop was resumed: the steps that needed its GPU are not begun."""
     if outcome.verdict in (Verdict.DONE, Verdict.ALREADY):
         return Outcome(step, Verdict.FAILED, f"{reason}: resumed at once", outcome.duration_s)
     return Outcome(step, Verdict.UNKNOWN, f"{reason}, and it is not resumed: {outcome.reason}", outcome.duration_s)
 
 
-def _powered_off(step: ShutDownGuest, reason: str, outcome: Outcome) -> Outcome:
-    """The shutdown that ended in a power-off."""
+def _shutdown_by_power_off(step: ShutDownGuest, reason: str, outcome: Outcome) -> Outcome:
+    """Return the outcome of a shutdown that ended with a power-off."""
     if outcome.verdict in (Verdict.DONE, Verdict.ALREADY):
         return Outcome(step, Verdict.DONE, f"{reason}; powered off", outcome.duration_s)
     return Outcome(step, outcome.verdict, f"{reason}; {outcome.reason}", outcome.duration_s, outcome.trouble)

@@ -1,7 +1,7 @@
-"""Settles what a killed run left in flight, by what vCenter shows. Each rotation begins with it.
+"""Settles the steps that a killed run left in flight, by what vCenter shows. Each rotation begins with it.
 
-A run that was killed left at most intents whose end nobody saw. Each is settled before anything new is decided: its
-task is waited for if there is one, and then the VM says what happened. What remains to be done is planned afresh.
+A killed run leaves intents without a known outcome. Each is settled before anything new is decided: gpuops waits for
+its task if there is one, and then reads the VM. The remaining work is planned again from there.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _BEFORE: Final[dict[type[Step], PowerState]] = {
     PowerOnVm: PowerState.OFF,
     ShutDownGuest: PowerState.ON,
 }
-"""The power that a night finds where it takes."""
+"""The power state of a VM before a night takes it."""
 
 
 def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...]:
-    """What became of each effect of the run that nobody saw end. Sends nothing."""
+    """Return the outcome of each effect of the run that has none yet. Sends nothing."""
     intents = [as_now(intent, executor.inventory) for intent in executor.journal.open_intents(executor.run)]
     if not intents:
         return ()
     executor.former_logins = {intent.op_id: former_login(intent, executor.inventory) for intent in intents}
-    # A hook is not waited for: desktops are. The plan that follows runs it again, if its VM still runs.
+    # Do not wait for a hook: desktops must come back. The next plan runs it again if its VM still runs.
     tasks = {intent.op_id: _task_of(executor, intent) for intent in intents}
     settled: dict[str, Outcome] = {}
-    # What has no task is judged before the others are waited for: by then somebody else may have done the same.
+    # Judge effects without a task before waiting for the others: later, another user may have done the same.
     without = [intent for intent in intents if tasks[intent.op_id] is None]
     if without:
         executor.look_before([intent.step for intent in without])
@@ -77,42 +77,45 @@ def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...
 def _ends(
     vcenter: Vcenter, tasks: Sequence[TaskRef], not_later: Collection[TaskRef | None], timeout_s: float
 ) -> dict[TaskRef, TaskEnd]:
-    """How these tasks ended within the time; those of `not_later` that are still queued after a slice are taken back:
-    whoever sent them is gone, and nobody would know when they begin."""
+    """Return how these tasks ended, waiting at most `timeout_s`.
+
+    Tasks of `not_later` that are still queued after a slice are cancelled: the run that sent them has ended, and no run
+    would notice when they begin.
+    """
     ends = {end.task: end for end in vcenter.wait(tasks, min(SLICE_S, timeout_s))} if tasks else {}
-    left = [task for task in tasks if task not in ends]
-    if left and timeout_s > SLICE_S:
-        vcenter.withdraw([task for task in left if task in not_later])
-        ends |= {end.task: end for end in vcenter.wait(left, timeout_s - SLICE_S)}
+    unfinished = [task for task in tasks if task not in ends]
+    if unfinished and timeout_s > SLICE_S:
+        vcenter.withdraw([task for task in unfinished if task in not_later])
+        ends |= {end.task: end for end in vcenter.wait(unfinished, timeout_s - SLICE_S)}
     return ends
 
 
 def as_now(intent: Intent, inventory: Inventory) -> Intent:
-    """The effect, of its VM under the id that it has now: one that was registered anew since has another."""
+    """Return the effect with the current id of its VM: a VM that was registered again has a new one."""
     vm = vm_now(intent.step.vm, intent.uuid, inventory)
     return intent if vm is None else replace(intent, step=replace(intent.step, vm=vm.ref))
 
 
 def former_login(intent: Intent, inventory: Inventory) -> str:
-    """The user as whom gpuops sent the effect, where that is another than now; else empty."""
+    """Return the user that gpuops sent the effect as, if it differs from the current user; else ""."""
     return intent.login if intent.login != inventory.user else ""
 
 
 @dataclass(frozen=True, slots=True)
 class SettledSnapshot:
-    """What settling would come to, known by looking alone."""
+    """What settling would result in, found by reading alone."""
 
     inventory: Inventory
-    """With what is still in flight as done: resume waits for it."""
+    """Effects that are still in flight are shown as done: resume waits for them."""
     undone: frozenset[str]
-    """VMs that were to be taken, and were not."""
+    """VMs that the run was to take and did not take."""
     notes: tuple[str, ...]
 
 
 def settle_in_snapshot(
     vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, catalog: Catalog
 ) -> SettledSnapshot:
-    """Settles a run's open effects in a snapshot, and nowhere else."""
+    """Settle a run's open effects in a snapshot only."""
     undone: set[str] = set()
     notes: list[str] = []
     for intent in (as_now(intent, inventory) for intent in intents):
@@ -128,9 +131,9 @@ def settle_in_snapshot(
         task = TaskRef(intent.task) if intent.task is not None else None
         if task is None and not isinstance(step, GateStep):
             task = vcenter.find_task(step, intent.seen, former_login(intent, inventory))
-        if task is not None and any(each.ref == task.ref for each in vm.tasks):
-            alone = tuple(each for each in vm.tasks if each.ref != task.ref)
-            inventory = project(step, inventory.with_vm(replace(vm, tasks=alone)), catalog)
+        if task is not None and any(vm_task.ref == task.ref for vm_task in vm.tasks):
+            other_tasks = tuple(vm_task for vm_task in vm.tasks if vm_task.ref != task.ref)
+            inventory = project(step, inventory.with_vm(replace(vm, tasks=other_tasks)), catalog)
             notes.append(f"{vm.name}: its {step.noun} is in flight ({task.ref}): waited for first, planned as done")
         elif isinstance(step, RunInGuest | GateStep) or _may_have_happened(step, vm):
             notes.append(f"{vm.name}: its {step.noun} was not seen to end before the run was cut off")
@@ -141,21 +144,25 @@ def settle_in_snapshot(
 
 
 def _takes(step: Step, vm: Vm) -> bool:
-    """Whether it is a night's step; a guest's shutdown is, for a desktop: its marker tells it from an ML VM."""
+    """Return whether it is a step that takes a VM for a night. A guest shutdown is one if the VM's marker says that a
+    night shut it down: ML VMs have another marker."""
     if isinstance(step, ShutDownGuest):
-        marks = (parse_marker(value) for value in vm.attributes.values())
+        marks = (parse_marker(text) for text in vm.attributes.values())
         return any(mark is not None and mark.role is Role.SHUT_DOWN for mark in marks)
     return isinstance(step, PowerOnVm) or (isinstance(step, SuspendVm) and not step.gives_way)
 
 
 def _may_have_happened(step: Step, vm: Vm | None) -> bool:
-    """Whether what takes a VM may have been done, and changed again since by somebody else: only a VM whose power is
-    seen to be what it was before proves that it was not. A gate may be closed by a request that comes late."""
+    """Return whether a step that takes a VM may have happened, even if another user has changed the VM again since.
+
+    Only an unchanged power state proves that it did not happen. A gate may still be closed by a request that arrives
+    late.
+    """
     if isinstance(step, CloseGate):
         return True
     resumes = isinstance(step, PowerOnVm) and step.resumes
-    was = PowerState.SUSPENDED if resumes else _BEFORE.get(type(step))
-    return was is not None and (vm is None or vm.power is not was)
+    power_before = PowerState.SUSPENDED if resumes else _BEFORE.get(type(step))
+    return power_before is not None and (vm is None or vm.power is not power_before)
 
 
 def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:

@@ -1,12 +1,12 @@
-"""Executes one step, from the last look to the read-back: what is the same for every kind of step.
+"""Executes one step, from the last look to the read-back: the part that is the same for every kind of step.
 
 look -> already done? -> anything against it? -> intent on disk -> send -> (wait) -> look again -> outcome on disk.
 
 `VmExecutor` (steps of VMs), `SettingExecutor` (settings of hosts) and `HostTaskExecutor` (maintenance mode and reboots)
-say how a step of theirs is looked at, judged and sent; the order of it, and what a reply means, is decided here alone.
+define how their steps are read, judged and sent. The order, and the meaning of a reply, are decided here alone.
 
-A request whose reply was lost is never sent again blind: first its task is looked for, then the state is read. Only
-when vCenter shows neither is it sent once more, and only if twice would be the same as once.
+A request whose reply was lost is never simply sent again: first gpuops looks for its task, then it reads the state.
+Only when vCenter shows neither is the request sent once more, and only if two requests have the same effect as one.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import AnyStep, Step
 
 SLICE_S: Final = 20.0
-"""The longest silent wait: how often the lease, and the time of steps in flight, are looked at."""
+"""The longest wait without an update: how often the lease and the time limits of steps in flight are checked."""
 
 STARTED_BY_OTHERS: Final = "somebody else started it just before"
 
 STATES: Final = {
     Verdict.DONE: IntentState.DONE,
-    Verdict.ALREADY: IntentState.FAILED,  # somebody else did it: nothing of it is to be undone
+    Verdict.ALREADY: IntentState.FAILED,  # another user did it: gpuops must not undo it
     Verdict.FAILED: IntentState.FAILED,
     Verdict.SKIPPED: IntentState.FAILED,
     Verdict.UNKNOWN: IntentState.UNKNOWN,
 }
-"""What the journal calls an outcome."""
+"""The state of an intent in the journal for each verdict."""
 
 Kind = TypeVar("Kind", bound=Step | HostStep | HostTask)
 
 
 @dataclass(frozen=True, slots=True)
 class StepInFlight(Generic[AnyStep]):
-    """A step that was sent and whose end is not known yet; `task` None for one that has no task."""
+    """A step that was sent and has not ended as far as gpuops knows. `task` is None for a step without a task."""
 
     op_id: str
     step: AnyStep
     task: TaskRef | None
     since: datetime
-    """When vCenter was last looked at before it was sent, by vCenter's clock."""
+    """vCenter's time of the last look before the step was sent."""
     answered: bool = False
-    """Whether vCenter has answered that it is done: what is missing is the look at it."""
+    """Whether vCenter has answered that it is done, and only the look at the result is missing."""
 
 
 class StepExecutor(ABC, Generic[Kind]):
-    """Sends steps of one run and says what became of them. `inventory` is the latest look."""
+    """Sends the steps of one run and returns their outcomes. `inventory` is the latest look."""
 
     def __init__(
         self,
@@ -69,90 +69,92 @@ class StepExecutor(ABC, Generic[Kind]):
         *,
         passed_s: Callable[[], float] = clock.passed_s,
     ) -> None:
-        """`passed_s` counts seconds since some moment, whatever is done to the clock."""
+        """`passed_s` is a monotonic clock: it returns seconds since some moment."""
         self.vcenter = vcenter
         self.journal = journal
         self.run = run
         self.inventory = inventory
         self.passed_s = passed_s
         self._sent_once: set[str] = set()
-        """Requests that this run sent, and did not repeat: what they met was there before them."""
+        """Op ids of requests that this run sent exactly once: the state that they met was there before them."""
 
     # what each kind of step says
 
     @abstractmethod
     def read_back(self, step: Kind) -> None:
-        """Reads anew what the step is about."""
+        """Read the step's VM or host again."""
 
     @abstractmethod
     def is_done(self, step: Kind) -> bool:
-        """Whether the latest look shows what the step would bring about."""
+        """Return whether the latest look shows the effect of the step."""
 
     @abstractmethod
     def objection(self, step: Kind) -> str | None:
-        """Why the step must not be sent, on the latest look; None = nothing speaks against it."""
+        """Return why the step must not be sent, by the latest look, or None."""
 
     @abstractmethod
     def last_objection(self, step: Kind, judged: Inventory) -> str | None:
-        """The same just before it is sent, when the intent is on disk: that may have taken its time.
+        """Judge again just before sending, with the intent on disk: writing it may have taken a while.
 
-        `judged` is the look on which nothing spoke against it.
+        `judged` is the look that `objection` was judged by.
         """
 
     @abstractmethod
     def send(self, step: Kind, op_id: str) -> TaskRef | None:
-        """The task of the request; None = it has none. Raises OutcomeUnknown when the reply was lost."""
+        """Send the request and return its task, or None if it has no task. Raises OutcomeUnknown when the reply was
+        lost."""
 
     @abstractmethod
     def find_task(self, step: Kind, since: datetime) -> TaskRef | None:
-        """The task of a request whose reply was lost; None = none is found."""
+        """Return the task of a request whose reply was lost, or None if vCenter shows no such task."""
 
     @abstractmethod
     def twice_is_once(self, step: Kind, sent: Inventory) -> bool:
-        """Whether a second request and a late arrival of the first change nothing more than one of them.
+        """Return whether a second request and a late arrival of the first have the same effect as one request.
 
-        `sent` is the snapshot that the first went by.
+        `sent` is the snapshot that the first request was based on.
         """
 
-    def overtaken(self, step: Kind, sent: Inventory) -> str | None:
-        """Why a step that is not seen done cannot take effect any more; None = it still may."""
+    def too_late_reason(self, step: Kind, sent: Inventory) -> str | None:
+        """Return why a step that is not done can no longer take effect, or None if it still may."""
         return None
 
     def ends_later(self, step: Kind) -> bool:
-        """Whether a request without a task goes on when its reply is there."""
+        """Return whether a request without a task is still at work when its reply arrives."""
         return False
 
     def looked_at_later(self, step: Kind) -> bool:
-        """Whether a request without a task, once it is answered, is judged by the caller's next look."""
+        """Return whether an answered request without a task is judged by the caller's next look."""
         return False
 
     def comes_about(self, step: Kind, *, repeated: bool) -> bool:
-        """Whether a step whose reply was lost is seen to go on, though it has no task."""
+        """Return whether a step without a task whose reply was lost is seen to be at work."""
         return False
 
-    def reached(self, step: Kind, *, lagging: bool) -> bool:
-        """Whether what the step leads to is there. `lagging`: vCenter called it done, and may show it a while later."""
+    def has_taken_effect(self, step: Kind, *, lagging: bool) -> bool:
+        """Return whether the step's effect is there. `lagging`: vCenter called the step done, and may show it a while
+        later."""
         return self.is_done(step)
 
     def is_the_only_request(self, op_id: str, step: Kind) -> bool:
-        """Whether no earlier request may have arrived, for a step that somebody else may ask for just before."""
+        """Return whether no earlier request of ours may have arrived, for a step that another user may request too."""
         return False
 
     def is_by_others(self, in_flight: StepInFlight[Kind], error: GpuopsError | None) -> bool:
-        """Whether what came about is not what was asked for here, by the end of its task."""
+        """Return whether the effect is another user's, judged by the end of the step's task."""
         return False
 
     def keep_refusal(self, op_id: str, step: Kind, refused: GpuopsError) -> None:
-        """Journals a refusal that the state alone would not tell of, when what it was about cannot be read."""
+        """Write a refusal to the journal when the VM or host cannot be read, and its state alone would not show it."""
 
     def not_shown(self, step: Kind) -> str:
-        """What is said of a step that succeeded and shows no effect."""
+        """Return the reason for a step that vCenter called done and whose effect is not shown."""
         return "vCenter called it done, and does not show it"
 
     # one step
 
     def begin(self, step: Kind) -> Outcome[Kind] | StepInFlight[Kind]:
-        """Sends the step unless it is done already or must not be done now. Needs a look just before.
+        """Send the step, unless it is already done or must not be done now. Needs a look just before.
 
         Raises NotConnected (the intent stays open) and StateDamaged (nothing was sent).
         """
@@ -166,22 +168,25 @@ class StepExecutor(ABC, Generic[Kind]):
         return self.submit(op_id, step, judged)
 
     def intend(self, step: Kind) -> str:
-        """The op id of the step, whose intent is on disk from here on."""
+        """Write the intent to disk and return its op id."""
         return self.journal.intend(self.run, step, self.inventory)
 
     def submit(
         self, op_id: str, step: Kind, judged: Inventory, *, first: Inventory | None = None, logged_in: bool = False
     ) -> Outcome[Kind] | StepInFlight[Kind]:
-        """Sends a step whose intent is on disk. `judged` is the look on which nothing spoke against it; `first` is what
-        the first request went by, when this is the second."""
+        """Send a step whose intent is on disk.
+
+        `judged` is the look that `objection` was judged by. `first`: the snapshot that the first request was based on,
+        when this is the second.
+        """
         reason = self.last_objection(step, judged)
         if reason is not None:
-            return self._withheld(op_id, step, reason, sent_before=first is not None)
+            return self._settle_withheld(op_id, step, reason, sent_before=first is not None)
         since = (first or self.inventory).taken_at
         try:
             task = self.send(step, op_id)
         except OutcomeUnknown as lost:
-            return self._find(op_id, step, first or self.inventory, str(lost), may_repeat=first is None)
+            return self._find_lost(op_id, step, first or self.inventory, str(lost), may_repeat=first is None)
         except LoginRefused as ended:
             # The session ended: vCenter says so before it does anything, and the next read logs in again.
             if logged_in:
@@ -192,18 +197,18 @@ class StepExecutor(ABC, Generic[Kind]):
         except NotConnected:
             raise
         except GpuopsError as refused:
-            # a second request may be refused because the first arrived after all, and is at work
+            # vCenter may refuse a second request because the first one arrived after all and is at work
             late = self.find_task(step, since) if first is not None else None
             if late is None:
                 self._look_after_refusal(op_id, step, refused)
                 return self.judge(op_id, step, since, refused, by_others=self.is_the_only_request(op_id, step))
             task = late
         if task is not None:
-            return self._in_flight(op_id, step, task, since)
-        return self._answered(op_id, step, since)
+            return self._note_task(op_id, step, task, since)
+        return self._handle_answer(op_id, step, since)
 
-    def _answered(self, op_id: str, step: Kind, since: datetime) -> Outcome[Kind] | StepInFlight[Kind]:
-        """What became of a request that was answered without a task."""
+    def _handle_answer(self, op_id: str, step: Kind, since: datetime) -> Outcome[Kind] | StepInFlight[Kind]:
+        """Return the outcome of a request that was answered without a task, or the step in flight."""
         if self.ends_later(step):
             return StepInFlight(op_id, step, None, since)
         if self.looked_at_later(step):
@@ -211,56 +216,56 @@ class StepExecutor(ABC, Generic[Kind]):
         self.read_back(step)
         return self.judge(op_id, step, since)
 
-    def _in_flight(self, op_id: str, step: Kind, task: TaskRef, since: datetime) -> StepInFlight[Kind]:
-        """The step, now that its task is known; of one that somebody else asked for the journal does not call it its
-        own."""
+    def _note_task(self, op_id: str, step: Kind, task: TaskRef, since: datetime) -> StepInFlight[Kind]:
+        """Write the task to the journal, unless it is another user's, and return the step in flight."""
         if not task.foreign:
             self.journal.submitted(op_id, task.ref)
         return StepInFlight(op_id, step, task, since)
 
     def _look_after_refusal(self, op_id: str, step: Kind, refused: GpuopsError) -> None:
-        """Looks at what vCenter has just refused a request about. Raises NotConnected."""
+        """Read the VM or host again after vCenter refused a request. Raises NotConnected."""
         try:
             self.read_back(step)
         except NotConnected:
             self.keep_refusal(op_id, step, refused)
             raise
 
-    def _find(
+    def _find_lost(
         self, op_id: str, step: Kind, sent: Inventory, why: str, *, may_repeat: bool
     ) -> Outcome[Kind] | StepInFlight[Kind]:
-        """What became of a request whose reply was lost: its task, or its effect, or once more, or unknown.
+        """Return what happened to a request whose reply was lost.
 
-        `sent` is the snapshot that the request went by.
+        Looks for its task, then for its effect; else sends it once more if that is safe, or settles it as unknown.
+        `sent` is the snapshot that the request was based on.
         """
         task = self.find_task(step, sent.taken_at)
         if task is not None:
-            return self._in_flight(op_id, step, task, sent.taken_at)
+            return self._note_task(op_id, step, task, sent.taken_at)
         self.read_back(step)
         if self.is_done(step):
             return self.found_done(op_id, step, sent.taken_at, "the reply was lost; found done")
         if self.comes_about(step, repeated=not may_repeat):
             return StepInFlight(op_id, step, None, sent.taken_at)
-        reason = self.overtaken(step, sent)
+        reason = self.too_late_reason(step, sent)
         if reason is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
         if may_repeat and self.twice_is_once(step, sent):
             self._sent_once.discard(op_id)
             return self.submit(op_id, step, sent, first=sent)
-        return self._lost(op_id, step, f"{why}; vCenter shows neither task nor effect")
+        return self._settle_lost(op_id, step, f"{why}; vCenter shows neither task nor effect")
 
-    def _withheld(self, op_id: str, step: Kind, reason: str, *, sent_before: bool) -> Outcome[Kind]:
-        """The end of a step that is not sent, or not once more."""
+    def _settle_withheld(self, op_id: str, step: Kind, reason: str, *, sent_before: bool) -> Outcome[Kind]:
+        """Settle a step that is not sent, or not sent a second time."""
         if sent_before:
-            return self._lost(op_id, step, f"the reply was lost; not sent again: {reason}")
+            return self._settle_lost(op_id, step, f"the reply was lost; not sent again: {reason}")
         return self.settle(op_id, Outcome(step, Verdict.FAILED, reason), counts=False)
 
-    def _lost(self, op_id: str, step: Kind, reason: str) -> Outcome[Kind]:
-        """The end of a step whose reply was lost, and whose request may still arrive."""
+    def _settle_lost(self, op_id: str, step: Kind, reason: str) -> Outcome[Kind]:
+        """Settle a step whose reply was lost and whose request may still arrive."""
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, trouble=Trouble.LOST))
 
     def finish(self, in_flight: StepInFlight[Kind], end: TaskEnd) -> Outcome[Kind]:
-        """What became of a step whose task ended. Needs a look after the end."""
+        """Return the outcome of a step whose task ended. Needs a look after the end."""
         by_others = self.is_by_others(in_flight, end.error)
         return self.judge(
             in_flight.op_id, in_flight.step, in_flight.since, end.error, end.duration_s, by_others=by_others
@@ -269,11 +274,11 @@ class StepExecutor(ABC, Generic[Kind]):
     def found_done(
         self, op_id: str, step: Kind, since: datetime, reason: str, duration_s: float | None = None
     ) -> Outcome[Kind]:
-        """The end of a step of which nothing is seen but its effect."""
+        """Settle a step that is known to be done only from its effect."""
         return self.settle(op_id, Outcome(step, Verdict.DONE, reason, duration_s))
 
     def started_by_others(self, op_id: str, step: Kind) -> Outcome[Kind]:
-        """The end of a step that somebody else asked for just before."""
+        """Settle a step that another user requested just before."""
         return self.settle(op_id, Outcome(step, Verdict.ALREADY, STARTED_BY_OTHERS), counts=False)
 
     def judge(
@@ -286,16 +291,17 @@ class StepExecutor(ABC, Generic[Kind]):
         *,
         by_others: bool = False,
     ) -> Outcome[Kind]:
-        """The state decides, not the reply: reached is done, whatever was said; success without it proves nothing.
+        """Judge the step by the state, not by the reply.
 
-        `by_others`: what started it is not what was asked for here, whether or not that is seen yet.
+        If the effect is there, the step is done, whatever vCenter replied. A success without the effect proves nothing.
+        `by_others`: another user caused the effect, whether or not it is visible yet.
         """
-        reached = self.reached(step, lagging=error is None)
-        if by_others and (reached or error is None):
+        in_effect = self.has_taken_effect(step, lagging=error is None)
+        if by_others and (in_effect or error is None):
             return self.started_by_others(op_id, step)
-        if reached and error is not None:
+        if in_effect and error is not None:
             return self.found_done(op_id, step, since, "", duration_s)
-        if reached:
+        if in_effect:
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
@@ -304,4 +310,4 @@ class StepExecutor(ABC, Generic[Kind]):
 
     @abstractmethod
     def settle(self, op_id: str, outcome: Outcome[Kind], *, counts: bool = True) -> Outcome[Kind]:
-        """The outcome, once it is in the journal. Not `counts`: it was never asked of vCenter."""
+        """Write the outcome to the journal and return it. `counts` is False if the step was never sent to vCenter."""

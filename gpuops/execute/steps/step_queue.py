@@ -1,9 +1,9 @@
-"""Decides which steps of a plan may be sent now, and knows how long those that were sent have been running.
+"""Decides which steps of a plan may be sent now, and counts how long the steps in flight have been running.
 
-A step waits for all earlier waves of its own host and of its own VM. A marker, and an override of
-DRS, wait for their VM alone. ML VMs of one host start in the order of the plan, whichever is ready first: in that order
-each of them was found to have room. Every wait is for a step that comes earlier in the plan, also where one is tried
-again after others, so none is for ever.
+A step waits for all earlier waves of its own host and of its own VM. A marker and a DRS override wait only for their
+VM. ML VMs of one host start in the order of the plan, whichever is ready first, because the plan found room for them in
+that order. A step only ever waits for steps that come earlier in the plan, even if those are retried after others, so
+no wait is endless.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from gpuops.plan.core.steps import (
 )
 
 HUNG_S: Final = 300.0
-"""A step of the way back that takes longer holds nobody up: neither steps of its host nor a place in flight."""
+"""A return step that takes longer delays no other step: neither steps of its host nor the limit of steps in flight."""
 
-# Named once: each step that waits is asked for all of these whenever one ends.
+# Constants, because each waiting step is compared with all of them whenever a step ends.
 _BESIDE_ITS_HOST: Final = (SetAttribute, SetVmDrs, CloseGate, OpenGate)
 _TO_A_HOST: Final = (PowerOnVm, ResumeVm, RelocateVm)
 _OF_MEMORY: Final = (SuspendVm, ResumeVm)
@@ -44,24 +44,24 @@ _OF_MEMORY: Final = (SuspendVm, ResumeVm)
 
 @dataclass(slots=True)
 class WaitingStep:
-    """A step that has not ended, in the wave it came from."""
+    """A step that has not ended, with the wave it came from."""
 
     wave: int
     number: int
-    """In the plan, counted from 0."""
+    """Its position in the plan, counted from 0."""
     step: Step
     tries: int = 0
     rest_s: float = 0.0
-    """Not before so many seconds have passed."""
+    """Seconds until it may be tried again."""
     reason: str = ""
-    """Why it is now done by other means."""
+    """Why it is now done in another way."""
     whatever_failed: bool = False
-    """Whether it is done also where an earlier step of its VM failed."""
+    """Whether it is also sent if an earlier step of its VM failed."""
 
 
 @dataclass(slots=True)
 class SentStep:
-    """A step that was sent: for `waiting`, or in its place."""
+    """A step that was sent: `waiting` itself, or a replacement for it."""
 
     waiting: WaitingStep
     in_flight: StepInFlight
@@ -75,75 +75,75 @@ class SentStep:
 
     @property
     def hung(self) -> bool:
-        """Whether nothing waits for it any more; what takes is waited for until its time is up."""
+        """Whether no other step waits for it any more. A step that takes a VM is waited for until its time limit."""
         back = (ResumeVm, PowerOffVm, *((PowerOnVm, SetVmDrs) if self.returning else ()))
         return self.waited_s >= HUNG_S and isinstance(self.in_flight.step, back)
 
 
 class _Starts:
-    """The starts that are still to be sent, each after those of its host that come before it in the plan."""
+    """The starts that are still to be sent. Each must come after those that precede it in the plan on its host."""
 
     def __init__(self, waiting: Iterable[WaitingStep], inventory: Inventory) -> None:
-        starts = (each for each in waiting if isinstance(each.step, PowerOnVm))
-        self._host_of = {each.number: _host(each.step, inventory) for each in starts}
-        self._left = defaultdict[str | None, list[int]](list)
+        starts = (step for step in waiting if isinstance(step.step, PowerOnVm))
+        self._host_of = {step.number: _host(step.step, inventory) for step in starts}
+        self._remaining = defaultdict[str | None, list[int]](list)
         for number in sorted(self._host_of):
-            self._left[self._host_of[number]].append(number)
+            self._remaining[self._host_of[number]].append(number)
 
     def in_turn(self, waiting: WaitingStep) -> bool:
-        """Whether no other one comes before it."""
+        """Return whether no other start of its host comes before it."""
         number = waiting.number
-        return number not in self._host_of or number == self._left[self._host_of[number]][0]
+        return number not in self._host_of or number == self._remaining[self._host_of[number]][0]
 
     def sends(self, waiting: WaitingStep) -> None:
-        """It is sent, and the next one of its host may follow at once."""
+        """Note that it is sent, so that the next start of its host may follow at once."""
         if waiting.number in self._host_of:
-            self._left[self._host_of[waiting.number]].remove(waiting.number)
+            self._remaining[self._host_of[waiting.number]].remove(waiting.number)
 
 
 class StepQueue:
     """The steps of one plan that have not ended."""
 
     def __init__(self, plan: Plan, limits: Limits, *, returning: bool = False) -> None:
-        """`returning`: all of it only brings back."""
+        """`returning`: every step of the plan only brings desktops back."""
         self._limits = limits
         self._returning = returning
-        steps = ((wave, step) for wave, each in enumerate(plan.waves) for step in each.steps)
+        steps = ((wave, step) for wave, wave_steps in enumerate(plan.waves) for step in wave_steps.steps)
         self.waiting = [WaitingStep(wave, number, step) for number, (wave, step) in enumerate(steps)]
         self.sent: list[SentStep] = []
         self._steps = len(self.waiting)
 
     def add(self, step: Step) -> None:
-        """One more step, which the plan did not foresee: it is sent before any other of its VM."""
+        """Add a step that the plan did not contain; it is sent before any other step of its VM."""
         self.waiting.append(WaitingStep(-1, self._steps, step, whatever_failed=True))
         self._steps += 1
 
     @property
-    def unended(self) -> bool:
+    def has_steps(self) -> bool:
         return bool(self.waiting or self.sent)
 
     @property
     def rest_s(self) -> float:
-        """How long until something that rests is ready again."""
+        """Seconds until the first step may be retried."""
         return min((waiting.rest_s for waiting in self.waiting if waiting.rest_s), default=0.0)
 
     @property
     def next_due_s(self) -> float:
-        """How long until the first of those in flight has outlived its time, or one that rests is ready."""
-        left = [sent.limit_s - sent.waited_s for sent in self.sent]
+        """Seconds until the first step in flight exceeds its time limit, or the first one may be retried."""
+        remaining_s = [sent.limit_s - sent.waited_s for sent in self.sent]
         resting = [waiting.rest_s for waiting in self.waiting if waiting.rest_s]
-        return max(1.0, min((*left, *resting)))
+        return max(1.0, min((*remaining_s, *resting)))
 
     def ready(self, inventory: Inventory, *, broker_fails: bool = False) -> list[WaitingStep]:
-        """The next steps to send: so many in all, so many on one host, one on one VM.
+        """Return the next steps to send, within the limits: in flight, per host, per datastore, one per VM.
 
-        `broker_fails`: what needs the broker waits as long as anything else can go on, for each of its steps may take
+        `broker_fails`: steps that need the broker wait as long as other steps can proceed, because each may take
         minutes.
         """
         if broker_fails:
-            others = [waiting for waiting in self.waiting if not isinstance(waiting.step, GateStep)]
-            ready = self._ready(others, inventory)
-            if ready or self.sent or any(waiting.rest_s for waiting in others):
+            without_broker = [waiting for waiting in self.waiting if not isinstance(waiting.step, GateStep)]
+            ready = self._ready(without_broker, inventory)
+            if ready or self.sent or any(waiting.rest_s for waiting in without_broker):
                 return ready
         return self._ready(self.waiting, inventory)
 
@@ -185,17 +185,17 @@ class StepQueue:
             on_host[host] += 1
         return ready
 
-    def _first_waves(self, unended: Iterable[WaitingStep], inventory: Inventory) -> dict[str, int]:
-        """The earliest wave that has not ended, of each host and of each VM."""
+    def _first_waves(self, has_steps: Iterable[WaitingStep], inventory: Inventory) -> dict[str, int]:
+        """Return the earliest wave that has not ended, for each host and each VM."""
         first: dict[str, int] = {}
-        for waiting in unended:
+        for waiting in has_steps:
             for ref in _waits_behind(waiting.step, inventory):
                 if waiting.wave <= first.get(ref, waiting.wave):
                     first[ref] = waiting.wave
         return first
 
     def add_sent(self, waiting: WaitingStep, in_flight: StepInFlight) -> None:
-        """It was sent."""
+        """Note that the step was sent."""
         if waiting in self.waiting:
             self.waiting.remove(waiting)
         step = in_flight.step
@@ -211,12 +211,12 @@ class StepQueue:
                 return self._limits.step_timeout_s
 
     def remove_sent(self, sent: SentStep) -> WaitingStep:
-        """It is in flight no more; what it was sent for has not ended yet."""
+        """Note that the step is no longer in flight; the step that it was sent for has not ended yet."""
         self.sent.remove(sent)
         return sent.waiting
 
-    def again(self, waiting: WaitingStep, rest_s: float) -> None:
-        """It is tried once more, after the others that wait, and not before it has rested."""
+    def retry_later(self, waiting: WaitingStep, rest_s: float) -> None:
+        """Retry the step after the other waiting steps, and not before `rest_s` have passed."""
         if waiting in self.waiting:
             self.waiting.remove(waiting)
         waiting.tries += 1
@@ -224,37 +224,37 @@ class StepQueue:
         self.waiting.append(waiting)
 
     def end(self, waiting: WaitingStep) -> None:
-        """It has ended."""
+        """Note that the step has ended."""
         if waiting in self.waiting:
             self.waiting.remove(waiting)
 
     def spend(self, seconds: float) -> None:
-        """So much time has passed."""
+        """Count the time that has passed."""
         for sent in self.sent:
             sent.waited_s += seconds
         for waiting in self.waiting:
             waiting.rest_s = max(0.0, waiting.rest_s - seconds)
 
     def overdue(self) -> list[SentStep]:
-        """Those in flight that have outlived their time."""
+        """Return the steps in flight that have exceeded their time limit."""
         return [sent for sent in self.sent if sent.waited_s >= sent.limit_s]
 
 
 def _waits_behind(step: Step, inventory: Inventory) -> tuple[str, ...]:
-    """Whose earlier steps a step waits for: those of its VM, and of its host unless that has nothing to do with it."""
+    """Return the VM and the host whose earlier steps a step waits for. The host is left out if it does not matter."""
     host = None if isinstance(step, _BESIDE_ITS_HOST) else _host(step, inventory)
     return (step.vm,) if host is None else (step.vm, host)
 
 
 def _cluster(step: Step, inventory: Inventory) -> str | None:
-    """The cluster whose configuration a step changes: one change at a time."""
+    """Return the cluster whose configuration the step changes: only one such change is sent at a time."""
     vm = inventory.vms.get(step.vm) if isinstance(step, SetVmDrs) else None
     cluster = inventory.cluster_of(vm) if vm is not None else None
     return cluster.ref if cluster is not None else None
 
 
 def _stores(step: Step, inventory: Inventory) -> tuple[str, ...]:
-    """The datastores that a step reads or writes the memory of its VM on, whichever of the VM's they are."""
+    """Return the datastores of the VM if the step reads or writes its memory: it may be on any of them."""
     vm = inventory.vms.get(step.vm) if isinstance(step, _OF_MEMORY) else None
     return vm.datastores if vm else ()
 

@@ -1,7 +1,7 @@
-"""Executes steps of VMs: what speaks against a step, and what may be sent twice; `vm_looks` has when a VM is looked at.
+"""Executes steps of VMs: what is against a step, and what may be sent twice. `vm_looks` decides when a VM is read.
 
-Of a reconfiguration whose reply was lost vCenter itself sees to it that twice is once: it carries the changeVersion of
-the configuration it was made for, the first of the two to arrive changes it, and the other is refused (vSphere API
+A reconfiguration whose reply was lost may be sent twice, because it carries the changeVersion of the configuration that
+it was made for: the first request that arrives changes the configuration, and vCenter refuses the other (vSphere API
 reference, VirtualMachineConfigSpec.changeVersion).
 """
 
@@ -47,16 +47,16 @@ from gpuops.plan.rotation.nights.stop_conditions import is_refusal
 from gpuops.plan.rotation.power_moments import runs_anew
 
 LOOKS: Final = 2
-"""So often a desktop is looked at anew, where what comes between look and request takes too long."""
+"""How often a desktop is read again when too much time passes between look and request."""
 
 STARTED_SINCE: Final = "was stopped, and somebody has started it again since the plan was made: it is theirs now"
 
 STATE_LAG_S = 30
-"""A power state may lag behind the task that changed it; after so long it is called unknown."""
+"""A power state may lag behind the task that changed it; after this many seconds it is called unknown."""
 
 
 class VmExecutor(VmLooks):
-    """Sends steps of one run and says what became of them. `inventory` is the latest look."""
+    """Sends the steps of one run and returns their outcomes. `inventory` is the latest look."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class VmExecutor(VmLooks):
         gates: DesktopGates | None = None,
         vgpu_use: VgpuUseSource | None = None,
     ) -> None:
-        """As `VmLooks`."""
+        """See `VmLooks`."""
         super().__init__(
             vcenter,
             journal,
@@ -88,45 +88,48 @@ class VmExecutor(VmLooks):
             vgpu_use=vgpu_use,
         )
         self.former_logins: Mapping[str, str] = {}
-        """op id -> the user as whom gpuops sent an effect of the run, where that is another than now; else empty."""
+        """By op id, the user that an effect was sent as, if it differs from the current user; else ""."""
         self._leaving: Collection[str] = ()
-        """VMs that are being suspended already, whatever the last look showed of them."""
+        """VMs that are already being suspended, whatever the last look showed."""
         self._starting: dict[str, PowerOnVm] = {}
-        """VM -> its start that was sent, whatever the last look showed of it."""
+        """By VM ref, the start that was sent, whatever the last look showed."""
 
     def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | StepInFlight:
-        """As any step is begun. What takes is looked at once more where the last look was a while ago, or where no look
-        vouches for the lease any more; what takes a desktop, where anything was sent meanwhile.
+        """Begin the step.
 
-        `leaving`: VMs that are being suspended already, whatever the last look showed of them.
+        If the last look is too old, or no look has confirmed the lease since the last change, a step that takes a VM is
+        judged by a new look. A step that takes a desktop also gets a new look if anything was sent since.
+
+        `leaving`: VMs that are already being suspended, whatever the last look showed.
+
         Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
         lease = self._leases.of(step.vm)
         unvouched = lease is not None and not lease.vouched
-        overtaken = unvouched or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
-        if self._is_old(step) or (self._guard is not None and overtaken):
+        needs_look = unvouched or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
+        if self._is_old(step) or (self._guard is not None and needs_look):
             self.share_no_look()
             self.look_before([step])
         self._leaving = leaving
         if isinstance(step, CloseGate) and self.is_done(step):
-            return Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE)  # or a morning would open what is not ours
+            return Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE)  # or a return would open a gate that is not ours
         return super().begin(as_it_is_now(step, self.inventory))
 
     def in_use_again(self, steps: Collection[Step]) -> Mapping[str, str]:
-        """By VM (ref), why a desktop that was suspended behind a gate is to be given back, by a look at the gates."""
-        self.inventory, found = self.step_gates.in_use_again(steps, self.inventory)
-        return found
+        """By VM ref, why a desktop suspended behind a gate must be resumed, by a look at the gates."""
+        self.inventory, reasons = self.step_gates.in_use_again(steps, self.inventory)
+        return reasons
 
     def is_done(self, step: Step) -> bool:
-        """Whether the latest look shows the VM as the step leaves it; one that is gone is not."""
+        """Return whether the latest look shows the VM as the step leaves it; False if the VM is missing."""
         return step.vm in self.inventory.vms and satisfied(step, self.inventory)
 
     def objection(self, step: Step) -> str | None:
-        """What speaks against the step on the latest look, or of the lease its VM is under; None = nothing does."""
-        return self._objection_to_step(step) or self._not_ours(step)
+        """Return why the step must not be sent, by the latest look or by the lease that covers its VM, or None."""
+        return self._objection_to_step(step) or self._lease_objection(step)
 
     def _objection_to_step(self, step: Step) -> str | None:
-        """What speaks against the step, but for the lease."""
+        """Return why the step must not be sent, apart from the lease, or None."""
         guard = self._guard
         rule = guard.idle_rule(step, self.inventory) if guard is not None else None
         reason = objection(step, self.planned, self.inventory, rule)
@@ -137,19 +140,26 @@ class VmExecutor(VmLooks):
             )
         stops = isinstance(step, PowerOffVm | ShutDownGuest | RunInGuest)
         if reason is None and (stops or (isinstance(step, SuspendVm) and step.gives_way)):
-            reason = self._of_another_start(step)
+            reason = self._restarted_by_user(step)
         return reason
 
-    def _of_another_start(self, step: Step) -> str | None:
-        """Why a VM is not stopped that stopped by itself since the plan and that somebody started again: what runs now
-        is theirs. One that vSphere HA restarted is stopped all the same."""
-        was, now = self.planned.vms.get(step.vm), self.inventory.vms.get(step.vm)
-        if was is None or now is None or was.started_at is None or not runs_anew(was.started_at, now):
+    def _restarted_by_user(self, step: Step) -> str | None:
+        """Return why a VM is not stopped that powered off since the plan and that a user started again, or None.
+
+        That VM belongs to the user now. A VM that vSphere HA restarted is stopped.
+        """
+        planned_vm, now = self.planned.vms.get(step.vm), self.inventory.vms.get(step.vm)
+        if (
+            planned_vm is None
+            or now is None
+            or planned_vm.started_at is None
+            or not runs_anew(planned_vm.started_at, now)
+        ):
             return None
-        return STARTED_SINCE if self.vcenter.started_by_others(step.vm, was.started_at) else None
+        return STARTED_SINCE if self.vcenter.started_by_others(step.vm, planned_vm.started_at) else None
 
     def last_objection(self, step: Step, judged: Inventory) -> str | None:
-        """What speaks against the step when all that may take its time has been done: the lease, the journal's disk."""
+        """Judge again after everything that may take time: the lease, and writing the journal."""
         if isinstance(step, GateStep):
             self.inventory, reason = self.step_gates.objection(step, self.inventory)
             if reason is not None:
@@ -158,7 +168,7 @@ class VmExecutor(VmLooks):
             if self._is_old(step):
                 self.share_no_look()
                 self.look_before([step])
-            reason = self._not_ours(step)
+            reason = self._lease_objection(step)
             if reason is None and self.inventory is not judged:
                 reason = self._objection_to_step(step)
             if reason is not None or not self._is_old(step):
@@ -168,33 +178,35 @@ class VmExecutor(VmLooks):
         return None
 
     def keep_lease(self) -> None:
-        """Renews what is leased while steps are waited for, and says that the run goes on."""
+        """Renew the leases while the run waits for steps, and tell other processes that the run is alive."""
         self.journal.alive()
         self._leases.keep()
 
-    def _not_ours(self, step: Step) -> str | None:
+    def _lease_objection(self, step: Step) -> str | None:
         lease = self._leases.of(step.vm)
         return lease.objection() if lease is not None else None
 
     def keep_refusal(self, op_id: str, step: Step, refused: GpuopsError) -> None:
-        """Journals that a start was refused, when the VM cannot be read: whoever starts it before the next look keeps
-        it, and its state alone would not say so."""
+        """Write to the journal that a start was refused, when the VM cannot be read.
+
+        If a user starts the VM before the next look, it is theirs, and the VM's state alone would not show that.
+        """
         if isinstance(step, PowerOnVm) and self.is_the_only_request(op_id, step):
             outcome = Outcome(step, Verdict.FAILED, refused.line, trouble=refused.trouble)
             self.settle(op_id, outcome, counts=not isinstance(refused, LoginRefused))
 
     def is_the_only_request(self, op_id: str, step: Step) -> bool:
-        """Whether no earlier request for this start may have arrived."""
+        """Return whether no earlier request of ours for this start may have arrived."""
         return isinstance(step, PowerOnVm | CloseGate) and op_id in self._sent_once
 
     def started_by_others(self, op_id: str, step: Step) -> Outcome:
-        """As any step; a gate that somebody else has closed just before is theirs, and its desktop is not taken."""
+        """Settle the step. A gate that another user closed just before is theirs, and its desktop is not taken."""
         if isinstance(step, CloseGate):
             return self.settle(op_id, Outcome(step, Verdict.SKIPPED, IN_MAINTENANCE), counts=False)
         return super().started_by_others(op_id, step)
 
     def send(self, step: Step, op_id: str) -> TaskRef | None:
-        """The task of the request; None = it has none."""
+        """Send the request and return its task, or None if it has no task."""
         self._sent_since_look = True
         self.share_no_look()
         lease = self._leases.of(step.vm)
@@ -209,20 +221,22 @@ class VmExecutor(VmLooks):
         return self.vcenter.submit(now, self.inventory, op_id)
 
     def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
-        """The step's own task, or somebody else's of its kind; what the broker does has none. `login`: as which it was
-        asked for, where that is another than now."""
+        """Return the step's own task, or another user's of the same kind; None for steps at the broker.
+
+        `login`: the user that the step was sent as, if it differs from the current user.
+        """
         return None if isinstance(step, GateStep) else self.vcenter.find_task(step, since, login)
 
     def ends_later(self, step: Step) -> bool:
-        """A guest is asked to shut down, and takes its time."""
+        """Return whether the guest was asked to shut down, which takes a while."""
         return isinstance(step, ShutDownGuest)
 
     def looked_at_later(self, step: Step) -> bool:
-        """Markers and gates of many VMs are changed one after the other, and looked at together."""
+        """Return whether the step is a marker or a gate: these are changed for many VMs in turn, then read together."""
         return isinstance(step, SetAttribute | GateStep)
 
     def not_shown(self, step: Step) -> str:
-        """What is said of a step that succeeded and shows no effect."""
+        """Return the reason for a step that vCenter called done and whose effect is not shown."""
         if isinstance(step, GateStep):
             return "the broker called it done, and does not show it"
         if isinstance(step, ReconfigureVm) and step.vm in self.inventory.vms:
@@ -233,56 +247,58 @@ class VmExecutor(VmLooks):
                 )
         return super().not_shown(step)
 
-    def overtaken(self, step: Step, sent: Inventory) -> str | None:
-        """Why a reconfiguration that is not seen done cannot take effect any more; None = it still may."""
+    def too_late_reason(self, step: Step, sent: Inventory) -> str | None:
+        """Return why a reconfiguration that is not done can no longer take effect, or None if it still may."""
         before, now = self._versions(step, sent)
         if not isinstance(step, ReconfigureVm) or before is None or now is None or before == now:
             return None
         return "the reply was lost, and its configuration was changed by somebody else since (run the command again)"
 
     def twice_is_once(self, step: Step, sent: Inventory) -> bool:
-        """Whether a second request and a late arrival of the first change nothing more than one of them."""
+        """Return whether a second request and a late arrival of the first have the same effect as one request."""
         if isinstance(step, ReconfigureVm):
             before, now = self._versions(step, sent)
             return before is not None and before == now
-        if isinstance(step, RelocateVm):  # a move to where it is moves nothing; one that is elsewhere was moved
-            was, now_at = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
-            return was is not None and now_at is not None and was.host == now_at.host
-        # of two requests to close a gate the one that comes late would close it when nobody expects that any more
+        if isinstance(
+            step, RelocateVm
+        ):  # a move to the VM's own host does nothing; if the VM is on another host, it was moved
+            vm_before, vm_now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
+            return vm_before is not None and vm_now is not None and vm_before.host == vm_now.host
+        # a late request to close a gate would close it when no run expects that any more
         return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest | OpenGate)
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
-        """The changeVersion of the VM that a request went by, and the one it has now."""
+        """Return the changeVersion of the VM that a request was based on, and the current one."""
         before, now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
         return before.change_version if before else None, now.change_version if now else None
 
     def is_by_others(self, in_flight: StepInFlight, error: GpuopsError | None) -> bool:
-        """Whether a VM runs by a start that somebody else asked for: its task is theirs, or ours found it running."""
+        """Return whether another user started the VM: its task is theirs, or our task found the VM running."""
         step, task = in_flight.step, in_flight.task
         if not isinstance(step, PowerOnVm):
             return False
         foreign = task is not None and task.foreign
-        return foreign or self._was_so_before(in_flight.op_id, step, error)
+        return foreign or self._was_running_before(in_flight.op_id, step, error)
 
     def found_done(
         self, op_id: str, step: Step, since: datetime, reason: str, duration_s: float | None = None
     ) -> Outcome:
-        """The end of a step of which nothing is seen but its effect: a start that is not known to be asked for here is
-        somebody else's."""
+        """Settle a step that is known to be done only from its effect. A start that gpuops is not known to have
+        requested is another user's."""
         login = self.former_logins.get(op_id, "")
         if isinstance(step, PowerOnVm) and not self.vcenter.started_by_this_login(step.vm, since, login):
             return self.started_by_others(op_id, step)
         return super().found_done(op_id, step, since, reason, duration_s)
 
-    def _was_so_before(self, op_id: str, step: Step, error: GpuopsError | None) -> bool:
-        """Whether it runs by somebody else's doing: the one start that was asked for found it running."""
+    def _was_running_before(self, op_id: str, step: Step, error: GpuopsError | None) -> bool:
+        """Return whether another user had started the VM: our only request found it running."""
         refused = error is not None and error.trouble is Trouble.STATE
         return refused and self.is_the_only_request(op_id, step)
 
-    def reached(self, step: Step, *, lagging: bool) -> bool:
-        """Whether the VM is as the step leaves it; a power state that lags behind is waited for."""
+    def has_taken_effect(self, step: Step, *, lagging: bool) -> bool:
+        """Return whether the VM is as the step leaves it; wait for a power state that lags behind."""
         if isinstance(step, RunInGuest):
-            return lagging and step.vm in self.inventory.vms  # only its end tells
+            return lagging and step.vm in self.inventory.vms  # only the end of the program shows it
         if self.is_done(step):
             return True
         power = wanted_power(step) if step.vm in self.inventory.vms else None
@@ -295,9 +311,12 @@ class VmExecutor(VmLooks):
         return self.is_done(step)
 
     def settle(self, op_id: str, outcome: Outcome, *, counts: bool = True) -> Outcome:
-        """The outcome, once it is in the journal, with the moment of a suspend or start that is done, as the look after
-        it shows that. Not `counts`: it was never asked of vCenter."""
-        shown = self.inventory.vms.get(outcome.step.vm) if outcome.verdict is Verdict.DONE else None
+        """Write the outcome to the journal and return it.
+
+        For a suspend or a start that is done, the journal also gets the moment that the latest look shows. `counts` is
+        False if the step was never sent to vCenter.
+        """
+        vm_after = self.inventory.vms.get(outcome.step.vm) if outcome.verdict is Verdict.DONE else None
         self.journal.settled(
             op_id,
             STATES[outcome.verdict],
@@ -305,16 +324,18 @@ class VmExecutor(VmLooks):
             outcome.duration_s,
             refused=is_refusal(outcome),
             counts=counts,
-            suspended_at=shown.suspended_at if shown is not None and isinstance(outcome.step, SuspendVm) else None,
-            started_at=shown.started_at if shown is not None and isinstance(outcome.step, PowerOnVm) else None,
+            suspended_at=vm_after.suspended_at
+            if vm_after is not None and isinstance(outcome.step, SuspendVm)
+            else None,
+            started_at=vm_after.started_at if vm_after is not None and isinstance(outcome.step, PowerOnVm) else None,
         )
-        self.step_gates.ended(outcome)
+        self.step_gates.note_outcome(outcome)
         self._ended.append(outcome)
         return outcome
 
 
 def wanted_power(step: Step) -> PowerState | None:
-    """The power state a step leads to; None for a step that is not about power."""
+    """Return the power state that a step leads to, or None if the step does not change the power state."""
     match step:
         case PowerOnVm() | ResumeVm():
             return PowerState.ON

@@ -1,8 +1,8 @@
-"""When a VM is looked at anew: before each step that takes something, and what those looks read.
+"""Decides when a VM is read again, and what such a look reads.
 
-What makes a desktop give up its GPUs goes by a look of its own, made when everything before it had been sent. So a
-machine that stands still, its clocks with it, sends at most one such request on what it saw before; and where the lease
-or the journal took long after the look, the desktop is looked at, and judged, once more.
+A desktop gives up its GPUs only after a look of its own, made when everything before it had been sent. So if a machine
+and its clocks are paused, it sends at most one such request on an outdated look. If the lease or the journal takes long
+after the look, the desktop is read and judged once more.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.stop_conditions import ahead_by
 
 FRESH: Final = timedelta(seconds=60)
-"""How old what is known of a step's company may be: of VMs that are not touched, but counted."""
+"""How old a look may be at the VMs that are only counted, not changed."""
 
 LOOK_S: Final = 25.0
-"""How old the look may be that a step goes by, when it is sent; a night that cannot keep to it takes nothing.
+"""How old the look may be that a step is judged by when it is sent. A night that cannot keep this limit takes nothing.
 
-It is to be at most 30 s old when the request arrives: the rest is for a slow machine or network on its way."""
+The look should be at most 30 s old when the request arrives; the difference is for a slow machine or network.
+"""
 
 SHARED_S: Final = 5.0
-"""How old a look may be that the next steps share, when nothing was sent since. `LOOK_S` holds for them too."""
+"""How old a look may be that the next steps share if nothing was sent since. `LOOK_S` applies to them too."""
 
 
 class VmLooks(StepExecutor[Step]):
-    """An executor of steps of VMs, as far as it looks at them. `inventory` is the latest look."""
+    """The part of an executor of VM steps that reads VMs. `inventory` is the latest look."""
 
     def __init__(
         self,
@@ -58,15 +59,15 @@ class VmLooks(StepExecutor[Step]):
         gates: DesktopGates | None = None,
         vgpu_use: VgpuUseSource | None = None,
     ) -> None:
-        """`guard` is asked before each step that takes something; None = nothing is taken.
+        """`guard` judges each step that takes a VM; None if nothing is taken.
 
-        `leases`: that of a VM must be ours at each request about it; where there is none, this machine's lock alone
-        keeps others away.
+        `leases`: the lease of a VM must be held at each request for it. Without a lease, only this machine's lock keeps
+        other runs away.
 
-        `sources` tell of sessions beside vCenter, `vgpu_use` of what hosts' nvidia-smi tell; `gates` are those of the
-        connection broker. None = there is none.
+        `sources` report sessions that vCenter does not know, `vgpu_use` reports what nvidia-smi on the hosts shows, and
+        `gates` are those of the connection broker. None: not configured.
 
-        `same_time`: vCenter's clock and the journal's should show the same.
+        `same_time`: vCenter's clock and the journal's clock should agree.
         """
         super().__init__(vcenter, journal, run, planned, passed_s=passed_s)
         self.planned = planned
@@ -78,20 +79,20 @@ class VmLooks(StepExecutor[Step]):
         self._vgpu_use = vgpu_use
         self.step_gates = StepGates(gates, sources, planned, guard)
         self._planned_s = passed_s()
-        """When the plan, which is the first look, was there."""
+        """When the plan, which is the first look, was ready."""
         self._look_s: dict[str, float] = {}
-        """VM -> when the look was asked for that its next step goes by."""
+        """By VM ref, when the look was requested that its next step is judged by."""
         self._looked_at: dict[str, float] = {}
-        """VM -> when it was looked at for steps, as long as nothing has been sent since."""
+        """By VM ref, when it was read for steps, as long as nothing has been sent since."""
         self._sent_since_look = False
         self._ahead: timedelta | None = None
-        """How far vCenter's clock was ahead of ours at the last look before steps; None = they do not compare."""
+        """How far vCenter's clock was ahead of ours at the last look before steps; None if they cannot be compared."""
         self._company_at: dict[str, datetime] = {}
         self._steered: set[str] = set()
         self._ended: list[Outcome] = []
 
     def look(self, vms: Collection[str]) -> None:
-        """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
+        """Read these VMs and the GPUs of their hosts again, with the DRS override where a step changes it."""
         asked_s = self.passed_s()
         self.inventory = self.vcenter.observe(self.inventory, vms)
         self._leases.saw(self.inventory, vms, asked_s)
@@ -101,10 +102,10 @@ class VmLooks(StepExecutor[Step]):
         self.inventory = self.step_gates.read(self.inventory, vms)
 
     def look_before(self, steps: Sequence[Step], ended: Collection[str] = ()) -> None:
-        """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of, the lock VM,
-        and VMs whose steps have `ended`.
+        """Read the VMs of steps that are about to be sent, and with them the VMs that the guard needs, the lock VM, and
+        the VMs whose steps have `ended`.
 
-        Where all of these were read for steps a moment ago, and nothing was sent since, that look is shared.
+        If all of these were read for steps a moment ago, and nothing was sent since, that look is shared.
         """
         vms = {step.vm for step in steps}
         vms |= self._leases.lock_vms(vms)
@@ -118,7 +119,7 @@ class VmLooks(StepExecutor[Step]):
             oldest_s = min((self._looked_at[ref] for ref in vms), default=asked_s)
             if asked_s - oldest_s <= SHARED_S:
                 return
-        asked = self.journal.clock() if self._same_time else None
+        clock_before = self.journal.clock() if self._same_time else None
         self._look_s |= dict.fromkeys(vms, asked_s)
         self._sent_since_look = False
         self.look({*vms, *ended})
@@ -134,28 +135,28 @@ class VmLooks(StepExecutor[Step]):
                 machines,
                 self._vgpu_use,
             )
-        if asked is not None:
-            self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
+        if clock_before is not None:
+            self._ahead = ahead_by(self.inventory.taken_at, clock_before, self.journal.clock())
         self._looked_at |= dict.fromkeys(vms, asked_s)
 
     def share_no_look(self) -> None:
-        """What was read until now is not what the next steps go by: something was sent, or time has passed, which the
-        clocks of a machine that stands still do not tell."""
+        """Do not share earlier looks with the next steps: something was sent, or time has passed that the clocks of a
+        paused machine do not show."""
         self._looked_at.clear()
 
     def _company(self, guard: Guard, pools: Collection[str]) -> frozenset[str]:
-        """Who counts in those of the pools that were not looked at for a while."""
+        """Return the VMs to count in those of the pools that were not read for a while."""
         now = self.inventory.taken_at
-        stale = [each for each in pools if now - self._company_at.get(each, self.planned.taken_at) > FRESH]
+        stale = [pool for pool in pools if now - self._company_at.get(pool, self.planned.taken_at) > FRESH]
         if not stale:
             return frozenset()
         self._company_at |= dict.fromkeys(stale, now)
         return guard.counted_vms(stale, self.inventory, self._ended)
 
     def read_back(self, step: Step) -> None:
-        """Reads the step's VM, and the GPUs of its host, anew."""
+        """Read the step's VM and the GPUs of its host again."""
         self.look([step.vm])
 
     def _is_old(self, step: Step) -> bool:
-        """Whether the look at its VM is older than what the step may go by; a look at others says nothing of it."""
+        """Return whether the look at the step's VM is too old for the step; looks at other VMs do not matter."""
         return self.passed_s() - self._look_s.get(step.vm, self._planned_s) > LOOK_S

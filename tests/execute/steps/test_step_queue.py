@@ -35,7 +35,7 @@ def test_the_tightest_limit_tells_how_many_are_sent(limits: Limits, numbers: lis
     inventory = world.snapshot()
     queue = StepQueue(Plan(waves=(Wave("suspend", STEPS),)), limits)
     at_once = []
-    while queue.unended:
+    while queue.has_steps:
         ready = queue.ready(inventory)
         for waiting in ready:
             queue.add_sent(waiting, StepInFlight("op", waiting.step, TaskRef("task"), START))
@@ -66,7 +66,7 @@ def test_a_start_that_is_tried_again_waits_for_none_that_comes_later() -> None:
     first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
     queue = StepQueue(Plan(waves=(Wave("start", (first,)), Wave("start", (second,)))), PLENTY)
     [starting] = queue.ready(inventory)
-    queue.again(starting, 20.0)
+    queue.retry_later(starting, 20.0)
     assert queue.ready(inventory) == [], "the first rests"
     queue.spend(20.0)
     assert [waiting.step for waiting in queue.ready(inventory)] == [first]
@@ -80,7 +80,7 @@ def test_on_the_way_back_no_start_waits_for_another() -> None:
     host = inventory.vm("vm-91").host
     first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
     queue = StepQueue(Plan(waves=(Wave("start", (first, second)),)), PLENTY, returning=True)
-    queue.again(queue.waiting[0], 20.0)
+    queue.retry_later(queue.waiting[0], 20.0)
     assert [waiting.step for waiting in queue.ready(inventory)] == [second]
 
 
@@ -104,5 +104,5 @@ def test_where_only_a_gate_is_ready_a_broker_that_fails_is_asked() -> None:
     closed, suspended = CloseGate("vm-1", "m"), SuspendVm("vm-1")
     queue = StepQueue(Plan(waves=(Wave("", (closed,)), Wave("", (suspended,)))), PLENTY)
     assert [waiting.step for waiting in queue.ready(inventory, broker_fails=True)] == [closed]
-    queue.again(queue.waiting[1], 20.0)
+    queue.retry_later(queue.waiting[1], 20.0)
     assert queue.ready(inventory, broker_fails=True) == [], "something rests: time passes"
