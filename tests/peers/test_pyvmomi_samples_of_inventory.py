@@ -111,19 +111,6 @@ def test_a_cluster_gets_a_host_which_goes_into_maintenance_and_leaves(lab: Clien
     lab.result(cluster.Destroy_Task())
 
 
-def test_a_switch_and_a_port_group_come_and_go(lab: Client) -> None:
-    system = lab.named(vim.HostSystem, "esx-01.lab").configManager.networkSystem
-    system.AddVirtualSwitch("vSwitch1", vim.host.VirtualSwitch.Specification(numPorts=128, mtu=9000))
-    spec = vim.host.PortGroup.Specification(
-        name="rdma", vlanId=7, vswitchName="vSwitch1", policy=vim.host.NetworkPolicy()
-    )
-    system.AddPortGroup(spec)
-    assert "rdma" in [group.spec.name for group in system.networkInfo.portgroup]
-    system.RemovePortGroup("rdma")
-    system.RemoveVirtualSwitch("vSwitch1")
-    assert [switch.name for switch in system.networkInfo.vswitch] == ["vSwitch0"]
-
-
 def test_events_are_queried_and_read_page_by_page(lab: Client) -> None:
     vm, manager = lab.vm("ml-08"), lab.content.eventManager
     lab.result(vm.PowerOnVM_Task())

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.core.managed_object import ManagedObject, Methods, Properties
-from gpuops.sim.managers.host_firewall import HostFirewallSystem
-from gpuops.sim.managers.host_network import HostNetworkSystem, HostVirtualNicManager
+from gpuops.sim.inventory import faults
 from gpuops.sim.managers.of_vcenter import LICENCES
 from gpuops.sim.managers.plain import plain_kind
 from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
@@ -26,7 +25,9 @@ from gpuops.sim.objects.host_managers import (
     HostPciPassthruSystem,
 )
 from gpuops.sim.objects.host_system import HostSystem
+from gpuops.sim.render import host_network
 from gpuops.sim.render.host_config import managers
+from gpuops.sim.render.pci import nic_names
 from gpuops.sim.services.option_manager import OptionManager
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ KINDS: Final[Mapping[str, type[HostManager]]] = {
     "assignableHardwareManager": HostAssignableHardwareManager,
     "kernelModuleSystem": HostKernelModuleSystem,
     "imageConfigManager": HostImageConfigManager,
-    "firewallSystem": HostFirewallSystem,
-    "networkSystem": HostNetworkSystem,
-    "virtualNicManager": HostVirtualNicManager,
     "methodExecuter": ManagedMethodExecuter,
     "typeManager": DynamicTypeManager,
 }
@@ -54,6 +52,14 @@ SHOWN: Final[Mapping[str, Mapping[str, str]]] = {
     "HostCpuSchedulerSystem": {"hyperthreadInfo": "config.hyperThread"},
     "HostDatastoreSystem": {"datastore": "datastore", "capabilities": "config.datastoreCapabilities"},
     "HostDateTimeSystem": {"dateTimeInfo": "config.dateTimeInfo"},
+    "HostFirewallSystem": {"firewallInfo": "config.firewall"},
+    "HostNetworkSystem": {
+        "networkInfo": "config.network",
+        "dnsConfig": "config.network.dnsConfig",
+        "ipRouteConfig": "config.network.ipRouteConfig",
+        "capabilities": "config.capabilities",
+        "offloadCapabilities": "config.offloadCapabilities",
+    },
     "HostPowerSystem": {"capability": "config.powerSystemCapability", "info": "config.powerSystemInfo"},
     "HostServiceSystem": {"serviceInfo": "config.service"},
     "HostStorageSystem": {
@@ -64,12 +70,40 @@ SHOWN: Final[Mapping[str, Mapping[str, str]]] = {
     "HostVsanSystem": {"config": "config.vsanHostConfig"},
 }
 """Type -> property -> the property of its host that says the same (vSphere API, HostConfigInfo)."""
+READ: Final[Mapping[str, Properties]] = {
+    "HostNetworkSystem": {"networkConfig": lambda manager: host_network.config(manager.host.state)},
+    "HostVirtualNicManager": {"info": lambda manager: host_network.selections(manager.host.state)},
+    "LicenseManager": LICENCES,
+}
+"""Type -> the other properties that one shows."""
 METHODS: Final[Mapping[str, Methods]] = {
     "HostDatastoreSystem": {"QueryAvailableDisksForVmfs": lambda *_, **__: []},
     "HostDateTimeSystem": {"QueryDateTime": lambda manager, call: manager.world.clock.now() + manager.world.skew},
+    "HostFirewallSystem": {"RefreshFirewall": lambda *_: None},
+    "HostNetworkSystem": {
+        "QueryNetworkHint": lambda manager, call, device: _network_hints(manager.host, device),
+        "RefreshNetworkSystem": lambda *_: None,
+    },
+    "HostVirtualNicManager": {"QueryNetConfig": lambda manager, call, nicType: _selection(manager.host, nicType)},
     "HostVsanSystem": {"QueryHostStatus": lambda manager, call: _vsan_status(manager.host)},
     "HostVStorageObjectManager": {"HostListVStorageObject": lambda *_, **__: []},
 }
+
+
+def _network_hints(host: HostSystem, devices: list[str]) -> list[Any]:
+    """Return what the physical adapters hear on the wire, which is nothing. Raises NotFound."""
+    names = nic_names(host.state)
+    if unknown := [device for device in devices if device not in names]:
+        raise faults.not_found(f"Host {host.name} has no physical adapter {unknown[0]}.")
+    return [vim.host.PhysicalNic.NetworkHint(device=device) for device in devices or names]
+
+
+def _selection(host: HostSystem, service: str) -> Any:
+    """Return which VMkernel adapters serve this. Raises InvalidArgument."""
+    for selection in host_network.selections(host.state).netConfig:
+        if selection.nicType == service:
+            return selection
+    raise faults.wrong_argument("nicType")
 
 
 def _vsan_status(host: HostSystem) -> Any:
@@ -105,9 +139,7 @@ def _kind(prefix: str) -> type[HostManager]:
         return known
     (wsdl_name,) = {kind._wsdlName for kind, own in managers().values() if own == prefix}
     shown: Properties = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
-    if wsdl_name == "LicenseManager":
-        shown = LICENCES
-    return plain_kind(wsdl_name, HostManager, shown, METHODS.get(wsdl_name, {}))
+    return plain_kind(wsdl_name, HostManager, {**shown, **READ.get(wsdl_name, {})}, METHODS.get(wsdl_name, {}))
 
 
 def _of_host(path: str, manager: HostManager) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuops.sim.core.managed_object import Methods, Properties, method
+from gpuops.sim.core.managed_object import Methods, Properties
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.datastore import Network
 from gpuops.sim.operations import removal
@@ -13,7 +13,7 @@ from gpuops.sim.render import distributed
 from gpuops.sim.render.defaults import default
 
 if TYPE_CHECKING:
-    from gpuops.sim.core.call import Call
+    pass
 
 
 class DistributedVirtualPortgroup(PortgroupEntity, Network):
@@ -28,7 +28,6 @@ class DistributedVirtualPortgroup(PortgroupEntity, Network):
     }
 
     method_table: ClassVar[Methods] = {
-        "ReconfigureDVPortgroup_Task": distributed_change.reconfigure_portgroup,
         "Destroy_Task": removal.destroy,
     }
 
@@ -48,7 +47,7 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
     }
 
     method_table: ClassVar[Methods] = {
-        "ReconfigureDvs_Task": distributed_change.reconfigure_switch,
+        "ReconfigureDvs_Task": distributed_change.change_hosts,
         "AddDVPortgroup_Task": lambda self, call, spec: distributed_change.add_portgroups(
             self, call, spec, DistributedVirtualPortgroup
         ),
@@ -60,11 +59,6 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
         ],
         "Destroy_Task": removal.destroy,
     }
-
-    @method
-    def QueryUsedVlanIdInDvs(self, call: Call) -> Any:
-        specs = [distributed.setting(each).vlan for each in self.portgroups()]
-        return sorted({each.vlanId for each in specs if isinstance(each, distributed.Dvs.VlanIdSpec) and each.vlanId})
 
 
 def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -12,11 +11,13 @@ from pyVmomi import vim
 from gpuops.sim.render.defaults import default, default_fields
 from gpuops.sim.render.pci import NIC_NAME, network_ports
 from gpuops.sim.render.required_fields import filled
-from gpuops.sim.state.host_network import KernelAdapter, NetworkPolicy, PortGroup, VirtualSwitch
+from gpuops.sim.state.host_network import KernelAdapter, PortGroup, VirtualSwitch
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.network_port import NetworkPort
 
 GATEWAY: Final = "203.0.113.254"
+SWITCH_PORTS: Final = 128
+SWITCH_MTU: Final = 1500
 NIC_TYPES: Final = (
     "faultToleranceLogging", "management", "vmotion", "vSphereProvisioning", "vSphereReplication",
     "vSphereReplicationNFC", "vsan", "vsanWitness", "nvmeTcp", "nvmeRdma",
@@ -101,20 +102,19 @@ def _candidate(kind: str, vnic: Any) -> Any:
 
 
 def _switch(host: HostState, switch: VirtualSwitch) -> Any:
-    policy = switch.policy if switch.policy.active is not None else replace(switch.policy, active=switch.nics)
     return vim.host.VirtualSwitch(
         name=switch.name,
         key=f"key-vim.host.VirtualSwitch-{switch.name}",
-        numPorts=switch.ports,
-        numPortsAvailable=switch.ports,
-        mtu=switch.mtu,
+        numPorts=SWITCH_PORTS,
+        numPortsAvailable=SWITCH_PORTS,
+        mtu=SWITCH_MTU,
         portgroup=[_group_key(each.name) for each in host.network.groups if each.switch == switch.name],
         pnic=[f"key-vim.host.PhysicalNic-{nic}" for nic in switch.nics],
         spec=vim.host.VirtualSwitch.Specification(
-            numPorts=switch.ports,
-            mtu=switch.mtu,
-            bridge=vim.host.VirtualSwitch.BondBridge(nicDevice=list(switch.nics)) if switch.nics else None,
-            policy=_policy(policy),
+            numPorts=SWITCH_PORTS,
+            mtu=SWITCH_MTU,
+            bridge=vim.host.VirtualSwitch.BondBridge(nicDevice=list(switch.nics)),
+            policy=_policy(switch),
         ),
     )
 
@@ -124,36 +124,31 @@ def _group_key(name: str) -> str:
 
 
 def _group(host: HostState, group: PortGroup) -> Any:
-    switch = host.network.switch(group.switch)
-    below = switch.policy if switch is not None else NetworkPolicy()
-    if switch is not None and below.active is None:
-        below = replace(below, active=switch.nics)
+    switch = next(each for each in host.network.switches if each.name == group.switch)
+    kind = vim.host.NetworkPolicy
+    inherited = kind(
+        security=kind.SecurityPolicy(), nicTeaming=kind.NicTeamingPolicy(), shapingPolicy=kind.TrafficShapingPolicy()
+    )
     return vim.host.PortGroup(
         key=_group_key(group.name),
         vswitch=f"key-vim.host.VirtualSwitch-{group.switch}",
-        computedPolicy=_policy(group.policy.over(below)),
-        spec=vim.host.PortGroup.Specification(
-            name=group.name, vlanId=group.vlan, vswitchName=group.switch, policy=_policy(group.policy)
-        ),
+        computedPolicy=_policy(switch),
+        spec=vim.host.PortGroup.Specification(name=group.name, vlanId=0, vswitchName=group.switch, policy=inherited),
     )
 
 
-def _policy(policy: NetworkPolicy) -> Any:
-    order = None
-    if policy.active is not None or policy.standby is not None:
-        order = vim.host.NetworkPolicy.NicOrderPolicy(
-            activeNic=list(policy.active or ()), standbyNic=list(policy.standby or ())
-        )
-    teaming = vim.host.NetworkPolicy.NicTeamingPolicy(nicOrder=order)
-    if policy.teaming:
-        teaming = default("HostNicTeamingPolicy", policy=policy.teaming, nicOrder=order)
-    return vim.host.NetworkPolicy(
-        security=vim.host.NetworkPolicy.SecurityPolicy(
-            allowPromiscuous=policy.promiscuous, macChanges=policy.mac_changes, forgedTransmits=policy.forged_transmits
-        ),
-        nicTeaming=teaming,
-        offloadPolicy=default("HostNetOffloadCapabilities") if policy.teaming else None,
-        shapingPolicy=vim.host.NetworkPolicy.TrafficShapingPolicy(enabled=False if policy.teaming else None),
+def _policy(switch: VirtualSwitch) -> Any:
+    """The policy of a new standard switch: all three are Reject, and the originating port chooses the uplink.
+
+    Source: VMware, vSphere Networking.
+    """
+    kind = vim.host.NetworkPolicy
+    order = kind.NicOrderPolicy(activeNic=list(switch.nics))
+    return kind(
+        security=kind.SecurityPolicy(allowPromiscuous=False, macChanges=False, forgedTransmits=False),
+        nicTeaming=default("HostNicTeamingPolicy", policy="loadbalance_srcid", nicOrder=order),
+        offloadPolicy=default("HostNetOffloadCapabilities"),
+        shapingPolicy=kind.TrafficShapingPolicy(enabled=False),
     )
 
 
@@ -211,7 +206,7 @@ def _vnic(host: HostState, number: int, adapter: KernelAdapter) -> Any:
             )
             if adapter.switch
             else None,
-            ip=vim.host.IpConfig(dhcp=adapter.dhcp, ipAddress=address, subnetMask=adapter.mask),
+            ip=vim.host.IpConfig(dhcp=False, ipAddress=address, subnetMask="255.255.255.0"),
             mac=_mac(host, 0x60 + number),
             mtu=adapter.mtu,
         ),

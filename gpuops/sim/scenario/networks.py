@@ -14,12 +14,12 @@ from gpuops.sim.inventory.managed_entity import ManagedEntity
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
 from gpuops.sim.operations.networks.distributed_change import enter_portgroup, enter_switch, new_config
-from gpuops.sim.operations.networks.network_change import connected_adapter
+from gpuops.sim.operations.networks.port_connection import free_port
 from gpuops.sim.operations.networks.switch_members import set_proxy
 from gpuops.sim.render import distributed
 from gpuops.sim.render.host_network import installed_rulesets
 from gpuops.sim.render.pci import nic_names
-from gpuops.sim.state.host_network import ProxySwitch
+from gpuops.sim.state.host_network import KernelAdapter, ProxySwitch
 from gpuops.sim.state.network_port import NetworkPort
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None
     for number, each in enumerate(declared.adapters, start=1):
         group = _named(site, "distributed port group", each.group, PortgroupEntity)
         address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"  # from the documentation range
-        made = connected_adapter(host, f"vmk{number}", group)
-        made = replace(made, ip=address, mtu=each.mtu, services=each.services)
+        uuid, port = group.switch().uuid, free_port(group, group.switch().taken_ports())
+        assert port is not None, "a port group of a scenario grows"
+        made = KernelAdapter(f"vmk{number}", group.moid, address, each.mtu, each.services, uuid, port)
         host.state.network = replace(host.state.network, adapters=(*host.state.network.adapters, made))
     if unknown := [key for key in declared.options if key not in host.state.options]:
         raise PolicyError(f"host {host.name} has no advanced setting {unknown[0]!r}")

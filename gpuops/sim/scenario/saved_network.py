@@ -1,4 +1,4 @@
-"""The part of a saved state about networking: networks made and gone, and what each host is set to.
+"""The part of a saved state about networking: distributed switches, and what each host is set to.
 
 What clients set of distributed switches and port groups is saved as it was given: of all, also of a scenario's own.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.objects.datastore import Network
 from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
 from gpuops.sim.operations.networks.distributed_change import drop
 from gpuops.sim.scenario.saved_values import adapter, dump, from_json, to_json
@@ -20,11 +19,8 @@ if TYPE_CHECKING:
 
 def save(world: World, untouched: World) -> dict[str, Any]:
     """How networking differs from that of an untouched world, as JSON values."""
-    now, before = (_networks(each) for each in (world, untouched))
     shown, known = (_hosts(each) for each in (world, untouched))
     return {
-        "made": {moid: place for moid, place in now.items() if moid not in before},
-        "removed": [moid for moid in before if moid not in now],
         "switches": _switches(world),
         "hosts": {moid: values for moid, values in shown.items() if known.get(moid) != values},
     }
@@ -32,15 +28,6 @@ def save(world: World, untouched: World) -> dict[str, Any]:
 
 def restore(world: World, saved: dict[str, Any]) -> None:
     """Make networking what was saved of it."""
-    for moid, (name, folder) in saved["made"].items():
-        network = Network(world, moid, name, folder)
-        world.register(network)
-        world.get(folder).add(network)
-    for moid in saved["removed"]:
-        gone = world.find(moid)
-        if isinstance(gone, Network):  # not gone with its datacenter
-            world.get(gone.parent).remove(gone)
-            world.unregister(gone)
     for switch in list(world.by_type("DistributedVirtualSwitch")):
         for each in (*switch.portgroups(), switch):
             drop(each)
@@ -50,14 +37,6 @@ def restore(world: World, saved: dict[str, Any]) -> None:
         state = world.get(moid).state
         state.network = adapter(HostNetwork).validate_python(values["network"])
         state.networks = tuple(values["networks"])
-
-
-def _networks(world: World) -> dict[str, list[str | None]]:
-    return {
-        network.moid: [network.name, network.parent]
-        for network in world.by_type("Network")
-        if network.wsdl_name == "Network"
-    }
 
 
 def _switches(world: World) -> list[dict[str, Any]]:

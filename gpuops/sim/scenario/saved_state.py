@@ -141,7 +141,6 @@ def _hosts(world: World) -> Iterator[tuple[str, Any]]:
             "others": {device.pci_id: _fields(device, DEVICE_FIELDS) for device in state.others},
             "ports": {port.pci_id: _fields(port, PORT_FIELDS) for port in state.ports},
             "options": dict(state.options),
-            "rulesets": dict(state.rulesets),
         }
         yield host.moid, values
 
@@ -192,7 +191,6 @@ def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
         _set_fields(port, PORT_FIELDS, values["ports"][port.pci_id])
     # in place, for a manager shows them; a state of before has none
     state.options.update(values.get("options", {}))
-    state.rulesets.update(values.get("rulesets", {}))
 
 
 class StateFile:

@@ -9,37 +9,11 @@ MANAGEMENT: Final = "Management Network"
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkPolicy:
-    """Security and teaming; None = as the switch has it."""
-
-    promiscuous: bool | None = None
-    mac_changes: bool | None = None
-    forged_transmits: bool | None = None
-    teaming: str | None = None
-    active: tuple[str, ...] | None = None
-    standby: tuple[str, ...] | None = None
-
-    def over(self, below: NetworkPolicy) -> NetworkPolicy:
-        """This policy, with what it leaves open taken from `below`."""
-        own = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
-        return replace(below, **own)
-
-
-SWITCH_POLICY: Final = NetworkPolicy(
-    promiscuous=False, mac_changes=False, forged_transmits=False, teaming="loadbalance_srcid", standby=()
-)
-"""Of a new standard switch (VMware, vSphere Networking: all three are Reject; route based on originating port)."""
-
-
-@dataclass(frozen=True, slots=True)
 class VirtualSwitch:
     """A standard switch; `nics` are its uplinks by device name."""
 
     name: str
     nics: tuple[str, ...] = ()
-    ports: int = 128
-    mtu: int = 1500
-    policy: NetworkPolicy = SWITCH_POLICY
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +22,6 @@ class PortGroup:
 
     name: str
     switch: str
-    vlan: int = 0
-    policy: NetworkPolicy = NetworkPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +35,10 @@ class KernelAdapter:
     device: str
     group: str
     ip: str = ""
-    mask: str = "255.255.255.0"
     mtu: int = 1500
     services: tuple[str, ...] = ()
     switch: str = ""
     port: str = ""
-    dhcp: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +58,6 @@ class HostNetwork:
     groups: tuple[PortGroup, ...]
     adapters: tuple[KernelAdapter, ...]
     proxies: tuple[ProxySwitch, ...] = ()
-
-    def switch(self, name: str) -> VirtualSwitch | None:
-        return next((each for each in self.switches if each.name == name), None)
-
-    def group(self, name: str) -> PortGroup | None:
-        return next((each for each in self.groups if each.name == name), None)
-
-    def adapter(self, device: str) -> KernelAdapter | None:
-        return next((each for each in self.adapters if each.device == device), None)
 
     def proxy(self, switch: str) -> ProxySwitch | None:
         return next((each for each in self.proxies if each.switch == switch), None)

@@ -83,62 +83,6 @@ HOSTS: Final = (
     Op("HostSystem.QueryMemoryOverhead", "", lambda s: s.host.QueryMemoryOverhead(1 << 30, 1 << 20, 1)),
     Op("HostSystem.Rename_Task", "", lambda s: s.host.Rename_Task("other"), lambda s: s.host.name),
     Op(
-        "HostNetworkSystem.AddVirtualSwitch",
-        "a new one",
-        lambda s: s.host.configManager.networkSystem.AddVirtualSwitch("vSwitch7", None),
-        lambda s: [each.name for each in s.host.configManager.networkSystem.networkInfo.vswitch],
-    ),
-    Op(
-        "HostNetworkSystem.AddVirtualSwitch",
-        "one that is there",
-        lambda s: s.host.configManager.networkSystem.AddVirtualSwitch("vSwitch7", None),
-    ),
-    Op(
-        "HostNetworkSystem.RemoveVirtualSwitch",
-        "there",
-        lambda s: s.host.configManager.networkSystem.RemoveVirtualSwitch("vSwitch7"),
-    ),
-    Op(
-        "HostNetworkSystem.RemoveVirtualSwitch",
-        "not there",
-        lambda s: s.host.configManager.networkSystem.RemoveVirtualSwitch("vSwitch9"),
-    ),
-    Op(
-        "HostNetworkSystem.AddPortGroup",
-        "a new one",
-        lambda s: s.host.configManager.networkSystem.AddPortGroup(
-            vim.host.PortGroup.Specification(
-                name="pg7", vlanId=7, vswitchName="vSwitch0", policy=vim.host.NetworkPolicy()
-            )
-        ),
-    ),
-    Op(
-        "HostNetworkSystem.AddPortGroup",
-        "one that is there",
-        lambda s: s.host.configManager.networkSystem.AddPortGroup(
-            vim.host.PortGroup.Specification(
-                name="pg7", vlanId=7, vswitchName="vSwitch0", policy=vim.host.NetworkPolicy()
-            )
-        ),
-    ),
-    Op(
-        "HostNetworkSystem.AddPortGroup",
-        "on no switch",
-        lambda s: s.host.configManager.networkSystem.AddPortGroup(
-            vim.host.PortGroup.Specification(name="pg8", vlanId=0, vswitchName="none", policy=vim.host.NetworkPolicy())
-        ),
-    ),
-    Op(
-        "HostNetworkSystem.RemovePortGroup",
-        "there",
-        lambda s: s.host.configManager.networkSystem.RemovePortGroup("pg7"),
-    ),
-    Op(
-        "HostNetworkSystem.RemovePortGroup",
-        "not there",
-        lambda s: s.host.configManager.networkSystem.RemovePortGroup("pg9"),
-    ),
-    Op(
         "HostDatastoreSystem.QueryAvailableDisksForVmfs",
         "",
         lambda s: s.host.configManager.datastoreSystem.QueryAvailableDisksForVmfs(),
@@ -147,11 +91,6 @@ HOSTS: Final = (
         "HostDatastoreSystem.CreateLocalDatastore",
         "a path that is not there",
         lambda s: s.host.configManager.datastoreSystem.CreateLocalDatastore("local", "/none"),
-    ),
-    Op(
-        "HostFirewallSystem.EnableRuleset",
-        "a rule set that is not there",
-        lambda s: s.host.configManager.firewallSystem.EnableRuleset("none"),
     ),
     Op(
         "OptionManager.QueryOptions",

@@ -298,48 +298,6 @@ def test_functions_in_use_are_not_taken_away(lab: Lab) -> None:
 
 
 @pytest.mark.long
-def test_rule_sets_of_the_firewall_are_opened_and_closed(lab: Lab) -> None:
-    firewall = lab.host("esx-04.trn").configManager.firewallSystem
-
-    def is_open() -> bool:
-        shown = lab.host("esx-04.trn").config.firewall
-        assert [each.enabled for each in shown.ruleset] == [each.enabled for each in firewall.firewallInfo.ruleset]
-        return bool(next(each.enabled for each in shown.ruleset if each.key == "pvrdma"))
-
-    assert not is_open()
-    firewall.EnableRuleset(id="pvrdma")
-    assert is_open()
-    firewall.DisableRuleset(id="pvrdma")
-    assert not is_open()
-    with pytest.raises(vim.fault.NotFound):
-        firewall.EnableRuleset(id="gdbserver")
-
-
-@pytest.mark.long
-def test_a_vmkernel_adapter_is_put_on_a_distributed_port_group(lab: Lab) -> None:
-    system = lab.host("esx-01.trn").configManager.networkSystem
-    backing = port_of(lab, "rdma-vmk").port
-    address = vim.host.IpConfig(dhcp=False, ipAddress="198.51.100.77", subnetMask="255.255.255.0")
-    spec = vim.host.VirtualNic.Specification(ip=address, mtu=9000, distributedVirtualPort=backing)
-    device = system.AddVirtualNic(portgroup="", nic=spec)
-    shown = {each.device: each for each in lab.host("esx-01.trn").config.network.vnic}
-    assert list(shown) == ["vmk0", "vmk1", device]
-    ports = {name: each.spec.distributedVirtualPort for name, each in shown.items()}
-    assert ports["vmk0"] is None
-    assert ports["vmk1"].portKey != ports[device].portKey
-    [group] = [each for each in lab.datacenter().networkFolder.childEntity if each.name == "rdma-vmk"]
-    switch = group.config.distributedVirtualSwitch
-    criteria = vim.dvs.PortCriteria(portgroupKey=[group.key], inside=True, connected=True)
-    assert [each.connectee.nicKey for each in switch.FetchDVPorts(criteria)].count(device) == 1
-    with pytest.raises(vim.fault.ResourceInUse):
-        lab.run(group.Destroy_Task())
-    system.RemoveVirtualNic(device)
-    wrong = vim.dvs.PortConnection(switchUuid=backing.switchUuid, portgroupKey="dvportgroup-1")
-    with pytest.raises(vim.fault.NotFound):
-        system.AddVirtualNic(portgroup="", nic=vim.host.VirtualNic.Specification(distributedVirtualPort=wrong))
-
-
-@pytest.mark.long
 def test_network_cards_are_beside_their_numa_node(lab: Lab) -> None:
     first, second = lab.host("esx-01.trn").hardware.numaInfo.numaNode
     assert OTHER_PORT in first.pciId
@@ -372,7 +330,6 @@ def test_all_of_it_is_there_in_the_next_run(tmp_path: Path) -> None:
         clone(lab, "node-1", sriov_card(lab), rdma_card(lab))
         lab.power_on("node-1", "esx-02.trn")
         tag(lab, "esx-04.trn", "vmk1")
-        lab.host("esx-04.trn").configManager.firewallSystem.EnableRuleset(id="pvrdma")
         config = vim.host.SriovConfig(id=OTHER_PORT, passthruEnabled=False, sriovEnabled=True, numVirtualFunction=4)
         lab.host("esx-03.trn").configManager.pciPassthruSystem.UpdatePassthruConfig([config])
         [gone] = [each for each in lab.datacenter().networkFolder.childEntity if each.name == "rdma-vm"]

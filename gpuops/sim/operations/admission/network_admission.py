@@ -41,7 +41,7 @@ def rdma_missing(host: HostEntity, switch: str) -> str | None:
     tagged = str(host.state.options[PVRDMA_ADAPTER])
     if not tagged:
         return f"{PVRDMA_ADAPTER} names no VMkernel adapter of host {host.name}."
-    if network.adapter(tagged) is None:
+    if tagged not in [adapter.device for adapter in network.adapters]:
         return f"{PVRDMA_ADAPTER} of host {host.name} names {tagged}, which it has not."
     proxy = next((each for each in network.proxies if host.world.get(each.switch).uuid == switch), None)
     if proxy is None:
@@ -85,9 +85,8 @@ def uplinks_of(host: HostEntity, card: NetworkCard) -> tuple[str, ...]:
     network = host.state.network
     if card.switch:
         return next((each.nics for each in network.proxies if host.world.get(each.switch).uuid == card.switch), ())
-    group = network.group(card.network_name)
-    switch = network.switch(group.switch) if group is not None else None
-    return switch.nics if switch is not None else ()
+    switches = {switch.name: switch.nics for switch in network.switches}
+    return next((switches[group.switch] for group in network.groups if group.name == card.network_name), ())
 
 
 def _ports_by_name(host: HostEntity) -> dict[str, NetworkPort]:

@@ -1,4 +1,4 @@
-"""Distributed switches made, reconfigured and removed, with their port groups and member hosts; who connects to them.
+"""Distributed switches made and removed, with their port groups and member hosts; who connects to them.
 
 A new switch gets an uplink port group, which goes with it (VMware, vSphere Networking). numPorts, autoExpand and
 configVersion: vSphere API, DVPortgroupConfigSpec and DVSConfigSpec. Faults are those that the API declares; which one
@@ -15,8 +15,7 @@ from pyVmomi import vim
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.registration import new_moid, new_uuid
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
-from gpuops.sim.operations.networks.network_change import show_networks
-from gpuops.sim.operations.networks.switch_members import change_members, fit_uplinks, set_proxy
+from gpuops.sim.operations.networks.switch_members import change_members, set_proxy, show_networks
 from gpuops.sim.render import distributed
 from gpuops.sim.render.defaults import default
 from gpuops.sim.render.distributed import Dvs
@@ -82,26 +81,25 @@ def enter_switch(
     return switch
 
 
-def reconfigure_switch(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
-    """ReconfigureDvs_Task."""
+def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
+    """ReconfigureDvs_Task: hosts join, change their uplinks and leave; nothing else of a switch is changed."""
     world = switch.world
     world.authority.require(call, switch, "DVSwitch.Modify")
-    if spec.host:
-        world.authority.require(call, switch, "DVSwitch.HostOp")
+    world.authority.require(call, switch, "DVSwitch.HostOp")
+    fields = {each.name for each in spec._GetPropertyList() if getattr(spec, each.name)}
+    if unsupported := sorted(fields - {"configVersion", "host"}):
+        raise faults.not_supported(f"The simulated vCenter changes no {unsupported[0]} of a distributed switch.")
 
     def begin() -> None:
-        _same_version(spec, switch.version)
-        _check_switch(spec)
+        if spec.configVersion is None:
+            raise faults.wrong_argument("spec.configVersion")
+        if spec.configVersion != str(switch.version):
+            raise faults.stale_change_version()
 
     def finish() -> None:
         begin()
-        above: Any = switch.above()
-        name = above.checked_name(spec.name, switch) if spec.name is not None else switch.name
         before = _facts(switch)
         change_members(switch, spec.host)
-        switch.kept = distributed.merged(switch.kept, _settings(spec))
-        fit_uplinks(switch)
-        switch.rename(name)
         switch.version += 1
         switch.changed()
         world.ledger.record(call, switch, before=before, after=_facts(switch))
@@ -166,14 +164,6 @@ def _check_vlan(setting: Any) -> None:
         raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
     if isinstance(vlan, Dvs.PvlanSpec):
         raise faults.not_supported("The simulated vCenter keeps no private VLANs.")
-
-
-def _same_version(spec: Any, version: int) -> None:
-    """Raises InvalidArgument without the version that is changed, ConcurrentAccess for an older one."""
-    if spec.configVersion is None:
-        raise faults.wrong_argument("spec.configVersion")
-    if spec.configVersion != str(version):
-        raise faults.stale_change_version()
 
 
 # --- port groups ------------------------------------------------------------------------------------------------
@@ -242,47 +232,6 @@ def _add_portgroup(switch: DistributedSwitchEntity, name: str, kept: Any, make: 
     for host, _ in switch.members():
         show_networks(host, (*host.state.networks, made.moid))
     return made
-
-
-def reconfigure_portgroup(portgroup: PortgroupEntity, call: Call, spec: Any) -> Any:
-    """ReconfigureDVPortgroup_Task."""
-    world = portgroup.world
-    world.authority.require(call, portgroup, "DVPortgroup.Modify")
-
-    def begin() -> None:
-        _same_version(spec, portgroup.version)
-        _check_portgroup(spec, spec.type or portgroup.kept.type)
-
-    def finish() -> None:
-        begin()
-        above: Any = portgroup.above()
-        name = above.checked_name(spec.name, portgroup) if spec.name is not None else portgroup.name
-        before = _portgroup_facts(portgroup)
-        if spec.numPorts is not None and not portgroup.is_uplink:
-            _resize(portgroup, spec.numPorts)
-        portgroup.kept = distributed.merged(portgroup.kept, _settings(spec))
-        portgroup.rename(name)
-        portgroup.version += 1
-        portgroup.changed()
-        portgroup.switch().touch("config", "summary")
-        world.ledger.record(call, portgroup, before=before, after=_portgroup_facts(portgroup))
-
-    return world.tasks.start(
-        call, "ReconfigureDVPortgroup_Task", portgroup, CHANGE_S, begin=begin, finish=finish, exclusive=True
-    )
-
-
-def _resize(portgroup: PortgroupEntity, count: int) -> None:
-    """Add ports, or delete free ones. Raises DvsFault where too few are free."""
-    missing = count - len(portgroup.ports)
-    if missing >= 0:
-        portgroup.ports += portgroup.switch().new_ports(missing)
-        return
-    used = portgroup.switch().taken_ports()
-    free = [key for key in portgroup.ports if key not in used][missing:]
-    if len(free) < -missing:
-        raise vim.fault.DvsFault(msg=f"Port group {portgroup.name} has no {-missing} ports that are free.")
-    portgroup.ports = [key for key in portgroup.ports if key not in free]
 
 
 # --- removal ----------------------------------------------------------------------------------------------------

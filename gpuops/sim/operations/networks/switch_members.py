@@ -13,7 +13,6 @@ from pyVmomi import vim
 
 from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
-from gpuops.sim.operations.networks.network_change import show_networks
 from gpuops.sim.render.pci import nic_names
 from gpuops.sim.state.host_network import ProxySwitch
 
@@ -94,6 +93,16 @@ def _bulk_fault(host: HostEntity, cause: Exception) -> Exception:
     return made
 
 
+def show_networks(host: HostEntity, moids: tuple[str, ...]) -> None:
+    """Let the host have these networks."""
+    changed = {*moids} ^ {*host.state.networks}
+    host.state.networks = moids
+    host.touch("network")
+    host.compute_resource().touch("network")
+    for moid in changed:
+        host.world.get(moid).touch("host", "vm")
+
+
 def set_proxy(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitch | None) -> None:
     """Let a host be a member with these adapters, or none."""
     if proxy is not None:
@@ -107,11 +116,3 @@ def set_proxy(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwi
 def _with_uplink_ports(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> ProxySwitch:
     missing = len(switch.uplinks) - len(proxy.ports)
     return replace(proxy, ports=(*proxy.ports, *switch.new_ports(max(0, missing)))[: len(switch.uplinks)])
-
-
-def fit_uplinks(switch: DistributedSwitchEntity) -> None:
-    """Give each member a port for each uplink. Raises ResourceInUse where more physical adapters are in use."""
-    for host, proxy in switch.members():
-        if len(proxy.nics) > len(switch.uplinks):
-            raise faults.resource_in_use(switch.name, f"{host.name} uses {len(proxy.nics)} uplinks of {switch.name}.")
-        host.state.network = host.state.network.with_proxy(switch.moid, _with_uplink_ports(switch, proxy))
