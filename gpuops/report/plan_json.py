@@ -6,54 +6,16 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Rejection, Wave
-from gpuops.plan.core.steps import (
-    Step,
-)
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import Step
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
 from gpuops.report.changes import changes, host_name, stages, title, vm_name
-from gpuops.report.document import SCHEMA_VERSION, Document, DocumentRecord, NamedRecord
-
-
-def report_document(report: Report, kind: str) -> Document:
-    """One run. `kind` is the verb: `attach`, `detach`, `rotate-night`, `rotate-day`, `rotate-resume`."""
-    plan, before = report.plan, report.before
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-        "vcenter": before.vcenter,
-        "read_at": before.taken_at.isoformat(),
-        "request": plain(report.request),
-        "feasible": plan.feasible,
-        "applied": report.applied and report.changed,
-        "changed": report.changed,
-        "exit_code": report.exit_code,
-        "disruptive": plan.disruptive,
-        "waves": [_wave(wave, world) for wave, world in stages(plan, before)],
-        "rejections": list(map(RejectionRecord.made_of, plan.rejections)),
-        "unmet": list(map(RejectionRecord.made_of, plan.unmet)),
-        "warnings": list(plan.warnings),
-        "because": list(plan.because),
-        "choices": [ChoiceRecord.made_of(choice) for choice in plan.choices],
-        "outcomes": [outcome_document(outcome, before) for outcome in report.outcomes],
-    }
-
-
-def _wave(wave: Wave, before: Inventory) -> Document:
-    return {"title": wave.title, "steps": [_step(step, before) for step in wave.steps]}
-
-
-def _step(step: Step, before: Inventory) -> Document:
-    return {
-        "kind": step.kind,
-        "title": title(step, before),
-        "vm": {"ref": step.vm, "name": vm_name(step.vm, before)},
-        "host": host_name(getattr(step, "host", None), before),
-        "changes": [BeforeAfterRecord.made_of(change) for change in changes(step, before)],
-    }
+from gpuops.report.document import DOCUMENTS, DocumentRecord, NamedRecord, PrintedDocument, SiteDocument, printed
 
 
 class RejectionRecord(DocumentRecord, frozen=True):
@@ -80,6 +42,23 @@ class BeforeAfterRecord(DocumentRecord, frozen=True):
     after: str | None
 
 
+class StepRecord(DocumentRecord, frozen=True):
+    """One change of one VM."""
+
+    kind: Annotated[str, "such as reconfigure, relocate, power_on, resume, suspend, power_off or set_attribute"]
+    title: str
+    vm: NamedRecord
+    host: Annotated[str | None, "the host that it goes to or starts on; null = its own, or vCenter's choice"]
+    changes: list[BeforeAfterRecord]
+
+
+class WaveRecord(DocumentRecord, frozen=True):
+    """Steps that do not wait for each other."""
+
+    title: str
+    steps: list[StepRecord]
+
+
 class ChoiceRecord(DocumentRecord, frozen=True):
     """Where something goes and why, one for each host or GPU that was looked at."""
 
@@ -100,9 +79,122 @@ class OutcomeRecord(DocumentRecord, frozen=True):
 
 
 def outcome_document(outcome: Outcome, before: Inventory) -> OutcomeRecord:
-    step = outcome.step
+    return OutcomeRecord.from_attributes(outcome, **_described(outcome.step, before))
+
+
+def _described(step: Step, before: Inventory) -> dict[str, Any]:
     vm = NamedRecord(step.vm, vm_name(step.vm, before))
-    return OutcomeRecord.from_attributes(outcome, kind=step.kind, title=title(step, before), vm=vm)
+    return {"kind": step.kind, "title": title(step, before), "vm": vm}
+
+
+def _step(step: Step, before: Inventory) -> StepRecord:
+    host = host_name(getattr(step, "host", None), before)
+    return StepRecord.from_attributes(**_described(step, before), host=host, changes=list(changes(step, before)))
+
+
+class VmRunDocument(SiteDocument, frozen=True):
+    """A plan of changes of VMs, and its outcomes. `request` holds what `plain` makes of the class that it names."""
+
+    request: Any
+    feasible: Annotated[bool, "whether it can be done"]
+    applied: Annotated[bool, "whether something was done; never true of a dry run, a refusal or a saved inventory"]
+    changed: Annotated[bool, "whether vCenter was changed, or in a dry run would be"]
+    exit_code: int
+    disruptive: Annotated[bool, "whether something is stopped or moved"]
+    waves: Annotated[list[WaveRecord], "the steps in their order"]
+    rejections: Annotated[list[RejectionRecord], "why it cannot be done"]
+    unmet: Annotated[list[RejectionRecord], "what is left out while the rest is done"]
+    warnings: list[str]
+    because: Annotated[list[str], "why nothing is to be done, and other notes"]
+    choices: Annotated[list[ChoiceRecord], "what --explain prints"]
+    outcomes: Annotated[list[OutcomeRecord], "one for each step that was done"]
+
+    @classmethod
+    def made_of(cls, report: Report) -> Self:
+        plan, before = report.plan, report.before
+        waves = [
+            WaveRecord(wave.title, [_step(step, world) for step in wave.steps]) for wave, world in stages(plan, before)
+        ]
+        return cls.from_attributes(
+            report,
+            plan,
+            before,
+            read_at=before.taken_at,
+            request=plain(report.request),
+            applied=report.applied and report.changed,
+            waves=waves,
+            outcomes=[outcome_document(outcome, before) for outcome in report.outcomes],
+        )
+
+
+class TogetherDocument(VmRunDocument, frozen=True):
+    """The changes of several VMs by one Ansible task; no command prints it."""
+
+    kind_name: ClassVar[str] = "together"
+
+
+def report_document(report: Report, kind: str) -> PrintedDocument:
+    """One run. `kind` is the verb: `attach`, `detach`, `rotate-night`, `rotate-day`, `rotate-resume`."""
+    return DOCUMENTS[kind].made_of(report)
+
+
+@printed("attach", by="gpuops attach")
+class AttachDocument(VmRunDocument, frozen=True):
+    """What attach changes of a VM, or would change, and what became of it."""
+
+    request: Annotated[Attach, "the options as they were understood"]
+
+
+@printed("detach", by="gpuops detach")
+class DetachDocument(VmRunDocument, frozen=True):
+    """What detach changes of a VM, or would change, and what became of it."""
+
+    request: Annotated[Detach, "the options as they were understood"]
+
+
+@printed("defrag-execute", by="gpuops defrag --execute, gpuops change resume and gpuops change abort of such moves")
+class DefragExecuteDocument(VmRunDocument, frozen=True):
+    """The moves of VMs that free GPUs, and what became of them."""
+
+    request: Annotated[dict[str, Any] | None, "what was asked for; null = nothing was under way"]
+
+
+class NightRunDocument(VmRunDocument, frozen=True):
+    """A run that changes VMs of a night."""
+
+    request: Annotated[dict[str, Any] | None, "the policy, and what the journal knew"]
+
+
+@printed("rotate-night", by="gpuops rotate night")
+class RotateNightDocument(NightRunDocument, frozen=True):
+    """Which desktops a night suspends and which ML VMs it starts, and what became of it."""
+
+
+@printed("rotate-day", by="gpuops rotate day")
+class RotateDayDocument(NightRunDocument, frozen=True):
+    """How VMs of a night come back to what they were, and what became of it."""
+
+
+@printed("rotate-restore", by="gpuops rotate restore")
+class RotateRestoreDocument(NightRunDocument, frozen=True):
+    """How one VM of a night comes back to what it was, and what became of it."""
+
+
+@printed("rotate-clear-marker", by="gpuops rotate clear-marker")
+class RotateClearMarkerDocument(NightRunDocument, frozen=True):
+    """Which markers are cleared of VMs that no open night holds, and what became of it."""
+
+
+@printed("rotate-resume", by="gpuops rotate resume")
+class RotateResumeDocument(NightRunDocument, frozen=True):
+    """What is left of a run that was cut off, and what became of it."""
+
+
+@printed("rotate-mark", by="gpuops rotate mark")
+class RotateMarkDocument(VmRunDocument, frozen=True):
+    """Which desktops get or lose the mark of their owners or the opt-out, and what became of it."""
+
+    request: Annotated[dict[str, Any], "the policy, which mark, and which desktops"]
 
 
 def plain(value: object) -> Any:

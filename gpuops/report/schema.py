@@ -48,6 +48,7 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
 _DEFINED: Final = "#/$defs/"
 _MODULES: Final = (
     "document",
+    "plan_json",
     "advice.gpu_profiles",
     "first_steps.config",
     "first_steps.login",
@@ -61,8 +62,10 @@ _MODULES: Final = (
     "nights.broker",
     "nights.idle",
     "advice.what_if",
+    "hosts.change",
     "hosts.given_up",
     "hosts.gpu_layouts",
+    "hosts.host_plan",
     "hosts.host_settings",
     "nights.adoption",
     "nights.history_rows",

@@ -22,8 +22,8 @@ from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest
 from gpuops.plan.hosts.scheduler.change import SetScheduler
-from gpuops.report.document import Document
-from gpuops.report.hosts.change import change_document
+from gpuops.report.document import PrintedDocument
+from gpuops.report.hosts.change import ChangeDocument
 from gpuops.report.hosts.host_plan import changes, host_report_document
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.requests import request_of
@@ -85,12 +85,12 @@ def _set(
 def change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
     """What a rolling change returns: the same keys as a change without reboots."""
     steps = [planned.step for planned in report.plan.planned_hosts]
-    return _result(report, change_document(report), report.afterwards, steps, warnings)
+    return _result(report, ChangeDocument.made_of(report), report.afterwards, steps, warnings)
 
 
 def _result(
     report: Report[HostStep] | ChangeReport,
-    document: Document,
+    document: PrintedDocument,
     afterwards: Sequence[str],
     steps: Sequence[HostStep],
     warnings: list[str],

@@ -13,8 +13,7 @@ from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.placement.project import project
-from gpuops.report.document import Document, as_values
-from gpuops.report.plan_json import report_document
+from gpuops.report.document import Document, PrintedDocument, as_values
 from gpuops.report.vms.vm_state import differences
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.requests import policy_of
@@ -90,13 +89,13 @@ def inventory_after(report: Report) -> Inventory:
     return world
 
 
-def result_of(report: Report, kind: str, after: Inventory, warnings: list[str]) -> TaskResult:
-    """`kind` names the plan's document, as for the command line."""
+def result_of(report: Report, document: PrintedDocument, after: Inventory, warnings: list[str]) -> TaskResult:
+    """Return the result of a change of VMs; `document`: the plan, as the command line prints it."""
     result: Document = {
         "changed": report.changed,
         "diff": differences([step.vm for step in report.plan.steps], report.before, after),
         "because": list(report.plan.because),
-        "plan": report_document(report, kind),
+        "plan": document,
     }
     reasons = reasons_of(report, *(each.line for each in report.plan.unmet))
     headline = PARTLY if report.plan.feasible else REFUSED

@@ -15,6 +15,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.report.nights.rotation_plan import preview_document
 from gpuops.report.nights.rotation_status import status_document
 from gpuops.report.nights.rotation_timers import timers_document
+from gpuops.report.plan_json import report_document
 from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.requests import policy_of
 from gpuops.tasks.result import TaskResult, inventory_after, result_of, unchanged
@@ -79,7 +80,8 @@ def rotation(
                 report = api.rotate_restore(rules, site, tuple(vms), from_markers=from_markers, apply=apply)
             case _:
                 assert_never(wanted)
-    return result_of(report, f"rotate-{_COMMAND[wanted]}", inventory_after(report), warnings)
+    document = report_document(report, f"rotate-{_COMMAND[wanted]}")
+    return result_of(report, document, inventory_after(report), warnings)
 
 
 def rotation_info(

@@ -19,6 +19,7 @@ from gpuops.plan.vm.clone import FORESEEN, Clone, NewClone
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.several import Change, Part, SeveralVms
 from gpuops.report.document import Document
+from gpuops.report.plan_json import TogetherDocument, report_document
 from gpuops.report.vms.vm_state import vm_state
 from gpuops.tasks.connection import NO_SHELL, ConnectionArguments, HostShellArguments, open_site
 from gpuops.tasks.requests import request_of, vm_of
@@ -46,7 +47,7 @@ def vm_gpu(
     with site:
         report = run(request, site, apply=apply) if cloned is None else foresee(request, cloned, site)
     after = inventory_after(report)
-    answer = result_of(report, request.run_kind, after, warnings)
+    answer = result_of(report, report_document(report, request.run_kind), after, warnings)
     vm = report.before.find_vm(request.vm)
     answer.result["vm"] = vm_state(after.vms[vm.ref], after) if vm.ref in after.vms else None
     return answer
@@ -71,7 +72,7 @@ def vm_gpus(
         report = run(request, site, apply=apply)
         now = site.clock()
     after = inventory_after(report)
-    answer = result_of(report, "together", after, warnings)
+    answer = result_of(report, TogetherDocument.made_of(report), after, warnings)
     parts = request.parts(report.before, catalog_of(report.before), now)
     answer.result["vms"] = [_share(part, report, after) for part in parts]
     return answer

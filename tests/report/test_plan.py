@@ -30,7 +30,7 @@ from gpuops.plan.core.steps import (
 from gpuops.report.document import ErrorDocument, as_values
 from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
-from gpuops.report.plan_json import report_document
+from gpuops.report.plan_json import AttachDocument
 from gpuops.report.plan_text import plan_text, report_text, summary
 
 Render = Callable[[Shown], str]
@@ -117,13 +117,13 @@ def outcomes(plan: Plan) -> tuple[Outcome, ...]:
 def test_a_dry_run(inventory: Inventory, plan: Plan, plain: Render, golden: Golden) -> None:
     report = Report(Request(), inventory, plan)
     golden("plan.txt", plain(report_text(report, explain=True)))
-    golden("plan.json", document_text(report_document(report, "attach")))
+    golden("plan.json", document_text(AttachDocument.made_of(report)))
 
 
 def test_a_run(inventory: Inventory, plan: Plan, plain: Render, golden: Golden) -> None:
     report = Report(Request(), inventory, plan, outcomes(plan), applied=True)
     golden("outcomes.txt", plain(report_text(report)))
-    golden("outcomes.json", document_text(report_document(report, "attach")))
+    golden("outcomes.json", document_text(AttachDocument.made_of(report)))
 
 
 def test_a_refusal_gives_every_reason_with_its_numbers(
@@ -131,15 +131,15 @@ def test_a_refusal_gives_every_reason_with_its_numbers(
 ) -> None:
     report = Report(Request(), inventory, refused)
     golden("refused.txt", plain(report_text(report)))
-    document = report_document(report, "attach")
-    assert (document["feasible"], document["exit_code"], document["changed"]) == (False, 3, False)
-    assert document["rejections"][0].needed == 65536
+    document = AttachDocument.made_of(report)
+    assert (document.feasible, document.exit_code, document.changed) == (False, 3, False)
+    assert document.rejections[0].needed == 65536
 
 
 def test_nothing_to_do_says_why(inventory: Inventory, plain: Render) -> None:
     report = Report(Request(), inventory, Plan(because=("ml-01 already has grid_a100-3-20c",)))
     assert plain(report_text(report)) == "nothing to do: ml-01 already has grid_a100-3-20c\n"
-    assert report_document(report, "attach")["changed"] is False
+    assert AttachDocument.made_of(report).changed is False
 
 
 def test_what_a_person_is_asked_about_is_the_plan(inventory: Inventory, plan: Plan, plain: Render) -> None:
@@ -151,7 +151,7 @@ def test_what_a_person_is_asked_about_is_the_plan(inventory: Inventory, plan: Pl
 def test_text_and_document_name_the_same_steps(inventory: Inventory, plan: Plan, plain: Render) -> None:
     report = Report(Request(), inventory, plan)
     text = plain(report_text(report))
-    titles = [step["title"] for wave in report_document(report, "attach")["waves"] for step in wave["steps"]]
+    titles = [step.title for wave in AttachDocument.made_of(report).waves for step in wave.steps]
     assert len(titles) == len(EVERY_STEP)
     assert all(title.replace("\x1b", "\\u{1b}").replace("\u202e", "\\u{202e}") in text for title in titles)
 

@@ -33,11 +33,11 @@ def status(common: CommonOptions) -> None:
     """
     from gpuops.api import change_status
     from gpuops.cli.opening import open_site
-    from gpuops.report.hosts.change import status_document, status_text
+    from gpuops.report.hosts.change import ChangeStatusDocument, status_text
 
     with open_site(common) as site:
         found = change_status(site)
-    output.show(status_text(found), status_document(found))
+    output.show(status_text(found), ChangeStatusDocument.made_of(found))
 
 
 @change.command()
@@ -186,11 +186,11 @@ def show(report: ChangeReport | Report) -> None:
     from gpuops.cli.running import show_brief
     from gpuops.plan.core.outcome import Report
     from gpuops.report.brief import change_line, run_line
-    from gpuops.report.hosts.change import change_document, change_text
-    from gpuops.report.plan_json import report_document
+    from gpuops.report.hosts.change import ChangeDocument, change_text
+    from gpuops.report.plan_json import DefragExecuteDocument
     from gpuops.report.plan_text import report_text
 
-    document = report_document(report, "defrag-execute") if isinstance(report, Report) else change_document(report)
+    document = DefragExecuteDocument.made_of(report) if isinstance(report, Report) else ChangeDocument.made_of(report)
     if output.manners().quiet:
         line = run_line(report, "defrag-execute") if isinstance(report, Report) else change_line(report)
         show_brief(line, report.plan.warnings, document)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Annotated, Final, Self
 
+from msgspec import UNSET, UnsetType
+
+from gpuops.model.vcenter.host_settings import Displacement, VsanMode
 from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Outcome
+from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Away, Leaving
-from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
+from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
 from gpuops.plan.hosts.change.roll import PlannedHost
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, NamedRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.hosts.given_up import GivenUpRecord, missed_lines
 from gpuops.report.hosts.host_plan import changes
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import RejectionRecord, plain
+from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, plain
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
 from gpuops.report.text import count, visible
 
@@ -26,38 +29,79 @@ def change_text(report: ChangeReport) -> Shown:
     return (*_lines(report), Text(change_summary(report), "bold"))
 
 
-def change_document(report: ChangeReport) -> Document:
-    """One run."""
-    plan, before = report.plan, report.before
-    rolling = report.rolling
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "change",
-        "vcenter": before.vcenter,
-        "read_at": before.taken_at.isoformat(),
-        "verb": report.verb,
-        "max_hosts": rolling.max_hosts,
-        "window": rolling.window.name if rolling.window is not None else None,
-        "vms": rolling.vms.value,
-        "vsan_mode": rolling.vsan_mode.value,
-        "feasible": plan.feasible,
-        "applied": report.begun,
-        "changed": report.changed,
-        "exit_code": report.exit_code,
-        "rounds": [[_planned_host(planned) for planned in planned_hosts] for planned_hosts in plan.rounds],
-        "rejections": [RejectionRecord.made_of(rejection) for rejection in plan.rejections],
-        "warnings": list(plan.warnings),
-        "because": list(plan.because),
-        "outcomes": [
-            {
-                "host": {"ref": each.step.host, "name": host_name(each, report)},
-                "verdict": each.verdict.value,
-                "reason": each.reason,
-            }
+class LeavingVmRecord(DocumentRecord, frozen=True):
+    """How a VM leaves a host."""
+
+    vm: NamedRecord
+    leaves_by: Annotated[str, "vmotion, drs, shut_down or power_off"]
+    target: Annotated[str | None, "name of the host that it goes to"]
+    why: list[str]
+
+    @classmethod
+    def made_of(cls, away: Away) -> Self:
+        target = away.target.name if away.target is not None else None
+        return cls.from_attributes(away, leaves_by=LEAVES_BY[away.leaving], target=target)
+
+
+class PlannedHostRecord(DocumentRecord, frozen=True):
+    """One host of a rolling change."""
+
+    host: NamedRecord
+    changes: list[BeforeAfterRecord]
+    vms: Annotated[list[LeavingVmRecord], "the VMs that leave it before its reboot"]
+
+    @classmethod
+    def made_of(cls, planned: PlannedHost) -> Self:
+        return cls.from_attributes(planned, changes=changes(planned.step), vms=planned.away)
+
+
+class ChangedHostRecord(DocumentRecord, frozen=True):
+    """What became of one host."""
+
+    host: NamedRecord
+    verdict: Verdict
+    reason: Annotated[str, "empty = there is nothing to say"]
+
+
+@printed("change", by="the verbs that change hosts with --reboot rolling, gpuops change resume and gpuops change abort")
+class ChangeDocument(SiteDocument, frozen=True):
+    """A rolling change of hosts, and what became of each host."""
+
+    verb: Annotated[str, "the command whose change it is"]
+    max_hosts: Annotated[int, "so many hosts are out of service at the same time at most"]
+    window: Annotated[str | None, "when hosts may be begun"]
+    vms: Annotated[Displacement, "what becomes of VMs that cannot be moved"]
+    vsan_mode: VsanMode
+    feasible: Annotated[bool, "whether it can be done"]
+    applied: Annotated[bool, "whether a host was begun; never true of a dry run or a refusal"]
+    changed: Annotated[bool, "whether a host was changed, or in a dry run would be"]
+    exit_code: int
+    rounds: Annotated[list[list[PlannedHostRecord]], "hosts that are out of service together"]
+    rejections: Annotated[list[RejectionRecord], "why it cannot be done"]
+    warnings: list[str]
+    because: list[str]
+    outcomes: list[ChangedHostRecord]
+    afterwards: Annotated[list[str], "what is left to do, in order"]
+
+    @classmethod
+    def made_of(cls, report: ChangeReport) -> Self:
+        rolling, before = report.rolling, report.before
+        outcomes = [
+            ChangedHostRecord.from_attributes(each, host=NamedRecord(each.step.host, host_name(each, report)))
             for each in report.outcomes
-        ],
-        "afterwards": list(report.afterwards),
-    }
+        ]
+        window = rolling.window.name if rolling.window is not None else None
+        return cls.from_attributes(
+            report,
+            report.plan,
+            before,
+            rolling,
+            read_at=before.taken_at,
+            window=window,
+            vms=rolling.vms,
+            applied=report.begun,
+            outcomes=outcomes,
+        )
 
 
 def status_text(status: ChangeStatus) -> Shown:
@@ -79,33 +123,21 @@ def status_text(status: ChangeStatus) -> Shown:
     return (*lines, Text(f"{closing}; {at_it}", "bold"), *missed)
 
 
-def status_document(status: ChangeStatus) -> Document:
-    """Where the change stands."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "change-status",
-        "verb": status.verb or None,
-        "began": status.began.isoformat() if status.began is not None else None,
-        "holder": status.holder or None,
-        f"{status.noun}s": [plain(part) for part in status.parts],
-        "given_up": list(map(GivenUpRecord.made_of, status.given_up)),
-    }
+@printed("change-status", by="gpuops change status")
+class ChangeStatusDocument(PrintedDocument, frozen=True, kw_only=True):
+    """Where a change that has not ended stands."""
 
+    verb: Annotated[str | None, "the command whose change it is; null = none is under way"]
+    began: Moment | None
+    holder: Annotated[str | None, "who is at it now; null = nobody"]
+    hosts: Annotated[list[PartProgress] | UnsetType, "of a change of hosts"] = UNSET
+    moves: Annotated[list[PartProgress] | UnsetType, "of moves of VMs, instead of `hosts`"] = UNSET
+    given_up: list[GivenUpRecord]
 
-def _planned_host(planned: PlannedHost) -> Document:
-    return {
-        "host": {"ref": planned.host.ref, "name": planned.host.name},
-        "changes": [{"what": each.what, "before": each.before, "after": each.after} for each in changes(planned.step)],
-        "vms": [
-            {
-                "vm": {"ref": each.vm.ref, "name": each.vm.name},
-                "leaves_by": LEAVES_BY[each.leaving],
-                "target": each.target.name if each.target is not None else None,
-                "why": list(each.why),
-            }
-            for each in planned.away
-        ],
-    }
+    @classmethod
+    def made_of(cls, status: ChangeStatus) -> Self:
+        parts = {f"{status.noun}s": [plain(part) for part in status.parts]}
+        return cls.from_attributes(status, verb=status.verb or None, holder=status.holder or None, **parts)
 
 
 def _lines(report: ChangeReport) -> Iterator[Text]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import assert_never
+from typing import Annotated, Any, Self, assert_never
 
 from gpuops.model.vcenter.host_settings import GraphicsSettings
 from gpuops.model.vcenter.inventory import Inventory
@@ -16,11 +16,15 @@ from gpuops.plan.core.host_steps import (
     ConfigurePassthrough,
     HostStep,
 )
-from gpuops.plan.core.outcome import Outcome, Report
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.hosts.graphics.mig import SetMig
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.report.changes import Change
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DOCUMENTS, DocumentRecord, NamedRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.plan_json import RejectionRecord, plain
+from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, plain
 from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
 from gpuops.report.text import visible
 
@@ -30,35 +34,109 @@ def host_report_text(report: Report[HostStep]) -> Shown:
     return (*_lines(report), Text(summary(report), "bold"))
 
 
-def host_report_document(report: Report[HostStep], kind: str) -> Document:
-    """One run. `kind` is the verb: `scheduler-set`."""
-    plan, before = report.plan, report.before
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-        "vcenter": before.vcenter,
-        "read_at": before.taken_at.isoformat(),
-        "request": plain(report.request),
-        "feasible": plan.feasible,
-        "applied": report.applied and report.changed,
-        "changed": report.changed,
-        "exit_code": report.exit_code,
-        "steps": [_step(step, before) for step in plan.steps],
-        "rejections": [RejectionRecord.made_of(rejection) for rejection in plan.rejections],
-        "warnings": list(plan.warnings),
-        "because": list(plan.because),
-        "afterwards": list(plan.afterwards),
-        "outcomes": [
-            {
-                "kind": _kind(outcome.step),
-                "title": title(outcome.step, before),
-                "host": _host(outcome.step, before),
-                "verdict": outcome.verdict.value,
-                "reason": outcome.reason,
-            }
+class HostStepRecord(DocumentRecord, frozen=True):
+    """One change of the settings of a host."""
+
+    kind: Annotated[
+        str, "configure_module, configure_graphics, configure_passthrough, configure_modes or configure_mig"
+    ]
+    title: str
+    host: NamedRecord
+    changes: list[BeforeAfterRecord]
+
+
+class HostOutcomeRecord(DocumentRecord, frozen=True):
+    """What became of one step."""
+
+    kind: str
+    title: str
+    host: NamedRecord
+    verdict: Verdict
+    reason: Annotated[str, "empty = there is nothing to say"]
+
+
+class HostRunDocument(SiteDocument, frozen=True):
+    """A change of hosts, and its outcomes. `request` holds what `plain` makes of the class that it names."""
+
+    request: Any
+    feasible: Annotated[bool, "whether it can be done"]
+    applied: Annotated[bool, "whether something was done; never true of a dry run or a refusal"]
+    changed: Annotated[bool, "whether hosts were changed, or in a dry run would be"]
+    exit_code: int
+    steps: list[HostStepRecord]
+    rejections: Annotated[list[RejectionRecord], "why it cannot be done"]
+    warnings: list[str]
+    because: Annotated[list[str], "why nothing is to be done, and other notes"]
+    afterwards: Annotated[list[str], "what is left to do, in order"]
+    outcomes: Annotated[list[HostOutcomeRecord], "one for each step that was done"]
+
+    @classmethod
+    def made_of(cls, report: Report[HostStep]) -> Self:
+        plan, before = report.plan, report.before
+        steps = [
+            HostStepRecord.from_attributes(**_described(step, before), changes=changes(step)) for step in plan.steps
+        ]
+        outcomes = [
+            HostOutcomeRecord.from_attributes(outcome, **_described(outcome.step, before))
             for outcome in report.outcomes
-        ],
-    }
+        ]
+        return cls.from_attributes(
+            report,
+            plan,
+            before,
+            read_at=before.taken_at,
+            request=plain(report.request),
+            applied=report.applied and report.changed,
+            steps=steps,
+            outcomes=outcomes,
+        )
+
+
+def host_report_document(report: Report[HostStep], kind: str) -> PrintedDocument:
+    """One run. `kind` is the verb: `scheduler-set`."""
+    return DOCUMENTS[kind].made_of(report)
+
+
+@printed("scheduler-set", by="gpuops scheduler set")
+class SchedulerSetDocument(HostRunDocument, frozen=True):
+    """The vGPU scheduler that hosts get, and what became of it."""
+
+    request: Annotated[SetScheduler, "the options as they were understood"]
+
+
+@printed("mode-set", by="gpuops mode set")
+class ModeSetDocument(HostRunDocument, frozen=True):
+    """The graphics configuration that hosts get, and what became of it."""
+
+    request: Annotated[SetMode, "the options as they were understood"]
+
+
+@printed("passthrough-on", by="gpuops passthrough on")
+class PassthroughOnDocument(HostRunDocument, frozen=True):
+    """The GPUs that are given to VMs whole, by DirectPath I/O, and what became of it."""
+
+    request: Annotated[SetPassthrough, "the options as they were understood"]
+
+
+@printed("passthrough-off", by="gpuops passthrough off")
+class PassthroughOffDocument(HostRunDocument, frozen=True):
+    """The GPUs that are taken out of DirectPath I/O, and what became of it."""
+
+    request: Annotated[SetPassthrough, "the options as they were understood"]
+
+
+@printed("mig-set-on", by="gpuops mig set on")
+class MigSetOnDocument(HostRunDocument, frozen=True):
+    """The GPUs whose MIG mode is switched on, and what became of it."""
+
+    request: Annotated[SetMig, "the options as they were understood"]
+
+
+@printed("mig-set-off", by="gpuops mig set off")
+class MigSetOffDocument(HostRunDocument, frozen=True):
+    """The GPUs whose MIG mode is switched off, and what became of it."""
+
+    request: Annotated[SetMig, "the options as they were understood"]
 
 
 def title(step: HostStep, inventory: Inventory) -> str:
@@ -116,17 +194,8 @@ def _kind(step: HostStep) -> str:
             assert_never(step)
 
 
-def _step(step: HostStep, before: Inventory) -> Document:
-    return {
-        "kind": _kind(step),
-        "title": title(step, before),
-        "host": _host(step, before),
-        "changes": [{"what": each.what, "before": each.before, "after": each.after} for each in changes(step)],
-    }
-
-
-def _host(step: HostStep, inventory: Inventory) -> Document:
-    return {"ref": step.host, "name": inventory.hosts[step.host].name}
+def _described(step: HostStep, before: Inventory) -> dict[str, Any]:
+    return {"kind": _kind(step), "title": title(step, before), "host": before.hosts[step.host]}
 
 
 def _lines(report: Report[HostStep]) -> Iterator[Text]:

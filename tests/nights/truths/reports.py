@@ -39,7 +39,7 @@ def every_report_is_shown(night: Played) -> Iterator[str]:
     for report, _ in night.told:
         try:
             plain(report_text(report, explain=True))
-            report_document(report, "rotate")
+            report_document(report, "rotate-night")
         except Exception as error:
             yield f"I24: a report cannot be shown: {type(error).__name__}: {error}"
 

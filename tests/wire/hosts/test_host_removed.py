@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.report.hosts.change import change_document, change_text
+from gpuops.report.hosts.change import ChangeDocument, change_text
 from gpuops.tasks.hosts import change_result
 from gpuops.vsphere.writing.hosts import HostConnection
 from tests.sample import mostly_long
@@ -47,7 +47,7 @@ def require_a_line(report: ChangeReport) -> None:
     assert report.exit_code == 4
     [reason] = [outcome.reason for outcome in report.outcomes if "is gone from vCenter" in outcome.reason]
     assert reason
-    change_document(report)
+    ChangeDocument.made_of(report)
     change_text(report)
     answer = change_result(report, [])
     assert answer.exit_code == 4
@@ -112,4 +112,4 @@ def test_one_that_is_gone_is_named_when_the_change_is_gone_on_with(start: Start)
     bench.told = Telling("reboots", lambda: taken_out(bench))
     require_a_line(bench.roll(ONE))
     report = bench.resume()
-    assert [each["host"]["name"] for each in change_document(report)["outcomes"]] == ["esx-01"]
+    assert [each.host.name for each in ChangeDocument.made_of(report).outcomes] == ["esx-01"]
