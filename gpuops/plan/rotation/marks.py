@@ -107,13 +107,13 @@ class RotateMark:
             for ref in named
             if ref not in pooled
         ]
-        in_folder = Selector(folder=self.folder)
+        selector = None if self.folder is None else Selector(folder=self.folder)
         chosen = [
             (pool, vm)
             for ref, (pool, vm) in pooled.items()
             if (not self.vm or ref in named)
             and self.pool in (None, pool.name)
-            and (self.folder is None or in_folder.selects(vm))
+            and (selector is None or selector.selects(vm))
         ]
         selected = {vm.ref for _, vm in chosen}
         if chosen:
