@@ -18,7 +18,7 @@ import yaml
 
 import gpuops
 from gpuops.config.decoding import keys_of
-from gpuops.config.requests_file import RequestSection
+from gpuops.config.requests_file import RequestEntry
 from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host import NumaPolicy
@@ -156,7 +156,7 @@ def test_arguments_of_gpu_placement_are_the_fields_of_its_request(
     arguments = spec(modules["gpu_placement"], monkeypatch)
     fields_of_place = {each.name for each in fields(Place)} - {"workloads"}
     assert set(arguments) - CONNECTION - SHELL - {"requests", "file", "mig_layout"} == fields_of_place
-    assert set(arguments["requests"]["options"]) == set(keys_of(RequestSection))
+    assert set(arguments["requests"]["options"]) == set(keys_of(RequestEntry))
     assert arguments["suspended"]["choices"] == list(SuspendedPolicy)
     assert arguments["pin"]["choices"] == list(PinPolicy)
 
