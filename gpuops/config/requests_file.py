@@ -11,7 +11,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -21,9 +21,8 @@ from gpuops.config.decoding import MISSING, Section, WrongContent, decode, keys_
 from gpuops.errors import PolicyError, UsageError
 from gpuops.files.yaml_file import parse_yaml, read_text
 from gpuops.model.devices.gpu import PciAddress
-from gpuops.model.file_keys import Before, Text, reads_by
-from gpuops.model.vcenter.host import NumaPolicy
-from gpuops.model.workloads.workload import Vgpus, Workload, memory_mib, moment
+from gpuops.model.file_keys import Before, Key, Reads, Text, reads_by
+from gpuops.model.workloads.workload import Vgpus, Workload
 
 
 def _parts(value: Any) -> Any:
@@ -41,17 +40,10 @@ def _named(value: Any) -> Any:
     )
 
 
-class VgpusSection(Section):
-    """vGPUs of one profile."""
-
-    profile: Text
-    count: Annotated[int, Meta(ge=1, le=64)] = 1
-
-
 Profiles = Annotated[
-    tuple[VgpusSection, ...],
+    tuple[Vgpus, ...],
     Meta(max_length=64),
-    Before(lambda value: _named(_parts(value)), tuple[VgpusSection | Text, ...] | Text),
+    Before(lambda value: _named(_parts(value)), tuple[Vgpus | Text, ...] | Text),
 ]
 Addresses = Annotated[
     tuple[Annotated[PciAddress, reads_by(PciAddress.parse)], ...],
@@ -60,74 +52,43 @@ Addresses = Annotated[
 ]
 
 
-class RequestSection(Section):
+_Given = Annotated[int, Reads(lambda number: number or 0, Annotated[int, Meta(ge=1, le=64)] | None)]
+"""A number; 0 = it is not given."""
+
+
+def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEntry(Workload):
     """One request as people write it; `workload` is the same as the planner takes it, in its units and types."""
 
-    name: Text
-    vcpu: Annotated[int, Meta(ge=1, le=4096)]
-    memory: Annotated[int, reads_by(memory_mib)]
-    profile: Text | None = None
-    count: Annotated[int, Meta(ge=1, le=64)] | None = None
-    profiles: Profiles = ()
-    gpus: Annotated[int, Meta(ge=1, le=64)] | None = None
-    model: Text | None = None
-    label: Text | None = None
-    device: Addresses = ()
-    device_group: Text | None = None
-    numa: NumaPolicy = NumaPolicy.PREFERRED
-    cluster: Text | None = None
-    host: Text | None = None
-    tag: Texts = ()
-    affinity: Text | None = None
-    anti_affinity: Text | None = None
-    spread: Text | None = None
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
-    until: Annotated[datetime, reads_by(moment)] | None = None
+    count: _Given = 0
+    more: Annotated[Profiles, Key("profiles")] = ()
+    gpus: _Given = 0
+    device: Annotated[tuple[PciAddress, ...], Reads(_each_once, Addresses)] = ()
+    tag: Annotated[tuple[str, ...], Reads(_each_once, Texts)] = ()
 
     def __post_init__(self) -> None:
-        kinds = (self.profile, self.profiles or None, self.gpus, self.device or None, self.device_group)
+        kinds = (self.profile, self.more or None, self.gpus or None, self.device or None, self.device_group)
         if sum(kind is not None for kind in kinds) != 1:
             raise ValueError(
                 "say either `profile` (vGPUs) or `gpus` (whole GPUs) or `device` (given ones) or `device_group`"
             )
-        if self.profile is None and self.count is not None:
+        if self.profile is None and self.count:
             raise ValueError("`count` is the number of vGPUs of `profile`: without it it means nothing")
-        if self.gpus is None and (self.model is not None or self.label is not None):
+        if not self.gpus and (self.model is not None or self.label is not None):
             raise ValueError("`model` and `label` go with `gpus`: they choose among whole GPUs")
 
     def workload(self) -> Workload:
-        first, *more = self._vgpus() or (Vgpus("", 1),)
-        return Workload(
-            name=self.name,
-            vcpus=self.vcpu,
-            memory_mib=self.memory,
-            profile=first.profile or None,
-            count=first.count,
-            more=tuple(more),
-            gpus=self.gpus or 0,
-            model=self.model,
-            numa=self.numa,
-            cluster=self.cluster,
-            host=self.host,
-            affinity=self.affinity,
-            anti_affinity=self.anti_affinity,
-            spread=self.spread,
-            priority=self.priority,
-            until=self.until,
-            device=tuple(dict.fromkeys(self.device)),
-            device_group=self.device_group,
-            label=self.label,
-            tag=tuple(dict.fromkeys(self.tag)),
-        )
-
-    def _vgpus(self) -> tuple[Vgpus, ...]:
-        """Each profile once, with all that is asked for of it."""
-        if self.profile is not None:
-            return (Vgpus(self.profile, self.count or 1),)
-        counts: dict[str, int] = {}
-        for each in self.profiles:
-            counts[each.profile] = counts.get(each.profile, 0) + each.count
-        return tuple(Vgpus(profile, count) for profile, count in counts.items())
+        """The same, with each profile once and all that is asked for of it."""
+        counts: Counter[str] = Counter()
+        for vgpus in self.more if self.profile is None else (Vgpus(self.profile, self.count or 1),):
+            counts[vgpus.profile] += vgpus.count
+        first, *more = [Vgpus(*each) for each in counts.items()] or (Vgpus("", 1),)
+        values = {field.name: getattr(self, field.name) for field in fields(Workload)}
+        return Workload(**values | {"profile": first.profile or None, "count": first.count, "more": tuple(more)})
 
 
 _LONGEST_SHOWN: Final = 80
@@ -138,7 +99,7 @@ class RequestsFile(Section):
     """The whole YAML file."""
 
     version: Literal[1]
-    requests: Annotated[tuple[RequestSection, ...], Meta(min_length=1)]
+    requests: Annotated[tuple[RequestEntry, ...], Meta(min_length=1)]
 
 
 def load_requests(path: Path) -> tuple[Workload, ...]:
@@ -169,7 +130,7 @@ def request_of(options: Mapping[str, object]) -> Workload:
         case _:
             pass
     try:
-        return decode(RequestSection, {"name": "request", **keys}).workload()
+        return decode(RequestEntry, {"name": "request", **keys}).workload()
     except WrongContent as error:
         missing = [f"--{place[0]}".replace("_", "-") for place, reason, _ in error.mistakes if reason == MISSING]
         if missing:
@@ -207,12 +168,12 @@ def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
 
 
 def _check_header(header: list[str], name: str) -> None:
-    known = ", ".join(keys_of(RequestSection))
+    known = ", ".join(keys_of(RequestEntry))
     if len(header) == 1 and len(re.split("[;\t]", header[0])) > 1:
         hint = "columns are separated by commas; a semicolon parts the values of one cell"
         raise PolicyError(f"{name}: line 1: is one column, {_cut(header[0])}", hint=hint)
     for column, times in Counter(header).items():
-        if column not in keys_of(RequestSection):
+        if column not in keys_of(RequestEntry):
             raise PolicyError(f"{name}: line 1: unknown column {_cut(column)}", hint=f"columns: {known}")
         if times > 1:
             raise PolicyError(f"{name}: line 1: the column {column!r} is there twice")
@@ -229,7 +190,7 @@ def _row(header: list[str], cells: list[str], place: str) -> Workload:
         raise PolicyError(f"{place}: {len(cells)} cells under {len(header)} columns")
     given = {column: cell.strip() for column, cell in zip(header, cells, strict=True) if cell.strip()}
     try:
-        return decode(RequestSection, given, strict=False).workload()
+        return decode(RequestEntry, given, strict=False).workload()
     except WrongContent as error:
         raise PolicyError(f"{place}: {error}", hint=_HINT) from error
 

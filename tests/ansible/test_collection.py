@@ -18,7 +18,7 @@ import yaml
 
 import gpuops
 from gpuops.config.decoding import keys_of
-from gpuops.config.requests_file import RequestSection
+from gpuops.config.requests_file import RequestEntry
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode
 from gpuops.plan.vm.clone import Clone
@@ -117,7 +117,7 @@ def test_every_secret_is_kept_out_of_logs(modules: Specs) -> None:
 
 
 def test_requests_of_gpu_placement_are_those_of_a_file(modules: Specs) -> None:
-    assert set(modules["gpu_placement"]["requests"]["options"]) == set(keys_of(RequestSection))
+    assert set(modules["gpu_placement"]["requests"]["options"]) == set(keys_of(RequestEntry))
 
 
 def test_arguments_of_a_rolling_reboot_are_its_fields(modules: Specs) -> None:

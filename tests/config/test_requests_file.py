@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.decoding import keys_of
-from gpuops.config.requests_file import RequestSection, load_requests, parse_csv, parse_requests, request_of
+from gpuops.config.requests_file import RequestEntry, load_requests, parse_csv, parse_requests, request_of
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Workload, memory_mib
@@ -28,7 +28,7 @@ def test_the_template_is_valid_and_shows_every_key() -> None:
     )
     assert (found["pair-1"].affinity, found["web-1"].anti_affinity, found["batch-2"].spread) == ("pair", "web", "batch")
     text = TEMPLATE.read_text(encoding="utf-8")
-    assert [key for key in keys_of(RequestSection) if f"{key}:" not in text] == []
+    assert [key for key in keys_of(RequestEntry) if f"{key}:" not in text] == []
 
 
 def test_csv_has_the_same_keys_and_an_empty_cell_is_a_key_not_given(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import Result
 
 from gpuops.config.decoding import keys_of
-from gpuops.config.requests_file import RequestSection
+from gpuops.config.requests_file import RequestEntry
 from tests.cli.conftest import Lab
 from tests.cli.test_bad_input import one_line
 from tests.cli.test_symmetry import options
@@ -266,9 +266,9 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
     of_all = ["pin", "suspended", "keep_free", "optimize", "file", "mig_layout"]
-    assert [name for name in shown if name not in keys_of(RequestSection)] == of_all
+    assert [name for name in shown if name not in keys_of(RequestEntry)] == of_all
     by_file_alone = {"name", "profiles", "affinity", "anti_affinity", "spread", "priority"}
-    assert set(keys_of(RequestSection)) - set(shown) == by_file_alone
+    assert set(keys_of(RequestEntry)) - set(shown) == by_file_alone
 
 
 @pytest.mark.long
