@@ -32,15 +32,8 @@ _DIRECTORY_ENTRY: Final = b"PK\x01\x02"
 """What each entry of the archive's directory begins with."""
 _PACKED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _NOT_READ: Final = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    RuntimeError,
-    NotImplementedError,
-    OSError,
-    *NOT_PARSED,
-)
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, NotImplementedError, OSError, *NOT_PARSED
+)  # fmt: skip
 """What the standard library raises for archives that are damaged, locked with a password, or packed in other ways."""
 _HINT: Final = "gpuops bundle writes one"
 

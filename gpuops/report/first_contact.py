@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from gpuops.model.assumption import JudgedAssumption, SessionStep, Standing
@@ -128,13 +128,7 @@ def contact_document(judged: JudgedContact) -> Document:
         "assumptions": [{**_judged_rule(row, names), "read": row.row.read or None} for row in judged.rows],
         "unread": list(judged.contact.unread),
         "session": [
-            {
-                "minutes": step.minutes,
-                "settles": list(settled),
-                "commands": list(step.commands),
-                "contradicted": step.contradicted or None,
-                "restarts": step.restarts or None,
-            }
+            {**{key: part or None for key, part in asdict(step).items()}, "settles": list(settled)}
             for step, settled in judged.needed_steps
         ],
     }

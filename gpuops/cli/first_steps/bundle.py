@@ -15,7 +15,6 @@ from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuops.report.bundle.archive import Bundle
-    from gpuops.report.first_contact import JudgedContact
 
 FILE: Final = Path("gpuops-bundle.zip")
 
@@ -52,46 +51,34 @@ def bundle(
       gpuops bundle --first-contact --dry-run --vcenter sim:lab
       gpuops capacity --vcenter sim:./gpuops-bundle.zip
     """
-    from gpuops.cli.opening import journal_of
-
     if name is not None:
         _tell(name)
         return
     if not dry_run and os.path.lexists(file):
         raise UsageError(f"{file} is there already", hint="name another one with --file")
-    state_dir, _ = journal_of(common)
-    found, judged, key = _gathered(common, host_shell, state_dir, contact=first_contact)
+    from gpuops import clock
+    from gpuops.api.bundling import bundle as gather
+    from gpuops.cli.opening import journal_of, open_site
+    from gpuops.cli.running import confirm
+    from gpuops.execute.state.bundle_names import fresh_key, known_key
     from gpuops.report.bundle.archive import bundle_document, bundle_text
     from gpuops.report.first_contact import contact_document, contact_text
 
+    state_dir, _ = journal_of(common)
+    key = known_key(state_dir) or fresh_key()
+    with open_site(common) as site:
+        host_shell.give_to(site)
+        found, judged = gather(site, key, clock.wall_clock(), contact=first_contact)
     if not dry_run:
         if not yes:
-            from gpuops.cli.running import confirm
-
             confirm(bundle_text(found, str(file), written=False), "a bundle is to be given to others")
         _write(found, key, state_dir, file)
-    done = not dry_run
-    text, document = bundle_text(found, str(file), written=done), bundle_document(found, str(file), written=done)
+    text = bundle_text(found, str(file), written=not dry_run)
+    document = bundle_document(found, str(file), written=not dry_run)
     if judged is None:
         output.show(text, document)
     else:
         output.show((contact_text(judged), text), {**document, "first_contact": contact_document(judged)})
-
-
-def _gathered(
-    common: CommonOptions, host_shell: HostShellOptions, state_dir: Path, *, contact: bool
-) -> tuple[Bundle, JudgedContact | None, bytes]:
-    """What is to be written, what a first contact says, and the key that names are hidden by: this machine's, or a new
-    one."""
-    from gpuops import clock
-    from gpuops.api.bundling import bundle as gather
-    from gpuops.cli.opening import open_site
-    from gpuops.execute.state.bundle_names import fresh_key, known_key
-
-    key = known_key(state_dir) or fresh_key()
-    with open_site(common) as site:
-        host_shell.give_to(site)
-        return *gather(site, key, clock.wall_clock(), contact=contact), key
 
 
 def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:

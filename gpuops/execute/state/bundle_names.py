@@ -7,8 +7,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +21,9 @@ _KEY: Final = "bundle.key"
 _NAMES: Final = "bundle-names.json"
 _LOCK: Final = "bundle-names.lock"
 _KINDS: Final = {
-    "vm": "VM",
-    "host": "host",
-    "domain-c": "cluster",
-    "domain-s": "host without a cluster",
-    "datastore": "datastore",
-    "resgroup": "resource pool",
-    "resgroup-v": "vApp",
-}
+    "vm": "VM", "host": "host", "domain-c": "cluster", "domain-s": "host without a cluster",
+    "datastore": "datastore", "resgroup": "resource pool", "resgroup-v": "vApp",
+}  # fmt: skip
 _OWN_ID: Final = re.compile(rf"(?P<kind>{'|'.join(_KINDS)})-?(?P<number>[0-9]{{1,10}})")
 """A managed object id (`Pseudonyms.ref`)."""
 _DIGITS_OF_PSEUDONYMS: Final = 8
@@ -66,28 +60,22 @@ def key_for_ever(state_dir: Path, key: bytes) -> bytes:
 
 
 def remember(state_dir: Path, given: Mapping[str, str]) -> None:
-    """Keep the names behind these pseudonyms, beside those of earlier bundles. Raises StateDamaged, UsageError."""
+    """Keep the names behind these pseudonyms, beside those of earlier bundles. Raises StateDamaged, UsageError.
+
+    Two bundles at once lose none: the second waits until the first has written its names.
+    """
     prepare_state_dir(state_dir)
-    with _alone(state_dir):
-        write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **given}, indent=0, sort_keys=True) + "\n")
-
-
-@contextmanager
-def _alone(state_dir: Path) -> Iterator[None]:
-    """While the names are read, added to and written: two bundles at once lose none. Waits for the other one, which
-    takes no longer than its file. Raises StateDamaged where nothing can be locked."""
     path = state_dir / _LOCK
     private_file(path)
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            raise StateDamaged(
-                f"{path} cannot be locked: {error.strerror}",
-                hint="set GPUOPS_STATE_DIR to a directory on a disk of this machine",
-            ) from error
-        yield
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **given}, indent=0, sort_keys=True) + "\n")
+    except OSError as error:
+        raise StateDamaged(
+            f"{path} cannot be locked: {error.strerror}",
+            hint="set GPUOPS_STATE_DIR to a directory on a disk of this machine",
+        ) from error
     finally:
         os.close(descriptor)
 

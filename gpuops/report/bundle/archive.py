@@ -39,12 +39,11 @@ class Bundle:
     def packed(self) -> bytes:
         """As a ZIP file."""
         packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(packed, "w") as archive:
             for name, content in self.files.items():
                 entry = zipfile.ZipInfo(name, _LONG_AGO)
-                entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.external_attr = 0o600 << 16
-                archive.writestr(entry, content)
+                archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
         return packed.getvalue()
 
 
@@ -66,12 +65,12 @@ def bundle(
         "kind": "gpuops-bundle",
         "written": utc(written),
         "site": names.of(NameKind.ID, "site"),
-        "files": [{"name": name, "bytes": len(content)} for name, content in files.items()],
+        "files": _sizes(files),
     }
     found = [
         place
-        for name, each in {MANIFEST: manifest, **documents}.items()
-        for place in strays(each, name, api_words if name == CONTACT else ())
+        for name, document in {MANIFEST: manifest, **documents}.items()
+        for place in strays(document, name, api_words if name == CONTACT else ())
     ]
     if found:
         more = f" and {len(found) - _FEW_PLACES} more" if len(found) > _FEW_PLACES else ""
@@ -87,28 +86,24 @@ def _text(document: Any) -> bytes:
     return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
 
+def _sizes(files: Mapping[str, bytes]) -> list[Document]:
+    return [{"name": name, "bytes": len(content)} for name, content in files.items()]
+
+
 def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
     """The files with their sizes and how each begins."""
     table = TextTable("file", "bytes", "begins", right=[1])
     for name, content in found.files.items():
-        table.add_row(name, f"{len(content):,}", _beginning(content))
+        words = " ".join(content.decode("ascii").split())
+        beginning = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ..."
+        table.add_row(name, f"{len(content):,}", visible(beginning))
     return (table, Text(f"{visible(path)}: {'written' if written else 'not written yet'}", "bold"))
-
-
-def _beginning(content: bytes) -> str:
-    words = " ".join(content.decode("ascii").split())
-    return visible(words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ...")
 
 
 def bundle_document(found: Bundle, path: str, *, written: bool) -> Document:
     """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "bundle",
-        "file": path,
-        "written": written,
-        "files": [{"name": name, "bytes": len(content)} for name, content in found.files.items()],
-    }
+    kind = {"schema_version": SCHEMA_VERSION, "kind": "bundle"}
+    return {**kind, "file": path, "written": written, "files": _sizes(found.files)}
 
 
 def name_text(pseudonym: str, name: str) -> Shown:

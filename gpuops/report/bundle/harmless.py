@@ -56,8 +56,7 @@ _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 """vSphere keeps some as texts."""
 _PATTERNS: Final = (
-    _PCI,
-    _NUMBER,
+    _PCI, _NUMBER, PACKAGE_VERSION,
     *map(
         re.compile,
         (
@@ -71,7 +70,8 @@ _PATTERNS: Final = (
             r"pciPassthru[0-9]{1,3}\.cfg\.[a-z_-]{1,16}",
         ),
     ),
-)
+)  # fmt: skip
+_PROFILE: Final = re.compile("[a-z0-9_-]{1,40}")
 _GROUP: Final = re.compile(r"Nvidia:[0-9]{1,2}@(?P<profile>[a-z0-9_-]+)%NVLink")
 
 
@@ -81,18 +81,19 @@ def is_of_gpus(text: str) -> bool:
     group = _GROUP.fullmatch(text)
     words = [group["profile"]] if group is not None else [word for word in re.split(r"[ ,]+", text) if word]
     return all(
-        word == "at"
-        or word in _model_words()
-        or _NUMBER.fullmatch(word) is not None
-        or _PCI.fullmatch(word) is not None
-        or _in_catalogue(word)
+        word == "at" or word in _board_words() or _NUMBER.fullmatch(word) or _PCI.fullmatch(word) or _is_profile(word)
         for word in words
     )
 
 
 @cache
-def _model_words() -> frozenset[str]:
-    return frozenset(word for board in load(everything=True).boards for word in board.name.split())
+def _board_words() -> frozenset[str]:
+    """The words of the names of boards, and their keys."""
+    return frozenset(word for board in load(everything=True).boards for word in (board.key, *board.name.split()))
+
+
+def _is_profile(name: str) -> bool:
+    return bool(_PROFILE.fullmatch(name)) and load(profiles=[name]).profile(name) is not None
 
 
 def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iterator[str]:
@@ -120,22 +121,5 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
 
 
 def _tells_nothing(text: str, key: str = "") -> bool:
-    if text in _TEXTS or any(pattern.fullmatch(text) for pattern in _PATTERNS):
-        return True
-    if PACKAGE_VERSION.fullmatch(text) or (key in _RELEASES and RELEASE.fullmatch(text)):
-        return True
-    if key in _PCI_IDS and _PCI_ID.fullmatch(text):
-        return True
-    return is_of_gpus(text)
-
-
-def _in_catalogue(name: str) -> bool:
-    """Whether it is a vGPU profile or a board, by its key or by its name."""
-    if not re.fullmatch(r"[a-z0-9_-]{1,40}", name):
-        return False
-    return load(profiles=[name]).profile(name) is not None or name in _boards()
-
-
-@cache
-def _boards() -> frozenset[str]:
-    return frozenset(board.key for board in load(everything=True).boards)
+    patterns = (*_PATTERNS, *([RELEASE] if key in _RELEASES else ()), *([_PCI_ID] if key in _PCI_IDS else ()))
+    return text in _TEXTS or any(pattern.fullmatch(text) for pattern in patterns) or is_of_gpus(text)

@@ -12,22 +12,20 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from gpuops.sim.state.drs import HaAdmission
+
 
 class _AsRead(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Checked by msgspec, as the rest of a scenario."""
 
 
 class NodeAsRead(_AsRead, frozen=True):
-    """One NUMA node of a server."""
-
     id: int
     logical_cpus: int
     memory_mib: int
 
 
 class HostAsRead(_AsRead, frozen=True):
-    """One host."""
-
     moid: str
     connection: Literal["connected", "disconnected"] = "connected"
     in_maintenance: bool = False
@@ -38,33 +36,21 @@ class HostAsRead(_AsRead, frozen=True):
 
 
 class RuleAsRead(_AsRead, frozen=True):
-    """One DRS rule; VMs and hosts are moids."""
+    """One DRS rule; VMs, and the hosts that they are to be on and off, are moids."""
 
     name: str
     kind: Literal["together", "apart", "hosts"]
     vms: tuple[str, ...]
     on: tuple[str, ...] | None = None
-    """The hosts they are to be on; None = it names none."""
     off: tuple[str, ...] = ()
     mandatory: bool = False
 
 
-class HaAsRead(_AsRead, frozen=True):
-    """HA's admission control."""
-
-    failover_level: int = 1
-    memory_percent: int | None = None
-    cpu_percent: int | None = None
-    failover_hosts: tuple[str, ...] | None = None
-
-
 class ClusterAsRead(_AsRead, frozen=True):
-    """One cluster, or the place of a host without one."""
-
     moid: str | None = None
     standalone: bool = False
-    """Whether its host is in no cluster."""
-    ha: HaAsRead | None = None
+    """Whether it is the place of a host that is in no cluster."""
+    ha: HaAdmission | None = None
     """None = HA refuses no power-on."""
     overrides: Mapping[str, Literal["manual", "partiallyAutomated", "fullyAutomated", "off"]] = field(
         default_factory=dict
@@ -74,21 +60,21 @@ class ClusterAsRead(_AsRead, frozen=True):
 
 
 class VmAsRead(_AsRead, frozen=True):
-    """One VM."""
+    """One VM. What is known of its devices is in their order."""
 
     moid: str
     datastore: str | None = None
     """Moid; None = the first one."""
     gpus: tuple[str, ...] = ()
-    """The PCI address under each of its vGPUs, in device order, while it runs; () = where its host puts it."""
+    """The PCI address under each of its vGPUs while it runs; () = where its host puts it."""
     starts: tuple[int | None, ...] = ()
     """Where each lies on its GPU, as far as the host told."""
     held: tuple[str | None, ...] = ()
-    """The PCI address under each of its DirectPath devices, in device order."""
+    """The PCI address under each of its DirectPath devices."""
     device_keys: tuple[int, ...] = ()
-    """Of each of its devices; none = they are numbered anew."""
+    """() = they are numbered anew."""
     nodes: tuple[int | None, ...] = ()
-    """The virtual NUMA node of each device, in device order."""
+    """The virtual NUMA node of each device."""
     group: str | None = None
     """The device group that its vGPUs are."""
     cores_per_socket: int = 1

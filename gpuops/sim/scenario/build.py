@@ -17,6 +17,7 @@ from gpuops.sim.objects.environment import VirtualMachineCompatibilityChecker, V
 from gpuops.sim.objects.host_profiles import HostProfileManager
 from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.scenario import scenario_file
+from gpuops.sim.scenario.bundle import moids_read
 from gpuops.sim.scenario.direct_path import add_direct_path
 from gpuops.sim.scenario.hosts import add_clusters, newcomer
 from gpuops.sim.scenario.measurement import measure
@@ -119,13 +120,8 @@ def build_declared(
 
 def _above(declared: ScenarioFile) -> int:
     """The first number for ids that no id of what was read from a vCenter has."""
-    read = [
-        *(store.moid for store in declared.datastores),
-        *(each.as_read.moid for each in declared.clusters if each.as_read is not None),
-        *(host.as_read.moid for each in declared.clusters for host in each.hosts if host.as_read is not None),
-        *(vm.as_read.moid for vm in declared.vms if vm.as_read is not None),
-    ]
-    numbers = [int(number) for moid in read if moid and (number := moid.rpartition("-")[2]).isdecimal()]
+    ids = (moid.rpartition("-")[2] for _, moid in moids_read(declared))
+    numbers = [int(number) for number in ids if number.isdecimal()]
     return max(numbers, default=0) + 1
 
 

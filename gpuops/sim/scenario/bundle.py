@@ -16,15 +16,11 @@ import msgspec
 from gpuops.errors import PolicyError
 
 if TYPE_CHECKING:
+    from gpuops.sim.scenario.declared import HostsDeclared, VmsDeclared
     from gpuops.sim.scenario.scenario_file import ScenarioFile
 
-_MOIDS: Final = {
-    "VM": re.compile(r"vm-?[0-9]{1,10}|id-[0-9a-f]{1,12}"),
-    "host": re.compile(r"host-?[0-9]{1,10}|id-[0-9a-f]{1,12}"),
-    "cluster": re.compile(r"domain-[cs]-?[0-9]{1,10}|id-[0-9a-f]{1,12}"),
-    "datastore": re.compile(r"datastore-?[0-9]{1,10}|id-[0-9a-f]{1,12}"),
-}
-"""As a vCenter numbers them, or a pseudonym of another one's."""
+_PREFIXES: Final = {"VM": "vm-?", "host": "host-?", "cluster": "domain-[cs]-?", "datastore": "datastore-?"}
+"""Of ids as a vCenter numbers them; a pseudonym of another one begins with `id-`."""
 _MOST_SIZE: Final = 1 << 40
 """Of any number, MiB and MHz among them: none that a vSphere has is larger."""
 _MOST_NODES: Final = 64
@@ -32,7 +28,7 @@ _MOST_CPUS: Final = 4096
 _MOST: Final = {
     **dict.fromkeys(("sockets", "numa_nodes"), _MOST_NODES),
     **dict.fromkeys(
-        ("cpus", "logical_cpus", "cores_per_socket", "threads_per_core", "cores_per_numa_node"), _MOST_CPUS
+        ["cpus", "logical_cpus", "cores_per_socket", "threads_per_core", "cores_per_numa_node"], _MOST_CPUS
     ),
     **dict.fromkeys(("memory_gib", "disk_gib", "capacity_gib", "free_gib"), _MOST_SIZE >> 10),
     **dict.fromkeys(("hardware_version", "first", "units", "failover_level"), 1 << 20),
@@ -49,72 +45,72 @@ def check(scenario: ScenarioFile, name: str) -> None:
         raise PolicyError(f"scenario {name}: {reason}", hint="gpuops bundle writes such files")
 
 
+def moids_read(scenario: ScenarioFile) -> Iterator[tuple[str, str]]:
+    """The kind and the id of everything that was read from a vCenter."""
+    yield from (("VM", vm.as_read.moid) for vm in scenario.vms if vm.as_read is not None)
+    for cluster in scenario.clusters:
+        yield from (("host", host.as_read.moid) for host in cluster.hosts if host.as_read is not None)
+        if cluster.as_read is not None and cluster.as_read.moid is not None:
+            yield "cluster", cluster.as_read.moid
+    yield from (("datastore", store.moid) for store in scenario.datastores if store.moid is not None)
+
+
 def _reasons(scenario: ScenarioFile) -> Iterator[str]:
     """What no bundle has; only the first is asked for, and later ones go by what those before let through."""
     hosts = [host for cluster in scenario.clusters for host in cluster.hosts]
-    read = [*(host.as_read for host in hosts), *(vm.as_read for vm in scenario.vms)]
-    if scenario.parameters or any(each is None for each in read):
+    things: tuple[HostsDeclared | VmsDeclared, ...] = (*hosts, *scenario.vms)
+    if scenario.parameters or any(thing.as_read is None for thing in things):
         yield "a host or VM is not as it was read"
-    if any(count != 1 for count in (*(host.count for host in hosts), *(vm.count for vm in scenario.vms))):
+    if any(thing.count != 1 for thing in things):
         yield "a host or VM is declared several times over"
     if scenario.desktop_pools:
         yield "there are desktop pools"
-    names = [*(each.name for each in scenario.clusters), *(host.name for host in hosts)]
-    names += [vm.name for vm in scenario.vms]
-    if any("{" in name or "}" in name for name in names):
+    if any("{" in thing.name or "}" in thing.name for thing in (*scenario.clusters, *things)):
         yield "a name has a field for a number"
     if not scenario.datastores or not scenario.networks:
         yield "there is no datastore" if not scenario.datastores else "there is no network"
     if scenario.start.year < _FIRST_START:
         yield f"it starts before {_FIRST_START}"
     yield from _out_of_bounds(msgspec.to_builtins(scenario, builtin_types=(datetime,)))
+    yield from _wrong_models(scenario)
+    yield from _wrong_ids(scenario)
+
+
+def _wrong_models(scenario: ScenarioFile) -> Iterator[str]:
     for model in scenario.models.values():
         if model.sockets * model.cores_per_socket * model.threads_per_core > _MOST_CPUS:
             yield f"a server model has more than {_MOST_CPUS} logical CPUs"
         if len(model.nodes) > _MOST_NODES:
             yield f"a server model has more than {_MOST_NODES} NUMA nodes"
-    yield from _wrong_ids(scenario)
+
+
+def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:
+    """Each id is that of one thing, as a vCenter gives them to things of its kind."""
+    hosts = [host for cluster in scenario.clusters for host in cluster.hosts]
+    moids = list(moids_read(scenario))
+    for kind, moid in moids:
+        if not re.fullmatch(rf"{_PREFIXES[kind]}[0-9]{{1,10}}|id-[0-9a-f]{{1,12}}", moid):
+            yield f"{moid!r:.40} is not the id of one {kind}"
+    for moid, number in Counter(moid for _, moid in moids).items():
+        if number > 1:
+            yield f"{moid!r:.40} is not the id of one thing"
+    stores = {store for host in hosts if host.as_read is not None for store in host.as_read.datastores or ()}
+    stores |= {vm.as_read.datastore for vm in scenario.vms if vm.as_read is not None and vm.as_read.datastore}
+    yield from (f"there is no datastore {store!r:.40}" for store in sorted(stores) if ("datastore", store) not in moids)
 
 
 def _out_of_bounds(value: Any, at: str = "", key: str = "") -> Iterator[str]:
     """Numbers and moments, wherever they are."""
     match value:
         case dict():
-            for name, each in value.items():
-                yield from _out_of_bounds(each, f"{at}.{name:.40}" if at else f"{name:.40}", name)
+            for name, part in value.items():
+                yield from _out_of_bounds(part, f"{at}.{name:.40}" if at else f"{name:.40}", name)
         case list() | tuple():
-            for number, each in enumerate(value):
-                yield from _out_of_bounds(each, f"{at}.{number}", key)
-        case bool():
-            pass
-        case int() | float():
+            for number, part in enumerate(value):
+                yield from _out_of_bounds(part, f"{at}.{number}", key)
+        case int() | float() if not isinstance(value, bool):
             most = _MOST.get(key, _MOST_SIZE)
             if not 0 <= value <= most:  # so it is for NaN too
                 yield f"{at} is {value}, and not from 0 to {most}"
-        case datetime():
-            if value.tzinfo is None or value.year not in _YEARS:
-                yield f"{at} is no moment of a time zone from {_YEARS[0]} to {_YEARS[-1]}"
-        case _:
-            pass
-
-
-def _wrong_ids(scenario: ScenarioFile) -> Iterator[str]:
-    """Each id is that of one thing, as a vCenter gives them to things of its kind."""
-    hosts = [host for cluster in scenario.clusters for host in cluster.hosts]
-    stores = [store.moid for store in scenario.datastores if store.moid is not None]
-    moids = [
-        *(("VM", vm.as_read.moid) for vm in scenario.vms if vm.as_read is not None),
-        *(("host", host.as_read.moid) for host in hosts if host.as_read is not None),
-        *(("cluster", each.as_read.moid) for each in scenario.clusters if each.as_read and each.as_read.moid),
-        *(("datastore", store) for store in stores),
-    ]
-    for kind, moid in moids:
-        if not _MOIDS[kind].fullmatch(moid):
-            yield f"{moid!r:.40} is not the id of one {kind}"
-    for moid, number in Counter(moid for _, moid in moids).items():
-        if number > 1:
-            yield f"{moid!r:.40} is not the id of one thing"
-    named = [store for host in hosts if host.as_read is not None for store in host.as_read.datastores or ()]
-    named += [vm.as_read.datastore for vm in scenario.vms if vm.as_read is not None and vm.as_read.datastore]
-    known = frozenset(stores)
-    yield from (f"there is no datastore {store!r:.40}" for store in named if store not in known)
+        case datetime() if value.tzinfo is None or value.year not in _YEARS:
+            yield f"{at} is no moment of a time zone from {_YEARS[0]} to {_YEARS[-1]}"

@@ -8,8 +8,6 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.inventory.registration import new_moid, new_uuid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
@@ -27,7 +25,7 @@ from gpuops.sim.scenario.declared import (
 from gpuops.sim.scenario.networks import equip, port
 from gpuops.sim.scenario.repeated import expand_name, numbers
 from gpuops.sim.state.board import board
-from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, HaAdmission, Override
+from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, Override
 from gpuops.sim.state.gpu_admission import Deviation
 from gpuops.sim.state.host_network import installed
 from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState, OtherHostDevice
@@ -91,7 +89,7 @@ def _add_cluster(
 def _give(drs: DrsState, read: ClusterAsRead) -> None:
     """HA, overrides and rules, as they were read."""
     if read.ha is not None:
-        drs.ha_enabled, drs.ha_admission = True, HaAdmission(**msgspec.structs.asdict(read.ha))
+        drs.ha_enabled, drs.ha_admission = True, read.ha
     for vm, behavior in read.overrides.items():
         drs.overrides[vm] = Override(enabled=False) if behavior == OFF else Override(behavior=Behavior(behavior))
     for key, rule in enumerate(read.rules, 1):

@@ -7,7 +7,7 @@ it started as any other VM.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
@@ -18,21 +18,22 @@ if TYPE_CHECKING:
     from gpuops.sim.scenario.as_read import VmAsRead
     from gpuops.sim.state.vm_state import VmState
 
+_SAME: Final = (
+    "cores_per_socket", "memory_reservation_mib", "memory_locked", "cpu_reservation_mhz",
+    "cpu_hot_add", "nested_virtualization",
+)  # fmt: skip
+_POWERS: Final = {"on": Power.ON, "suspended": Power.SUSPENDED}
+
 
 def set_as_read(state: VmState, read: VmAsRead) -> None:
     """All that does not depend on where it runs."""
-    state.cores_per_socket = read.cores_per_socket
+    for name in _SAME:
+        setattr(state, name, getattr(read, name))
     state.cores_per_numa_node = read.cores_per_numa_node or None
-    state.memory_reservation_mib = read.memory_reservation_mib
-    state.memory_locked = read.memory_locked
-    state.cpu_reservation_mhz = read.cpu_reservation_mhz
-    state.cpu_hot_add = read.cpu_hot_add
-    state.nested_virtualization = read.nested_virtualization
-    if len(read.device_keys) == len(state.devices):
-        keys = zip(state.devices, read.device_keys, strict=True)
-        state.devices = tuple(replace(device, key=key, unit=FIRST_UNIT + key - FIRST_PCI_KEY) for device, key in keys)
-    nodes = (*read.nodes, *(None for _ in state.devices))
-    grouped = read.group is not None
+    devices, grouped = state.devices, read.group is not None
+    if len(read.device_keys) == len(devices):
+        keys = zip(devices, read.device_keys, strict=True)
+        devices = tuple(replace(device, key=key, unit=FIRST_UNIT + key - FIRST_PCI_KEY) for device, key in keys)
     state.groups = ((1, read.group),) if read.group is not None else state.groups
     state.devices = tuple(
         replace(
@@ -40,31 +41,24 @@ def set_as_read(state: VmState, read: VmAsRead) -> None:
             numa_node=node,
             group=(1, number) if grouped and isinstance(device.backing, VgpuBacking) else device.group,
         )
-        for number, (device, node) in enumerate(zip(state.devices, nodes, strict=False))
+        for number, (device, node) in enumerate(zip(devices, (*read.nodes, *(None for _ in devices)), strict=False))
     )
 
 
 def runs_as_read(vm: VmEntity, read: VmAsRead, word: str) -> bool:
     """Give it the power state that it had; False where its host must say on which GPUs it runs."""
     state = vm.state
-    state.suspend_time = read.suspended
-    match word:
-        case "on":
-            seats = _seats(vm, read)
-            if seats is None:
-                return False
-            state.seats = seats
-            state.held = _held(state, read)
-            state.power, state.boot_time = Power.ON, read.booted
-            return True
-        case "suspended":
-            # its file is there already: it was counted in what is free on the datastore
-            state.power = Power.SUSPENDED
-            state.suspend_file_mib = state.memory_mib
-            return True
-        case _:
-            state.power = Power.OFF
-            return True
+    state.power, state.suspend_time = _POWERS.get(word, Power.OFF), read.suspended
+    if word == "suspended":  # its file is there already: it was counted in what is free on the datastore
+        state.suspend_file_mib = state.memory_mib
+    if word != "on":
+        return True
+    seats = _seats(vm, read)
+    if seats is None:
+        state.power = Power.OFF
+        return False
+    state.seats, state.held, state.boot_time = seats, _held(state, read), read.booted
+    return True
 
 
 def _seats(vm: VmEntity, read: VmAsRead) -> tuple[RunningVgpu, ...] | None:

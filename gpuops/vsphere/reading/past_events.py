@@ -5,7 +5,7 @@ Nothing is changed: the collectors are objects of this session, and are destroye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,13 +23,9 @@ TASKS: Final = frozenset(
 )
 """TaskInfo.descriptionId of the tasks that are of interest."""
 EVENTS: Final = (
-    "VmPoweredOnEvent",
-    "VmPoweredOffEvent",
-    "VmSuspendedEvent",
-    "VmMigratedEvent",
-    "DrsVmMigratedEvent",
-    "VmRelocatedEvent",
-)
+    "VmPoweredOnEvent", "VmPoweredOffEvent", "VmSuspendedEvent",
+    "VmMigratedEvent", "DrsVmMigratedEvent", "VmRelocatedEvent",
+)  # fmt: skip
 """After these other VMs may be on the GPUs of a host."""
 CHANGES: Final = ("VmReconfiguredEvent", "CustomFieldValueChangedEvent")
 """After these a VM may have other advanced options or custom attributes than a clone of it, or than its source."""
@@ -40,37 +36,26 @@ def past_tasks(session: Session, since: datetime) -> tuple[PastTask, ...]:
     from pyVmomi import vim
 
     spec = vim.TaskFilterSpec(time=vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since))
-    infos = _pages(
-        session,
-        lambda: session.content.taskManager.CreateCollectorForTasks(spec),
-        lambda collector: collector.ReadNextTasks(_PAGE),
-    )
+    infos = _pages(session, lambda: session.content.taskManager.CreateCollectorForTasks(spec), "ReadNextTasks")
     with session.decoding("ReadNextTasks"):
-        return tuple(
-            _task(info)
-            for info in infos
-            if info.descriptionId in TASKS and info.entity is not None and info.state in ("success", "error")
-        )
+        ended = [info for info in infos if info.descriptionId in TASKS and info.state in ("success", "error")]
+        return tuple(_task(info) for info in ended if info.entity is not None)
 
 
 def _task(info: Any) -> PastTask:
     from pyVmomi import VmomiSupport, vim
 
-    ran = info.completeTime - info.startTime if info.completeTime and info.startTime else None
-    text = (
-        ""
-        if info.error is None
-        else f"{info.error.msg} {[message.message for message in info.error.faultMessage or ()]}"
-    )
+    ran, error = info.completeTime - info.startTime if info.completeTime and info.startTime else None, info.error
+    text = "" if error is None else f"{error.msg} {[message.message for message in error.faultMessage or ()]}"
     return PastTask(
-        str(info.entity._moId),
-        str(info.descriptionId),
-        info.queueTime,
-        None if ran is None else ran.total_seconds(),
-        "" if info.error is None else VmomiSupport.GetWsdlName(type(info.error)),
-        any(word in text.lower() for word in ("vgpu", "libnvidia", "graphics")),
-        str(info.result._moId) if isinstance(info.result, vim.VirtualMachine) else None,
-        isinstance(info.reason, vim.TaskReasonUser),
+        ref=str(info.entity._moId),
+        kind=str(info.descriptionId),
+        queued=info.queueTime,
+        ran_s=None if ran is None else ran.total_seconds(),
+        fault="" if error is None else VmomiSupport.GetWsdlName(type(error)),
+        names_vgpu=any(word in text.lower() for word in ("vgpu", "libnvidia", "graphics")),
+        created_vm=str(info.result._moId) if isinstance(info.result, vim.VirtualMachine) else None,
+        by_user=isinstance(info.reason, vim.TaskReasonUser),
     )
 
 
@@ -81,11 +66,7 @@ def past_events(session: Session, since: datetime, kinds: Collection[str] = EVEN
     spec = vim.event.EventFilterSpec(
         time=vim.event.EventFilterSpec.ByTime(beginTime=since), eventTypeId=[f"vim.event.{kind}" for kind in kinds]
     )
-    events = _pages(
-        session,
-        lambda: session.content.eventManager.CreateCollectorForEvents(spec),
-        lambda collector: collector.ReadNextEvents(_PAGE),
-    )
+    events = _pages(session, lambda: session.content.eventManager.CreateCollectorForEvents(spec), "ReadNextEvents")
     with session.decoding("ReadNextEvents"):
         read = (_event(event) for event in sorted(events, key=lambda event: int(event.key)))
         return tuple(event for event in read if event is not None)
@@ -95,19 +76,14 @@ def _event(event: Any) -> PastEvent | None:
     """The event; None = it is about no VM."""
     from pyVmomi import VmomiSupport, vim
 
-    kind = VmomiSupport.GetWsdlName(type(event))
     # the event about a custom attribute names its object in a field of its own
     vm = event.vm.vm if event.vm else event.entity.entity if getattr(event, "entity", None) else None
     if not isinstance(vm, vim.VirtualMachine):
         return None
-    source = getattr(event, "sourceHost", None)
-    return PastEvent(
-        str(vm._moId),
-        kind,
-        event.createdTime,
-        str(event.host.host._moId) if event.host else None,
-        str(source.host._moId) if source else None,
+    host, source = (
+        str(argument.host._moId) if argument else None for argument in (event.host, getattr(event, "sourceHost", None))
     )
+    return PastEvent(str(vm._moId), VmomiSupport.GetWsdlName(type(event)), event.createdTime, host, source)
 
 
 def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -141,23 +117,20 @@ def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
     return reserved_by_cluster
 
 
-def _pages(session: Session, create: Callable[[], Any], read_next: Callable[[Any], Any]) -> list[Any]:
+def _pages(session: Session, create: Callable[[], Any], read_next: str) -> list[Any]:
     """All that a collector has, page by page; it lives as long as the session that made it."""
 
-    def collected() -> list[Any]:
-        collector = create()
+    def collect() -> list[Any]:
+        collector, records = create(), []
         try:
-            return list(_every(lambda: read_next(collector)))
+            for _ in range(MOST_PAGES):
+                page = list(getattr(collector, read_next)(_PAGE) or ())
+                records += page
+                if len(page) < _PAGE:
+                    break
+            return records
         finally:
             collector.DestroyCollector()
 
-    records: list[Any] = session.read(collected)
-    return records
-
-
-def _every(next_page: Callable[[], Any]) -> Iterator[Any]:
-    for _ in range(MOST_PAGES):
-        page = list(next_page() or ())
-        yield from page
-        if len(page) < _PAGE:
-            return
+    collected: list[Any] = session.read(collect)
+    return collected
