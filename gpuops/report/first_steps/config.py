@@ -22,6 +22,17 @@ def written_document(path: Path) -> Document:
     return _document("config-init", file=str(path))
 
 
+def setup_text(files: Sequence[Path], commands: Sequence[str]) -> Shown:
+    """The files that `gpuops setup` wrote, and the commands to type next."""
+    written = [Text(f"written  {visible(str(file))}") for file in files]
+    return *written, Text("next:", "dim"), *(Text(f"  {visible(command)}") for command in commands)
+
+
+def setup_document(name: str, files: Sequence[Path], commands: Sequence[str], *, roles_made: bool) -> Document:
+    """The same for programs."""
+    return _document("setup", target=name, files=[*map(str, files)], roles_made=roles_made, next=[*commands])
+
+
 def show_text(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> Shown:
     """The file, then each vCenter with a line for each setting: its value and who says it."""
     return tuple(_shown(path, there, default, found))
