@@ -75,6 +75,7 @@ SECTIONS: Final = {
     },
     "first steps and help": {
         "demo": "Watch an attach, a night and a morning, simulated.",
+        "setup": "Set up a vCenter: address, certificate, login, files.",
         "config": "Write, show and change the file of this machine's vCenters.",
         "login": "Log in, and say who and what; compare the readers.",
         "roles": "Compare vCenter's roles with those that gpuops needs.",
@@ -100,7 +101,7 @@ BY_SUBJECT: Final = {
     "sizing": ("profiles", "size", "what-if"),
     "nights": ("queue", "broker", "observe", "notify"),
     "services": ("report", "serve", "metrics", "runner"),
-    "set up": ("demo", "config", "login", "roles", "template", "explain", "help"),
+    "set up": ("setup", "demo", "config", "login", "roles", "template", "explain", "help"),
 }
 """The commands that `gpuops --help` only names. `gpuops help --all` has those for developers too."""
 SHORT_HELP: Final = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
@@ -125,7 +126,7 @@ _FOLDERS: Final = {
     "workloads": ("cluster", "job", "pool"),
     "nights": ("broker", "history", "idle", "queue", "rotate"),
     "hosts": ("change", "mig", "mode", "passthrough", "scheduler"),
-    "first_steps": ("bundle", "config", "demo", "explain", "help", "login", "schema", "sim", "template"),
+    "first_steps": ("bundle", "config", "demo", "explain", "help", "login", "schema", "setup", "sim", "template"),
 }
 """In which folder beside this file each command is written."""
 _FOLDER_OF: Final = {name: folder for folder, names in _FOLDERS.items() for name in names}

@@ -53,11 +53,11 @@ def open_site(
         return offline(load(saved))
     return connect_checked(
         resolve(flags_of(common), os.environ, _configuration()),
-        _warn,
+        warn,
         caller=sys.argv[1:3],
         guarded=guarded,
         decided=sys.stdin.isatty(),
-        ask=_ask if sys.stdin.isatty() else None,
+        ask=ask_secret if sys.stdin.isatty() else None,
         vcenter_wait=vcenter_wait,
         run=run,
         returns=returns,
@@ -206,7 +206,7 @@ def notice_way_of(common: CommonOptions) -> NoticeWay:
     settings = notify_settings(common.vcenter, os.environ, configuration)
     if settings is None:
         raise no_notices(label(common.vcenter, os.environ, configuration.default), configuration)
-    return NoticeWay(settings, default_state_dir(), os.environ, say=_warn)
+    return NoticeWay(settings, default_state_dir(), os.environ, say=warn)
 
 
 def _first_line() -> str:
@@ -216,13 +216,15 @@ def _first_line() -> str:
     return line
 
 
-def _ask(prompt: str) -> str:
+def ask_secret(prompt: str) -> str:
+    """Ask at the terminal for what is not shown as it is typed."""
     from getpass import getpass
 
     return getpass(prompt, stream=sys.stderr)
 
 
-def _warn(warning: str) -> None:
+def warn(warning: str) -> None:
+    """Print a warning on stderr, in red."""
     from gpuops.report.layout import Text
 
     output.note(Text(f"warning: {warning}", "bold red"))

@@ -119,6 +119,7 @@ SWEPT: Final = (
     "rotate adopt --from 3c5e0b0a-8f4e-4f43-9d67-0c8a5f1b2d11 --yes",
     "rotate timers --policy /nowhere.yaml",
     "rotate clear-marker --vm vdi-01 --policy /nowhere.yaml --yes",
+    "setup --host vc.example.com",  # refused: nobody answers; test_setup.py types its password
     "config init --host vc.example.com",
     "config show --output json",
     "config set vcenter.port 8443",

@@ -53,6 +53,28 @@ def first_configuration(path: Path, name: str | None, said: Mapping[str, str]) -
         )
 
 
+def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
+    """Return the text of the configuration file with one more target; of the template if there is no file yet.
+
+    Nothing is written. Raises UsageError for a name that cannot be one or that is there, TargetError.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise UsageError(f"{name!r} cannot name a vCenter", hint="use letters, digits, - and _")
+    if path.exists():
+        text = _read(path)
+        configuration = parsed_configuration(text, path)
+        if name in configuration.targets:
+            raise UsageError(f"{path} already has a vCenter {name!r}", hint="choose another name")
+        if configuration.default is None:
+            text = _changed(text, "", "default", name)
+    else:
+        text = _filled(read_text(templates()[_TEMPLATE]), name, {key: str(value) for key, value in keys.items()})
+    for key, value in keys.items():
+        text = _changed(text, name, key, value)
+    _check(text, path, name)
+    return text
+
+
 def _filled(text: str, name: str, said: Mapping[str, str]) -> str:
     if _NAME.fullmatch(name) is None:
         raise UsageError(f"{name!r} is no name of a target", hint="letters, digits, - and _; the address is --host")

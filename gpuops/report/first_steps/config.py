@@ -27,6 +27,22 @@ class ConfigInitDocument(PrintedDocument, frozen=True):
     file: Annotated[str, "its path"]
 
 
+def setup_text(files: Sequence[Path], commands: Sequence[str]) -> Shown:
+    """The files that `gpuops setup` wrote, and the commands to type next."""
+    written = [Text(f"written  {visible(str(file))}") for file in files]
+    return *written, Text("next:", "dim"), *(Text(f"  {visible(command)}") for command in commands)
+
+
+@printed("setup", by="gpuops setup")
+class SetupDocument(PrintedDocument, frozen=True):
+    """The vCenter that was set up."""
+
+    target: Annotated[str, "its name in the configuration file"]
+    files: Annotated[list[str], "the files that were written, the configuration file first"]
+    roles_made: Annotated[bool, "whether the roles of gpuops were made in vCenter"]
+    next: Annotated[list[str], "the commands to type next"]
+
+
 def show_text(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> Shown:
     """The file, then each vCenter with a line for each setting: its value and who says it."""
     return tuple(_shown(path, there, default, found))

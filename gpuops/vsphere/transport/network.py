@@ -122,6 +122,8 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context
+    if target.pin is not None:  # a file with the pinned certificate itself vouches for it; no other is accepted anyway
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not target.ca_files:
         context.load_default_certs()
     for ca_file in target.ca_files:

@@ -1,0 +1,299 @@
+"""`gpuops setup`: asks for a vCenter and a login, tries them, and writes the configuration file and a password file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import Format
+from gpuops.errors import GpuopsError, NotConnected, Refused, TargetError, UsageError
+from gpuops.files.private_file import write_new, write_private
+from gpuops.report.text import visible
+
+if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.config.vcenter.address import Address
+    from gpuops.vsphere.transport.certificate import ServerCertificate
+
+Result = TypeVar("Result")
+_TRIES: Final = 3
+"""vCenter Single Sign-On locks an account after five refused logins."""
+_ROLES: Final = "roles/one-account.yaml"
+_ADMINISTRATOR: Final = "administrator@vsphere.local"
+_PAIRS_TRIED: Final = 6
+_INSTEAD: Final = (
+    "run it at a terminal; or gpuops config init --vcenter NAME --host HOST --username NAME --password-file FILE "
+    "--ca-file FILE, then gpuops login test"
+)
+
+
+@dataclass
+class _Answers:
+    """What is known of the vCenter so far, and of the files that are to be written."""
+
+    path: Path
+    """The configuration file."""
+    address: Address
+    certificate: ServerCertificate | None
+    """None = without TLS."""
+    name: str = ""
+    username: str = ""
+    password: str = field(default="", repr=False)
+    text: str = ""
+    """The configuration file with this vCenter in it."""
+
+    def files(self) -> dict[Path, str]:
+        """The password, and the certificate where it is trusted by an answer alone."""
+        files = {self.path.parent / f"{self.name}.password": f"{self.password}\n"}
+        if self.certificate is not None and not self.certificate.trusted:
+            files[self.path.parent / f"{self.name}.pem"] = self.certificate.pem
+        return files
+
+    def target(self) -> dict[str, Any]:
+        """The keys of [targets.NAME]."""
+        plain = self.address.tls and ":" not in self.address.host
+        password_file, *certificate_file = map(str, self.files())
+        target = {"host": self.address.host if plain else str(self.address), "port": self.address.port}
+        target |= {"username": self.username, "password_file": password_file}
+        if certificate_file and self.certificate is not None:
+            target |= {"ca_file": certificate_file[0], "thumbprint": self.certificate.sha256}
+        return target
+
+    @contextmanager
+    def site(self, username: str, password: str) -> Iterator[Site]:
+        """Log in by the settings that are written later. Raises NotConnected in its kinds."""
+        from gpuops.api import connect_checked
+        from gpuops.cli.opening import warn
+        from gpuops.config.vcenter.layers import Flags
+        from gpuops.config.vcenter.sources import resolve
+        from gpuops.config.vcenter.targets import parsed_configuration
+        from gpuops.model.vcenter.target import Secret
+
+        with TemporaryDirectory(prefix="gpuops-setup-") as folder:
+            certificate_file = Path(folder) / "vcenter.pem"
+            certificate_file.write_text(self.certificate.pem if self.certificate else "", encoding="ascii")
+            flags = Flags(
+                vcenter=self.name,
+                username=username,
+                password=Secret(password),
+                ca_file=certificate_file if len(self.files()) > 1 else None,
+            )
+            where = resolve(flags, {}, parsed_configuration(self.text, self.path))
+            with connect_checked(where, warn, caller=["setup"]) as site:
+                yield site
+
+
+def setup(
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="The address of the vCenter, which is not asked for then.")
+    ] = None,
+    username: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The account, which is not asked for then.")
+    ] = None,
+    format: Format = None,
+) -> None:
+    """Set up a vCenter: ask for its address and a login, try them, and write the configuration file.
+
+    Shows the certificate of the vCenter, and asks whether to trust one that no authority of this machine vouches for.
+    The password is kept in a file beside the configuration file, readable by you alone. Nothing is written before the
+    login worked. Changes nothing in vCenter, unless you agree to have roles made.
+
+    \b
+    Examples:
+      gpuops setup
+      gpuops setup --host vc.example.com --username gpuops@vsphere.local
+    """
+    from gpuops.config.user_paths import config_file
+
+    given = {"host": host, "username": username}
+    _require_terminal(given)
+    answers = _with_tries(lambda: _reached(config_file(os.environ), given.pop("host", None)))
+    _with_tries(lambda: _choose_name(answers))
+    example = _with_tries(lambda: _log_in(answers, given.pop("username", None)))
+    _write(answers)
+    roles_made = _offer_roles(answers)
+    _show(answers, example, roles_made=roles_made)
+
+
+def _require_terminal(given: Mapping[str, str | None]) -> None:
+    """Raises UsageError, with what would be asked, where nobody can answer."""
+    if not sys.stdin.isatty():
+        missing = [*(f"--{option}" for option, value in given.items() if not value), "the password"]
+        raise UsageError(f"setup asks at a terminal, and there is none; missing: {', '.join(missing)}", hint=_INSTEAD)
+
+
+def _with_tries(step: Callable[[], Result]) -> Result:
+    """Do a step that asks; where the answer was wrong say why, and ask again."""
+    for _ in range(_TRIES - 1):
+        try:
+            return step()
+        except (NotConnected, TargetError, UsageError) as error:
+            output.refused([error.message])
+            if error.hint:
+                output.note(f"next: {visible(error.hint)}")
+    return step()
+
+
+def _ask(question: str, default: str = "") -> str:
+    sys.stderr.write(f"{question}{f' [{default}]' if default else ''}: ")
+    sys.stderr.flush()
+    if not (line := sys.stdin.readline()):
+        raise Refused("the answers ended before setup did")
+    if not (answer := line.strip() or default):
+        raise UsageError("nothing was typed")
+    return answer
+
+
+def _agrees(question: str) -> bool:
+    return _ask(question, "y/N").lower() in ("y", "yes")
+
+
+def _ask_password(question: str) -> str:
+    from gpuops.cli.opening import ask_secret
+
+    try:
+        password = ask_secret(f"{question}: ")
+    except EOFError:
+        raise Refused("the answers ended before setup did") from None
+    if not password:
+        raise UsageError("no password was typed")
+    return password
+
+
+def _reached(path: Path, host: str | None) -> _Answers:
+    """Ask for the address, and whether its certificate is to be trusted. Raises Refused for a no."""
+    from gpuops.config.vcenter.address import Address
+    from gpuops.model.vcenter.target import Secret, Target
+    from gpuops.vsphere.transport.certificate import presented_certificate
+
+    text = host or _ask("Address of the vCenter, as vc.example.com")
+    if text.startswith("sim:"):
+        raise UsageError(f"{text} needs no setup", hint=f"gpuops inventory --vcenter {text}")
+    address = Address.parse(text)
+    if address.password is not None:
+        raise TargetError("no password belongs in an address", hint="setup asks for it later")
+    if not address.tls:
+        return _Answers(path, address, None)
+    certificate = presented_certificate(Target(address.host, "", Secret(""), address.port))
+    bytes_shown = re.findall("..", certificate.sha256.upper())
+    output.note(f"certificate of {visible(address.host)}\n  authority  {visible(certificate.authority)}")
+    output.note(f"  SHA-256    {':'.join(bytes_shown[:16])}:\n             {':'.join(bytes_shown[16:])}")
+    if certificate.trusted:
+        output.note("  trusted    yes: an authority of this machine vouches for it")
+        return _Answers(path, address, certificate)
+    output.note("  trusted    no: no authority of this machine vouches for it")
+    output.note("Compare the SHA-256 with what the vSphere Client shows under Administration > Certificates.")
+    if not _agrees("Trust this certificate, and no other at this address?"):
+        hint = "gpuops config init --ca-file FILE trusts an authority instead (gpuops help targets)"
+        raise Refused("the certificate is not trusted: nothing was written", hint=hint)
+    return _Answers(path, address, certificate)
+
+
+def _choose_name(answers: _Answers) -> None:
+    """Ask what the vCenter is called. Raises UsageError for a name that is in use, or that cannot be one."""
+    from gpuops.config.vcenter.edit import with_target
+
+    first = answers.address.host.partition(".")[0]
+    answers.name = _ask(
+        "Name of this vCenter in gpuops", first if re.fullmatch(r"[a-z][a-z0-9_-]*", first) else "vcenter"
+    )
+    with_target(answers.path, answers.name, {"host": answers.address.host})
+    if existing := next(filter(Path.exists, answers.files()), None):
+        raise UsageError(f"{existing} is there already", hint="choose another name, or remove the file")
+
+
+def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
+    """Ask for account and password, and test them. Return a VM and a profile to try an attach with, if there are any.
+
+    Raises NotConnected in its kinds, and Refused where nobody answers.
+    """
+    from gpuops.api import login_test
+    from gpuops.config.vcenter.edit import with_target
+    from gpuops.report.first_steps.login import login_text
+
+    answers.username = username or answers.address.username or _ask("Account for gpuops")
+    answers.password = _ask_password(f"Password of {answers.username}")
+    answers.text = with_target(answers.path, answers.name, answers.target())
+    with answers.site(answers.username, answers.password) as site:
+        output.note(login_text(login_test(site)))
+        return _attach_to_try(site)
+
+
+def _attach_to_try(site: Site) -> tuple[str, str] | None:
+    """Return a VM that is off with a profile that it can have now, else the first of both; None if there are none."""
+    from gpuops.api import run
+    from gpuops.model.vcenter.vm import PowerState
+    from gpuops.plan.vm.attach import Attach
+
+    inventory = site.vcenter.inventory()
+    vms = [vm for vm in inventory.vms.values() if vm.power is PowerState.OFF and not vm.template]
+    names = sorted(vm.name for vm in vms if not vm.devices)[:3]
+    pairs = [(name, profile) for profile in inventory.offered_profiles for name in names][:_PAIRS_TRIED]
+    for name, profile in pairs:
+        with suppress(GpuopsError):
+            if run(Attach(vm=name, profile=profile), site, apply=False).plan.feasible:
+                return name, profile
+    return pairs[0] if pairs else None
+
+
+def _write(answers: _Answers) -> None:
+    """Write all files, or none of them. Raises UsageError."""
+    written = []
+    try:
+        answers.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file, text in answers.files().items():
+            if not write_new(file, text):
+                raise UsageError(f"{file} is there already", hint="remove it, then gpuops setup again")
+            written.append(file)
+        write_private(answers.path.resolve(), answers.text, like=answers.path if answers.path.exists() else None)
+    except (OSError, UsageError) as error:
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise UsageError(f"nothing was written: {error}", hint="GPUOPS_CONFIG names another place") from error
+
+
+def _offer_roles(answers: _Answers) -> bool:
+    """Offer to make the roles that gpuops needs; whether they were made. What goes wrong here undoes nothing."""
+    from gpuops.api import roles
+    from gpuops.config.role_file import load_roles
+    from gpuops.files.templates import templates
+    from gpuops.report.monitoring.doctor import roles_text
+
+    try:
+        if not _agrees("Make the roles for gpuops in this vCenter now, as its administrator?"):
+            return False
+        administrator = _ask("Account of an administrator", _ADMINISTRATOR)
+        is_same = administrator.casefold() == answers.username.casefold()
+        password = answers.password if is_same else _ask_password(f"Password of {administrator}")
+        with answers.site(administrator, password) as site:
+            output.note(roles_text(roles(load_roles(templates()[_ROLES]), site, apply=True)))
+            return True
+    except GpuopsError as error:
+        output.refused([f"the roles were not made: {error.message}"])
+        output.note(f"next: gpuops template write, then gpuops roles apply --file templates/{_ROLES}")
+        return False
+
+
+def _show(answers: _Answers, example: tuple[str, str] | None, *, roles_made: bool) -> None:
+    """Print what was written, and the commands to type next."""
+    from gpuops.config.vcenter.targets import parsed_configuration
+    from gpuops.report.first_steps.config import SetupDocument, setup_text
+
+    is_default = parsed_configuration(answers.text, answers.path).default == answers.name
+    vcenter = "" if is_default else f" --vcenter {answers.name}"
+    vm, profile = example or ("VM", "PROFILE")
+    attach = f"gpuops attach --vm {shlex.quote(vm)} --profile {shlex.quote(profile)} --dry-run"
+    commands = [f"{command}{vcenter}" for command in ("gpuops inventory", attach, "gpuops doctor")]
+    files = [answers.path, *answers.files()]
+    output.show(setup_text(files, commands), SetupDocument(answers.name, [*map(str, files)], roles_made, [*commands]))
