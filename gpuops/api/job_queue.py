@@ -124,7 +124,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     order = in_turn(jobs, catalog, now, policy.fair_share)
     look = queue_look(policy, site)
     following = policy.next_night(look.at + timedelta(minutes=1))
-    if look.night_plan.over and following is not None:
+    if look.night_plan.is_over and following is not None:
         look = queue_look(policy, site, following.opens)
     by_vm = {place.waits.vm.ref: place for place in look.places if place.waits.vm is not None}
     starts_at, reasons = dict[int, "datetime"](), dict[int, str]()

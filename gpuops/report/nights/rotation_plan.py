@@ -71,8 +71,8 @@ def _headline(found: NightPreview) -> str:
 def _summary(found: NightPreview) -> str:
     if found.night_plan.refusals:
         return f"no night: refused for {count(len(found.night_plan.refusals), 'reason')}"
-    if found.night_plan.over:
-        return f"no night: night {found.night_plan.night} is {found.night_plan.ended}"
+    if found.night_plan.is_over:
+        return f"no night: night {found.night_plan.night} is {found.night_plan.ended_reason}"
     hours = f"{found.gpu_hours:.1f} GPU-hours" if found.gpu_hours is not None else "GPU-hours unknown without a window"
     desktops = count(len(found.night_plan.decision.desktops), "desktop")
     return f"{count(len(found.expected_runs), 'ML VM')} would start, {desktops} would make room: {hours}{_doubt(found)}"
@@ -228,7 +228,7 @@ def preview_document(found: NightPreview) -> Document:
         },
         "feasible": not night_plan.refusals,
         "exit_code": found.exit_code,
-        "over": night_plan.over,
+        "over": night_plan.is_over,
         "because": list(night_plan.plan().because),
         "rejections": [RejectionRecord.of(refusal) for refusal in night_plan.refusals],
         "warnings": list(found.warnings),
