@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, Turn
+from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, QueueState
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
@@ -13,7 +13,7 @@ from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
 
 _DAY = timedelta(days=1)
-_STYLES = {Turn.STARTS: "green", Turn.WAITS: "yellow", Turn.RUNS: "", Turn.NOT_NOW: "dim"}
+_STYLES = {QueueState.STARTS: "green", QueueState.WAITS: "yellow", QueueState.RUNS: "", QueueState.NOT_NOW: "dim"}
 
 
 def queue_text(found: QueueLook) -> Shown:
@@ -78,7 +78,7 @@ def _row(place: QueuePlace, found: QueueLook) -> list[str | Text]:
         visible(waits.name),
         str(waits.queued.priority),
         "" if place.gpus is None else f"{place.gpus:.4g}",
-        Text(place.turn.value, _STYLES[place.turn]),
+        Text(place.state.value, _STYLES[place.state]),
         starts,
         visible(place.reason),
     ]
@@ -86,8 +86,8 @@ def _row(place: QueuePlace, found: QueueLook) -> list[str | Text]:
 
 
 def _summary(found: QueueLook) -> str:
-    turns = [place.turn for place in found.places]
-    starts, waits, runs = (turns.count(turn) for turn in (Turn.STARTS, Turn.WAITS, Turn.RUNS))
+    states = [place.state for place in found.places]
+    starts, waits, runs = (states.count(state) for state in (QueueState.STARTS, QueueState.WAITS, QueueState.RUNS))
     return f"{count(starts, 'ML VM')} would start, {waits} would wait, {runs} run already"
 
 
@@ -148,7 +148,7 @@ def _place(place: QueuePlace) -> Document:
         "place": place.place,
         "priority": place.waits.queued.priority,
         "gpus": None if place.gpus is None else round(place.gpus, 4),
-        "turn": place.turn.value,
+        "turn": place.state.value,
         "starts_at": None if place.starts_at is None else _utc(place.starts_at),
         "reason": place.reason,
     }

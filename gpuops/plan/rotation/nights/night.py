@@ -29,7 +29,7 @@ from gpuops.plan.rotation.ml_queue.ml_vms import (
     WaitingVm,
     drs_before,
     drs_overrides,
-    nobody_held_back,
+    hold_back_none,
     unreadable_drs,
     waiting_vms,
 )
@@ -122,7 +122,7 @@ class RotateNight(NightsOfPolicy):
         refusals = [] if skipped else self._refusals(night, desktops, inventory, now, off=bool(no_night_reason))
         queue = self.queue(inventory, night)
         shares = self._shares(queue, inventory, catalog, bounds)
-        queue = queue if shares is None else shares.ordered(queue)
+        queue = queue if shares is None else shares.order_queue(queue)
         if skipped or refusals or no_night_reason or self._is_over(night, inventory):
             empty_decision = QueueDecision(
                 (), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue)
@@ -145,7 +145,7 @@ class RotateNight(NightsOfPolicy):
         room = Room(catalog, certain=True)
         spare = self.policy.spare
         free_to_take = desktops.free_to_take if spare is None or spare.take_idle else ()
-        held_back = nobody_held_back if shares is None else shares.held_back
+        held_back = hold_back_none if shares is None else shares.held_back
 
         def decide(waiting: tuple[WaitingVm, ...]) -> QueueDecision:
             schedule_input = build_schedule_input(
