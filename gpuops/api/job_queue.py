@@ -107,7 +107,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     from gpuops.execute.runs.nights import last_policy
     from gpuops.execute.site import catalog_of
     from gpuops.model.vcenter.vm import PowerState
-    from gpuops.plan.jobs.turns import in_turn, job_turns
+    from gpuops.plan.jobs.turns import job_turns, serving_order
     from gpuops.plan.rotation.nights.night_plan import NO_NIGHT
 
     jobs = job_store(site).read()
@@ -121,10 +121,10 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     turns = {
         turn.job.number: turn for turn in job_turns(jobs, policy.jobs, inventory, catalog, now, share=policy.fair_share)
     }
-    order = in_turn(jobs, catalog, now, policy.fair_share)
+    order = serving_order(jobs, catalog, now, policy.fair_share)
     look = queue_look(policy, site)
     following = policy.next_night(look.at + timedelta(minutes=1))
-    if look.night_plan.over and following is not None:
+    if look.night_plan.is_over and following is not None:
         look = queue_look(policy, site, following.opens)
     by_vm = {place.waits.vm.ref: place for place in look.places if place.waits.vm is not None}
     starts_at, reasons = dict[int, "datetime"](), dict[int, str]()

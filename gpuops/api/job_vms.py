@@ -56,7 +56,7 @@ def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
             return ()
     try:
         plan = tending.looked()[0].plan
-        if not (plan.new or plan.bare or plan.gone):
+        if not (plan.new or plan.bare or plan.unneeded):
             return ()
         with locked(site.state_dir, f"{site.vcenter.uuid}-job-vms", site.clock(), alone=True, doing="job run"):
             tending.run()
@@ -122,7 +122,7 @@ class _Tending:
         """Those that no job needs, each read once more before it is removed."""
         tasks = dict[TaskRef, str]()
         with self._changing() as goes_on:
-            gone = self.looked()[0].plan.gone if goes_on else ()
+            gone = self.looked()[0].plan.unneeded if goes_on else ()
             for each in gone:
                 op_id = f"gpuops-job-vm-{secrets.token_hex(8)}"
                 try:

@@ -13,7 +13,7 @@ from gpuops.cli.services import collect_garbage_often
 from gpuops.cli.spread import spread
 
 if TYPE_CHECKING:
-    from gpuops.plan.rotation.nights.watch_look import WatchTold
+    from gpuops.plan.rotation.nights.watch_look import WatchReport
 
 
 @spread
@@ -64,7 +64,7 @@ def watch(
     output.show(look_text(found), look_document(found))
 
 
-def _tell(told: WatchTold) -> None:
+def _tell(told: WatchReport) -> None:
     """A line or a document for each look that did something, or found too little; each look with --verbose."""
     from gpuops.clock import wall_clock
     from gpuops.report.layout import Text

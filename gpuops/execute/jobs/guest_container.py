@@ -158,7 +158,7 @@ class GuestContainers:
         end = self._run(vm, scripts.probe())
         if end.exit_code != 0:
             raise Refused(f"{vm.name}: its guest does not tell what it has: {self._reason(end)}", hint=_LOOK)
-        self._found[vm.ref] = found = _GuestFacts(*scripts.probed(end.printed))
+        self._found[vm.ref] = found = _GuestFacts(*scripts.parse_probe(end.printed))
         return found
 
     def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:

@@ -120,7 +120,7 @@ class JournalState:
             self.policies[run.kind] = run.policy
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
-            self.setbacks[run.night] = self.setbacks.get(run.night, NO_STEP_COUNTS).begun(body.get("steps", 0))
+            self.setbacks[run.night] = self.setbacks.get(run.night, NO_STEP_COUNTS).with_plan(body.get("steps", 0))
         for lease in body.get("leases", ()):
             self._leased(run.night, lease["vm"], lease["number"])
         self._touched(record)

@@ -61,7 +61,7 @@ def night_asked(policy: Policy | None, site: Site, at: datetime | time | None = 
         over = journal.over() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
     past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed.at_night(moment), site)
-    return RotateNight(obeyed, originals, measured, skipped, setbacks, over=over, past=past), moment
+    return RotateNight(obeyed, originals, measured, skipped, setbacks, returning=over, past=past), moment
 
 
 def _forecasts(policy: Policy, site: Site, seen: Inventory, at: datetime) -> dict[str, Forecast]:

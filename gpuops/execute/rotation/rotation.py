@@ -36,7 +36,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.rotation.ml_queue.whole_clusters import HalfStarted, half_started
-from gpuops.plan.rotation.nights.bounds import closed
+from gpuops.plan.rotation.nights.bounds import refuse_closed_window
 from gpuops.plan.rotation.nights.desktops import Survey
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.return_due import not_yet_due, open_nights
@@ -98,7 +98,7 @@ def _out_of_hours(policy: Policy, site: Site) -> str:
     """Why a timer's call of a night comes outside its hours; empty = it does not."""
     with site.journal_to_read(site.vcenter.uuid) as journal:
         durations = Durations.of(journal.durations() if journal else {})
-    refused = closed(policy, site.clock(), durations)
+    refused = refuse_closed_window(policy, site.clock(), durations)
     return refused.rule if refused is not None and refused.by_the_hour else ""
 
 

@@ -34,7 +34,7 @@ from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.ml_queue.gpu_share import free_gpus
-from gpuops.plan.rotation.nights.bounds import hours_unsaid
+from gpuops.plan.rotation.nights.bounds import refuse_without_hours
 from gpuops.plan.rotation.nights.floors import other_open_policies
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
@@ -146,7 +146,7 @@ class RotationRun:
         if night and is_another_vcenter(originals, before):
             plan = refuse(another_vcenter(originals, before))
         if night:
-            told = (*self._without_hooks(plan, before), *self._hours_unsaid())
+            told = (*self._without_hooks(plan, before), *self._warn_without_hours())
             plan = replace(plan, warnings=(*plan.warnings, *told))
         if self.kind is RunKind.DAY:
             plan = self._with_nights_elsewhere(plan, originals, before)
@@ -173,9 +173,9 @@ class RotationRun:
             if why is not None
         )
 
-    def _hours_unsaid(self) -> tuple[str, ...]:
+    def _warn_without_hours(self) -> tuple[str, ...]:
         """What a look ahead says of a policy whose night would be refused to cron."""
-        unsaid = hours_unsaid(self.policy) if self.leases is None else None
+        unsaid = refuse_without_hours(self.policy) if self.leases is None else None
         return (unsaid.line,) if unsaid is not None else ()
 
     def _request(
@@ -358,7 +358,7 @@ class RotationRun:
             seen=self.seen,
         )
         if isinstance(request, RotateNight):
-            NightVms(journal).save(request.saved(report.plan, report.before, self.now), run)
+            NightVms(journal).save(request.originals_of(report.plan, report.before, self.now), run)
         return run
 
     @property

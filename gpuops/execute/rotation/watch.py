@@ -31,8 +31,8 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.nights.spare import GivesWay, SlotHistory, kept_states, with_their_memory
-from gpuops.plan.rotation.nights.watch_look import WatchLook, WatchTold, look_at
+from gpuops.plan.rotation.nights.spare import GivesWay, SlotHistory, kept_states, suspendable_ml_vms
+from gpuops.plan.rotation.nights.watch_look import WatchLook, WatchReport, look_at
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 SHORTEST_S: Final = 10.0
@@ -66,7 +66,7 @@ class Watch:
     def __post_init__(self) -> None:
         self.ahead = PoolForecasts(self.policy, self.site)
 
-    def look(self) -> WatchTold:
+    def look(self) -> WatchReport:
         """Looks once, and does what follows. Raises the errors of a rotation."""
         self._settle()
         report = rotate(RunKind.WATCH, self.policy, self.site, apply=False, consent=agreed, spare=self._now())
@@ -83,12 +83,12 @@ class Watch:
         if returned:
             names = tuple(dict.fromkeys(f"moid:{each.original.vm}" for each in returned))
             running = [*gives, *looked.back.stops]
-            spare = SpareNow(suspends=with_their_memory(rule, running, before, catalog_of(before)))
+            spare = SpareNow(suspends=suspendable_ml_vms(rule, running, before, catalog_of(before)))
             outcomes = restore(self.policy, self.site, names, apply=True, spare=spare).outcomes
         elif looked.starts:
             outcomes = self._start().outcomes
         self._note_tried(outcomes)
-        return WatchTold(looked, before, outcomes)
+        return WatchReport(looked, before, outcomes)
 
     def _start(self) -> Report:
         return rotate(RunKind.WATCH, self.policy, self.site, apply=True, consent=agreed, spare=self._now())
@@ -146,12 +146,12 @@ def _has_finished(taken_vm: TakenVm) -> bool:
     return ours and taken_vm.whereabouts is Whereabouts.BACK
 
 
-def watch_once(policy: Policy, site: Site) -> WatchTold:
+def watch_once(policy: Policy, site: Site) -> WatchReport:
     """What a watch would find now, and do if it had been calm for long enough; nothing is changed."""
     rule, report = _report_once(policy, site)
     assert isinstance(report.request, RotateNight), "what a watch plans"
     look = look_at(report.request, rule, report.plan, report.before, catalog_of(report.before), report.before.taken_at)
-    return WatchTold(look, report.before)
+    return WatchReport(look, report.before)
 
 
 def planned_once(policy: Policy, site: Site) -> tuple[RotateNight, Inventory, datetime]:
@@ -174,7 +174,7 @@ def _report_once(policy: Policy, site: Site) -> tuple[SpareRule, Report]:
 def watch_for_ever(
     policy: Policy,
     site: Site,
-    told: Callable[[WatchTold], None],
+    told: Callable[[WatchReport], None],
     looked: Callable[[], None] | None = None,
 ) -> NoReturn:
     """Looks whenever something changed, and tells of each look; `looked` is called when one has ended.
@@ -245,7 +245,7 @@ def _refuse_beside_nights(policy: Policy, site: Site) -> None:
     report = rotate(RunKind.WATCH, policy, site, apply=False, consent=agreed)
     request = report.request
     assert isinstance(request, RotateNight), "what a watch plans"
-    held = [each for each in request.away(report.before) if not request.goes_on_with(request.policy.name, each)]
+    held = [each for each in request.away_vms(report.before) if not request.keeps_taken(request.policy.name, each)]
     if held:
         first = held[0].original
         raise Locked(

@@ -15,7 +15,7 @@ Sources of each option, compared word by word in `tests/plan/jobs/test_container
 * Docker, https://docs.docker.com/reference/cli/docker/container/run/: `--gpus all`, `--read-only`, `--cap-drop`,
   `--env`, `--security-opt`, `--network none`, `--mount type=bind,source=,target=,readonly`; `docker container exec`.
   `--tmpfs PATH[:OPTIONS]`, https://docs.docker.com/engine/storage/tmpfs/: without `exec` nothing in it can be run
-  (docker/docs issue 8138), which what compiles for the GPU while it runs needs; podman's /tmp lets it.
+  (docker/docs issue 8138), but programs that compile for the GPU at run time need that; podman's /tmp allows it.
 * Apptainer, https://apptainer.org/docs/user/latest/cli/apptainer_run.html: `--nv` ("enable Nvidia support"),
   `--containall` ("contain not only file systems, but also PID, IPC, and environment"), `--no-privs` ("drop all
   privileges from root user in container"), `--env`, `--bind SRC:DEST:ro`, and `--no-eval`, without which a shell reads
@@ -30,27 +30,27 @@ from typing import assert_never
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime
 
 PREFIX = "gpuops-"
-"""Of the name of each container."""
+"""Prefix of the name of each container."""
 RESUMED = "GPUOPS_JOB_RESUMED"
-"""The variable by which a job is told that it goes on from its checkpoint."""
+"""The variable that is set if a job continues from its checkpoint."""
 
 
 def run_words(job: ContainerJob, name: str = "", *, resumed: bool = False) -> tuple[str, ...]:
-    """What runs the job in its guest, until it ends, in a container of that name; "" = `gpuops-JOB`."""
-    called, told = name or f"{PREFIX}{job.name}", ("--env", f"{RESUMED}=1") if resumed else ()
+    """Return the command that runs the job in its guest until it ends, in a container `name`; "" = `gpuops-JOB`."""
+    container_name, resume_option = name or f"{PREFIX}{job.name}", ("--env", f"{RESUMED}=1") if resumed else ()
     match job.runtime:
         case ContainerRuntime.PODMAN:
-            return (*_podman(job, called), *told, job.image, *job.command)
+            return (*_podman(job, container_name), *resume_option, job.image, *job.command)
         case ContainerRuntime.DOCKER:
-            return (*_docker(job, called), *told, job.image, *job.command)
+            return (*_docker(job, container_name), *resume_option, job.image, *job.command)
         case ContainerRuntime.APPTAINER:
-            return (*_apptainer(job), *told, f"docker://{job.image}", *job.command)
+            return (*_apptainer(job), *resume_option, f"docker://{job.image}", *job.command)
         case _:
             assert_never(job.runtime)
 
 
 def checkpoint_words(job: ContainerJob, name: str = "") -> tuple[str, ...]:
-    """What saves the state of the job while it runs; () = it has no such command."""
+    """Return the command that saves the state of the running job; () = it has none."""
     return (job.runtime.value, "exec", name or f"{PREFIX}{job.name}", *job.checkpoint) if job.checkpoint else ()
 
 

@@ -31,45 +31,45 @@ from gpuops.model.workloads.job import ContainerRuntime
 DIRECTORY: Final = ".gpuops-jobs"
 MARK: Final = "GPUOPS_JOB"
 PREFIX: Final = "gpuops-job-"
-"""Of temporary directories in guests, and of ids of operations."""
+"""Prefix of temporary directories in guests, and of ids of operations."""
 PART: Final = 512 * 1024
-"""Bytes of a part of what a container writes."""
+"""Bytes of one part of the output of a container."""
 HEAD_PARTS: Final = 8
 TAIL: Final = 256 * 1024
-"""Bytes; between one and two of these are kept of the end of what is longer than the parts of the beginning."""
+"""Bytes; of output that is longer than the first parts, between one and two times this much of its end is kept."""
 LOG_LIMIT: Final = HEAD_PARTS * PART + 2 * TAIL
-"""Bytes that a guest keeps at most, beside the line that says what was left out."""
+"""Bytes of output that a guest keeps at most, without the line that reports the omitted bytes."""
 MOST_TEXT: Final = 60_000
 """Bytes of a script as VMware Tools get it; they take 60,536 (open-vm-tools, vixCommands.h,
 VIX_COMMAND_MAX_USER_INPUT_SIZE)."""
 RUNS_STILL: Final = 75
-"""Exit code of what refuses to clear what runs."""
+"""Exit code if the attempt to clear still runs."""
 UNDECIDED: Final = 2
-"""Exit code of a revocation that neither came first nor saw it begin."""
+"""Exit code of a revocation that cannot decide whether the attempt begins."""
 NOTHING_RUNS: Final = 76
-"""Exit code of a checkpoint of what does not run."""
+"""Exit code of a checkpoint if the attempt does not run."""
 _ATTEMPT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 _HOME: Final = 'umask 077; cd "${HOME:?}" || exit 1; PATH="$HOME/.local/bin:$PATH"; export PATH'
-"""Guest operations start no login shell, so what a profile adds for programs of the user's own is added here."""
+"""Guest operations start no login shell, so the path of the user's own programs is added here."""
 _OLD: Final = (
     f'find "${{PWD%/*}}" -maxdepth 1 -type d -name "{PREFIX}*" -user "$(id -u)" -mmin +1440 -exec rm -rf {{}} +'
 )
-"""Removes the temporary directories that gpuops has left where it was killed, a day after; in one of them it begins."""
+"""Removes temporary directories of killed runs after a day; the script starts in one of these directories."""
 _REVOKED_MIN: Final = 7 * 24 * 60
-"""So long the guest remembers what may not be started: no call of gpuops is under way for days."""
+"""How long the guest remembers a revoked attempt, in minutes: no call of gpuops lasts for days."""
 _TOOLS: Final = ("flock", "setsid", "mkfifo", "dd", "timeout")
 
 
 def attempt_name(attempt: str) -> str:
-    """The same. Raises UsageError for one that is no name of an attempt."""
+    """Return the attempt. Raises UsageError if it is not a valid name of an attempt."""
     if not _ATTEMPT.fullmatch(attempt):
         raise UsageError(f"{attempt!r} names no attempt at a job", hint="small letters, digits and -, at most 100")
     return attempt
 
 
 def probe() -> str:
-    """Prints the home directory, and which runtimes and tools are there."""
-    runtimes = " ".join(each.value for each in ContainerRuntime)
+    """Return a script that prints the home directory, the available runtimes and the missing tools."""
+    runtimes = " ".join(runtime.value for runtime in ContainerRuntime)
     return "\n".join(
         (
             f'{_HOME}; echo "home $PWD"',
@@ -79,17 +79,18 @@ def probe() -> str:
     )
 
 
-def probed(printed: str) -> tuple[str, frozenset[ContainerRuntime], tuple[str, ...]]:
-    """What `probe` has printed: home directory, runtimes, tools that are missing. Raises ProtocolError."""
+def parse_probe(printed: str) -> tuple[str, frozenset[ContainerRuntime], tuple[str, ...]]:
+    """Return home directory, runtimes and missing tools from the output of `probe`. Raises ProtocolError."""
     home = re.search(r"^home (/[^\n]*)$", printed, re.MULTILINE)
     if home is None:
         raise ProtocolError("its guest tells no home directory", hint="log in to guests as a user who has one")
-    runtimes = frozenset(each for each in ContainerRuntime if f"\nruntime {each.value}\n" in printed)
-    return home[1].rstrip("/"), runtimes, tuple(each for each in _TOOLS if f"\nlacks {each}\n" in printed)
+    runtimes = frozenset(runtime for runtime in ContainerRuntime if f"\nruntime {runtime.value}\n" in printed)
+    return home[1].rstrip("/"), runtimes, tuple(tool for tool in _TOOLS if f"\nlacks {tool}\n" in printed)
 
 
 def start(attempt: str, runtime: ContainerRuntime, words: Sequence[str]) -> str:
-    """Starts what these words run, unless this attempt has begun, and waits until it has; exit code 1 = it has not."""
+    """Return a script that starts these words, unless the attempt has begun, and waits for its begin; exit code 1 = it
+    has not begun."""
     return "\n".join(
         (
             f"set -- {shlex.join(words)}",
@@ -109,34 +110,36 @@ def start(attempt: str, runtime: ContainerRuntime, words: Sequence[str]) -> str:
 
 
 def too_long(script: str) -> str:
-    """Why a guest operation cannot start this script, which is quoted twice on its way; "" = it can."""
+    """Return why the script is too long for a guest operation, where it is quoted twice; "" = it is not."""
     size = len(shlex.quote(shlex.quote(script)).encode())
     return "" if size <= MOST_TEXT else f"its command line takes {size} bytes, quoted; {MOST_TEXT} can be sent"
 
 
 def look(attempt: str) -> str:
-    """Prints how an attempt is; `state_of` reads it."""
+    """Return a script that prints the state of an attempt for `state_of`."""
     return "\n".join((_in(attempt), "tell"))
 
 
 def state_of(printed: str) -> ContainerState:
-    """What `look` or `stop` has printed. Raises ProtocolError for another text."""
-    found = re.fullmatch(
+    """Return the state that `look` or `stop` has printed. Raises ProtocolError for another text."""
+    match = re.fullmatch(
         r"(absent|running|ended)(?: (\d{1,3}))?(?: began (\d{1,12}))?(?: ended (\d{1,12}))?( asked)?\n", printed
     )
-    if found is None:
+    if match is None:
         raise ProtocolError("its guest tells nothing of the job that can be read")
     return ContainerState(
-        ContainerPhase(found[1]),
-        exit_code=int(found[2]) if found[2] is not None else None,
-        began=_moment(found[3]),
-        ended=_moment(found[4]),
-        asked_to_end=found[5] is not None,
+        ContainerPhase(match[1]),
+        exit_code=int(match[2]) if match[2] is not None else None,
+        began=_moment(match[3]),
+        ended=_moment(match[4]),
+        asked_to_end=match[5] is not None,
     )
 
 
 def checkpoint(attempt: str, limit_s: int, words: Sequence[str]) -> str:
-    """Runs these words, for so long at most, one such run after the other; prints the end of what they print.
+    """Return a script that runs these words for at most `limit_s` seconds and prints the end of their output.
+
+    Only one such run at a time.
 
     Ends with their exit code; 124 or 137 = they took longer (timeout(1)).
     """
@@ -152,9 +155,10 @@ def checkpoint(attempt: str, limit_s: int, words: Sequence[str]) -> str:
 
 
 def revoke(attempt: str) -> str:
-    """Nothing starts an attempt that has not begun, whoever is about to; prints how it is then: absent = it was not.
+    """Return a script that prevents the start of an attempt that has not begun, and prints its state; absent = it will
+    not start.
 
-    Exit code 2 = neither, within ten seconds: whoever starts it holds the lock, and it has not begun.
+    Exit code 2 = undecided after ten seconds: another call holds the lock to start it, and it has not begun.
     """
     return "\n".join(
         (
@@ -168,12 +172,13 @@ def revoke(attempt: str) -> str:
 
 
 def stop(attempt: str, grace_s: int) -> str:
-    """Ends an attempt, asked first, and prints how it is then; exit code 1 = it runs on."""
+    """Return a script that asks an attempt to end, kills it after `grace_s` seconds, and prints its state; exit code 1
+    = it still runs."""
     return "\n".join(
         (
             _in(attempt),
             f"until_s=$(($(date +%s) + {grace_s}))",
-            # first of all: what it ends with from here on is no end of its own
+            # first: from here on, its end is caused by gpuops
             "if [ -e began ] && [ ! -e ended ] && runs; then : > asked || exit 1; fi",
             "while [ -e began ] && [ ! -e ended ] && runs; do",
             "  now=$(date +%s); s=KILL; t=0",
@@ -191,17 +196,19 @@ def stop(attempt: str, grace_s: int) -> str:
 
 
 def clear(attempt: str) -> str:
-    """Removes what an attempt has left in the guest, but what keeps it from being started again: a pass may have looked
-    before it began, and be about to start it. Exit code 1 = something stays."""
+    """Return a script that removes the files of an attempt, except for the one that prevents another start.
+
+    A pass may have looked before the attempt began, and be about to start it. Exit code 1 = a file remains.
+    """
     return "\n".join(
         (
             _in(attempt, absent="exit 0"),
             f"if [ -e began ] && [ ! -e ended ] && runs; then exit {RUNS_STILL}; fi",
             f'case "$runtime" in podman|docker) "$runtime" rm -f {container(attempt)} > /dev/null 2>&1;; esac',
-            # whoever starts it holds the lock
+            # a call that starts it holds the lock
             f"n=0; until flock -n lock sh -c ': > revoked'; do [ $n -lt 100 ] || exit {RUNS_STILL}",
             "  n=$((n + 1)); sleep 0.1; done",
-            "rm -f began",  # first: who looks meanwhile sees all of it, or nothing
+            "rm -f began",  # first, so that a look in between sees all of it or nothing
             "find . ! -name . ! -name revoked -prune -exec rm -rf {} +",
             '[ "$(ls -A)" = revoked ]',
         )
@@ -209,12 +216,12 @@ def clear(attempt: str) -> str:
 
 
 def container(attempt: str) -> str:
-    """The name of its container."""
+    """Return the name of the container of the attempt."""
     return f"gpuops-{attempt_name(attempt)}"
 
 
 def log_part(home: str, attempt: str, number: int) -> str:
-    """The path of a part of what it wrote."""
+    """Return the path of one part of its output."""
     return f"{home}/{_directory(attempt)}/log.{number}"
 
 
@@ -227,14 +234,14 @@ def _moment(seconds: str | None) -> datetime | None:
 
 
 def _in(attempt: str, absent: str = "echo absent; exit 0") -> str:
-    """Goes to its directory, with the functions that tell how it is."""
-    found = 'grep -lzs -x -F -e "$m" /proc/[0-9]*/environ | sed "s:/proc/::;s:/environ::"'
+    """Return the lines that change to its directory and define the functions that print its state."""
+    find_processes = 'grep -lzs -x -F -e "$m" /proc/[0-9]*/environ | sed "s:/proc/::;s:/environ::"'
     return "\n".join(
         (
             _HOME,
             f"cd {_directory(attempt)} 2> /dev/null || {{ {absent}; }}",
             f'runtime=$(cat runtime 2> /dev/null); m="{MARK}=$(pwd -P)"',
-            f"found() {{ {found}; }}",
+            f"found() {{ {find_processes}; }}",
             'ends() { l=$(found); [ -z "$l" ] || kill -$1 $l 2> /dev/null; }',
             "held() { [ -e lock ] && ! flock -n lock true; }",
             # the script that waited was killed: the container may run on, and only its runtime knows

@@ -1,4 +1,4 @@
-"""What is answered about submitted jobs: what became of them, their queue, and what a pass did. Pure values."""
+"""The answers about submitted jobs: the submission, their queue, and the actions of a pass. Pure values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuops.plan.jobs.turns import JobTurn
 
 @dataclass(frozen=True, slots=True)
 class JobSubmission:
-    """What became of jobs that somebody submits: all of them wait, or none is added."""
+    """The outcome of a submission: either all jobs are added, or none."""
 
     added: tuple[SubmittedJob, ...] = ()
     there: tuple[SubmittedJob, ...] = ()
@@ -26,13 +26,13 @@ class JobSubmission:
 
 @dataclass(frozen=True, slots=True)
 class JobListing:
-    """The jobs of a vCenter, and what those that wait can expect."""
+    """The jobs of a vCenter, and the prospects of those that wait."""
 
     jobs: tuple[SubmittedJob, ...]
     turns: Mapping[int, JobTurn] = field(default_factory=dict)
     """By number."""
     places: Mapping[int, int] = field(default_factory=dict)
-    """By number, the place among those that wait, from 1 on."""
+    """By number, the place among the waiting jobs, from 1."""
     starts_at: Mapping[int, datetime] = field(default_factory=dict)
     """By number, when its VM is expected to start."""
     reasons: Mapping[int, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class JobListing:
 
 @dataclass(frozen=True, slots=True)
 class JobDeed:
-    """What a pass did with one job, or why nothing."""
+    """What a pass did with one job, or why it did nothing."""
 
     job: SubmittedJob
     what: str
@@ -50,7 +50,7 @@ class JobDeed:
 
 @dataclass(frozen=True, slots=True)
 class JobVmDeed:
-    """What a pass did with one VM of the template, or why nothing."""
+    """What a pass did with one VM of the template, or why it did nothing."""
 
     vm: str
     """Its name."""
@@ -60,15 +60,15 @@ class JobVmDeed:
 
 @dataclass(frozen=True, slots=True)
 class JobsRun:
-    """What one pass came to."""
+    """The actions of one pass."""
 
     deeds: tuple[JobDeed, ...]
     stopped: bool
-    """Whether it was a pass that stops."""
+    """Whether the pass stopped jobs."""
     vms: tuple[JobVmDeed, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """4 when a guest refused something, or a VM of the template could not be made or removed."""
+        """4 if a guest refused an action, or a VM of the template could not be created or removed."""
         failed = any(deed.failed for deed in self.deeds) or any(deed.failed for deed in self.vms)
         return 4 if failed else 0

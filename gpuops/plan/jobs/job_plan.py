@@ -1,13 +1,13 @@
-"""How many of these jobs fit on GPUs at once, where, and how long each then takes beside the others. Pure.
+"""Plans how many jobs fit on GPUs at once, on which GPUs, and how long each takes with the others. Pure.
 
-Places are those of `gpuops place`: one VM with one vGPU for each job. Then, GPU by GPU, everybody who is on it counts:
-the jobs with a place there, and the VMs that run there anyway. How much longer a job takes beside them is what
-`gpuops size` says (`advise/sizing/sharing`), by the share of the time that each keeps a GPU busy alone: of a history
-where there is one, else as stated, else the worst, all of the time.
+Places come from `gpuops place`: one VM with one vGPU for each job. For each GPU, the jobs with a place there and the
+VMs that run there anyway share its time. How much longer a job takes comes from `gpuops size`
+(`advise/sizing/sharing`), by the share of the time that each keeps a GPU busy alone: from its history, otherwise as
+stated, otherwise all of the time.
 
     four jobs of 3 h, busy for 19 % of it alone, on quarters of a GPU under best effort: 1.17 times as long, 3 h 31 min
 
-All jobs are taken to run all of that time: who is left when others have ended is faster, which is not counted.
+All jobs are assumed to run all of that time: that jobs get faster when others have ended does not count.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from gpuops.plan.queue.place import Place, Placements
 
 
 class BusySource(StrEnum):
-    """Where the share of the time is from that a job, or a VM, keeps a GPU busy alone."""
+    """The source of the share of time that a job or a VM keeps a GPU busy alone."""
 
     HISTORY = "history"
     STATED = "stated"
     ASSUMED = "assumed"
-    """Nobody said: all of the time."""
+    """Unknown, so all of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class BusyShare:
-    """A share of the time, 0 to 1, and where it is from."""
+    """A share of the time, 0 to 1, and its source."""
 
     share: float
     source: BusySource
@@ -60,19 +60,19 @@ _ALWAYS = BusyShare(1.0, BusySource.ASSUMED)
 
 @dataclass(frozen=True, slots=True)
 class JobsQuestion:
-    """What is asked."""
+    """The jobs to plan, and the assumptions."""
 
     jobs: tuple[ContainerJob, ...]
     desktops: int | None = None
-    """How many are suspended in the snapshot for a night; None = no night is asked about."""
+    """Number of desktops suspended in the snapshot for a night; None = the plan is not for a night."""
     night: Night | None = None
-    """Whose hours a job has at a time; None = it has no hours, or no night is asked about."""
+    """The night whose hours a job can use; None = no window, or the plan is not for a night."""
     mounts: tuple[str, ...] = ()
-    """Directories: mounts lie in one of them."""
+    """Directories in which mounts must lie."""
     histories: Mapping[str, float] = field(default_factory=dict)
-    """By id of a VM: the share of the time that it keeps a GPU busy while it is at work."""
+    """VM id -> share of the time that the VM keeps a GPU busy while it works."""
     alike: Mapping[str, str] = field(default_factory=dict)
-    """By name of a job: the id of the VM whose history is its own."""
+    """Job name -> id of the VM whose history is used for the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,15 @@ class PlannedJob:
     gpu: PciAddress
     busy: BusyShare
     sharers: int
-    """So many VMs are on its GPU, itself counted."""
+    """Number of VMs on its GPU, including its own."""
     slowdown: Mapping[SchedulerPolicy, float]
-    """Times as long as alone, under each scheduler."""
+    """How many times as long as alone it takes, under each scheduler."""
     policy: SchedulerPolicy
-    """In force on its GPU."""
+    """The scheduler in force on its GPU."""
     nights: int | None
-    """In how many nights it ends; None = no hours of a night were said."""
+    """Number of nights that it needs; None = the hours of a night are unknown."""
     shares_time: bool
-    """False = its vGPU is MIG-backed: how busy anybody is makes no difference."""
+    """False = its vGPU is MIG-backed, so other VMs do not slow it down."""
 
     @property
     def takes(self) -> timedelta:
@@ -111,14 +111,14 @@ class JobsOnGpu:
     host: Host
     gpu: PciAddress
     profile: str
-    """Of its first job."""
+    """The profile of its first job."""
     jobs: int
     sharers: int
     most: int | None
-    """So many vGPUs of that profile a GPU holds; None = the catalogue does not know it."""
+    """Number of vGPUs of that profile on a GPU; None = the catalogue does not know it."""
     policy: SchedulerPolicy
     known: bool
-    """Whether the host told its scheduler; False = `policy` is the driver's default."""
+    """Whether the host reported its scheduler; False = `policy` is the default of the driver."""
     last: Mapping[SchedulerPolicy, timedelta]
     """When the last of its jobs ends, under each scheduler."""
     shares_time: bool
@@ -126,25 +126,25 @@ class JobsOnGpu:
 
     @property
     def shortest(self) -> SchedulerPolicy | None:
-        """Under which scheduler that is soonest, if sooner than as it is; None = as it is."""
+        """The scheduler under which the jobs end earlier than now; None = the current one is the best."""
         best = min(self.last, key=lambda policy: self.last[policy])
         return best if self.last[best] < self.last[self.policy] else None
 
 
 @dataclass(frozen=True, slots=True)
 class JobsAnswer:
-    """What becomes of each job."""
+    """The plan for each job."""
 
     question: JobsQuestion
     placements: Placements
     planned: tuple[PlannedJob, ...]
     gpus: tuple[JobsOnGpu, ...]
     forbidden: tuple[tuple[ContainerJob, str], ...]
-    """Jobs that were not looked at further, and why: a mount that is not allowed."""
+    """Jobs that were not planned because of a mount that is not allowed, with the reason."""
     beside: Mapping[BusySource, int]
-    """How many VMs run on these GPUs anyway, by where their busy share is from."""
+    """Number of other VMs that run on these GPUs, by the source of their busy share."""
     vms: JobVmRoom | None = None
-    """Who gets a VM of the policy; None = none was said, or it says nothing of jobs."""
+    """Which jobs get a VM of the policy; None = there is no policy, or it has no jobs."""
 
     @property
     def refused(self) -> tuple[Refusal, ...]:
@@ -152,15 +152,15 @@ class JobsAnswer:
 
     @property
     def exit_code(self) -> int:
-        """3 when one has no place, a forbidden mount, or more nights than it may have."""
-        return 3 if self.refused or self.forbidden or any(each.too_long for each in self.planned) else 0
+        """3 if a job has no place, has a forbidden mount, or needs more nights than it may have."""
+        return 3 if self.refused or self.forbidden or any(job.too_long for job in self.planned) else 0
 
 
 def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog) -> JobsAnswer:
-    """Places and times on this snapshot, whose hosts have their settings; of a night with its desktops suspended."""
-    forbidden = tuple((job, why) for job in question.jobs if (why := forbidden_mount(job, question.mounts)))
-    jobs = {job.name: job for job in question.jobs if job.name not in {each.name for each, _ in forbidden}}
-    # whatever is suspended for a night comes back after it
+    """Return places and times on this snapshot with the settings of hosts; for a night with its desktops suspended."""
+    forbidden = tuple((job, reason) for job in question.jobs if (reason := forbidden_mount(job, question.mounts)))
+    jobs = {job.name: job for job in question.jobs if job.name not in {refused.name for refused, _ in forbidden}}
+    # VMs that are suspended for a night resume after it
     suspended = SuspendedPolicy.CLAIM if question.desktops is None else SuspendedPolicy.IGNORE
     placements = Place(tuple(map(_workload, jobs.values())), suspended=suspended).placements(inventory, catalog)
     by_gpu: dict[tuple[str, PciAddress], list[Placed]] = {}
@@ -169,24 +169,28 @@ def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog)
     planned: dict[str, PlannedJob] = {}
     gpus: list[JobsOnGpu] = []
     beside: dict[BusySource, int] = {}
-    for (ref, address), there in sorted(by_gpu.items(), key=lambda each: (inventory.hosts[each[0][0]].name, each[0])):
+    for (ref, address), placed_there in sorted(
+        by_gpu.items(), key=lambda gpu_jobs: (inventory.hosts[gpu_jobs[0][0]].name, gpu_jobs[0])
+    ):
         host = inventory.hosts[ref]
-        others = tuple(_others(host, address, question, inventory, catalog))
-        for share in others:
+        other_shares = tuple(_other_busy_shares(host, address, question, inventory, catalog))
+        for share in other_shares:
             beside[share.source] = beside.get(share.source, 0) + 1
-        on_gpu = [jobs[each.workload.name] for each in there]
-        times, row = _shared(on_gpu, others, host, address, there[0].vm.profiles[0], question, catalog)
-        planned |= {each.job.name: each for each in times}
-        gpus.append(row)
+        on_gpu = [jobs[placed.workload.name] for placed in placed_there]
+        times, gpu_row = _plan_on_gpu(
+            on_gpu, other_shares, host, address, placed_there[0].vm.profiles[0], question, catalog
+        )
+        planned |= {planned_job.job.name: planned_job for planned_job in times}
+        gpus.append(gpu_row)
     in_order = tuple(planned[job.name] for job in question.jobs if job.name in planned)
     return JobsAnswer(question, placements, in_order, tuple(gpus), forbidden, beside)
 
 
 def busy_of(job: ContainerJob, question: JobsQuestion) -> BusyShare:
-    """The history of the VM that it is like, else what it states, else the worst."""
-    known = question.histories.get(question.alike.get(job.name, ""))
-    if known is not None:
-        return BusyShare(known, BusySource.HISTORY)
+    """Return the busy share from the history of its VM, otherwise as stated, otherwise all of the time."""
+    measured = question.histories.get(question.alike.get(job.name, ""))
+    if measured is not None:
+        return BusyShare(measured, BusySource.HISTORY)
     return BusyShare(job.busy, BusySource.STATED) if job.busy is not None else _ALWAYS
 
 
@@ -194,32 +198,32 @@ def _workload(job: ContainerJob) -> Workload:
     return Workload(job.name, job.vcpus, job.memory_mib, profile=job.profile, priority=job.priority)
 
 
-def _others(
+def _other_busy_shares(
     host: Host, address: PciAddress, question: JobsQuestion, inventory: Inventory, catalog: Catalog
 ) -> Iterator[BusyShare]:
-    """The VMs that run on that GPU anyway; one that may be on another GPU of the host counts as here."""
+    """Yield the busy shares of other VMs on that GPU; a VM that may be on another GPU of the host counts here."""
     for state in gpu_states(host, inventory, catalog):
         if state.gpu.address == address:
             for tenant in state.tenants:
-                known = question.histories.get(tenant.vm)
-                yield _ALWAYS if known is None else BusyShare(known, BusySource.HISTORY)
+                measured = question.histories.get(tenant.vm)
+                yield _ALWAYS if measured is None else BusyShare(measured, BusySource.HISTORY)
 
 
-def _shared(
+def _plan_on_gpu(
     jobs: Sequence[ContainerJob],
-    others: Sequence[BusyShare],
+    other_shares: Sequence[BusyShare],
     host: Host,
     address: PciAddress,
     profile: str,
     question: JobsQuestion,
     catalog: Catalog,
 ) -> tuple[list[PlannedJob], JobsOnGpu]:
-    """The jobs of one GPU with what each takes there."""
+    """Return the jobs of one GPU with their times, and the summary of the GPU."""
     facts = catalog.profile(profile)
     shares_time = facts is None or not facts.mig_backed
     most = facts.max_per_gpu if facts is not None else None
-    own = [busy_of(job, question) for job in jobs]
-    busy = np.array([share.share for share in (*own, *others)])
+    job_shares = [busy_of(job, question) for job in jobs]
+    busy = np.array([share.share for share in (*job_shares, *other_shares)])
     factors = {
         policy: slowdowns(policy, busy, most or len(busy)) if shares_time else np.ones(len(busy))
         for policy in SchedulerPolicy
@@ -227,20 +231,25 @@ def _shared(
     in_force = _in_force(host, address, catalog)
     policy = in_force or SchedulerPolicy.BEST_EFFORT
     planned = []
-    for at, (job, share) in enumerate(zip(jobs, own, strict=True)):
-        slowdown = {each: float(found[at]) for each, found in factors.items()}
+    for at, (job, share) in enumerate(zip(jobs, job_shares, strict=True)):
+        slowdown = {scheduler: float(factors_of_policy[at]) for scheduler, factors_of_policy in factors.items()}
         nights = _nights(job.run_time * slowdown[policy], question.night)
         planned.append(PlannedJob(job, host, address, share, len(busy), slowdown, policy, nights, shares_time))
-    last = {each: max(one.job.run_time * one.slowdown[each] for one in planned) for each in SchedulerPolicy}
-    known = in_force is not None
-    row = JobsOnGpu(host, address, profile, len(jobs), len(busy), most, policy, known, last, shares_time)
-    return planned, row
+    last = {
+        scheduler: max(planned_job.job.run_time * planned_job.slowdown[scheduler] for planned_job in planned)
+        for scheduler in SchedulerPolicy
+    }
+    is_known = in_force is not None
+    gpu_row = JobsOnGpu(host, address, profile, len(jobs), len(busy), most, policy, is_known, last, shares_time)
+    return planned, gpu_row
 
 
 def _in_force(host: Host, address: PciAddress, catalog: Catalog) -> SchedulerPolicy | None:
-    """None = nobody told."""
-    found = next((each for each in scheduler_of(host, catalog).gpus if each.gpu.address == address), None)
-    reading = found.effective if found is not None else None
+    """Return the scheduler in force on the GPU; None = it is unknown."""
+    gpu_scheduler = next(
+        (scheduler for scheduler in scheduler_of(host, catalog).gpus if scheduler.gpu.address == address), None
+    )
+    reading = gpu_scheduler.effective if gpu_scheduler is not None else None
     return reading.policy if isinstance(reading, VgpuScheduler) else None
 
 

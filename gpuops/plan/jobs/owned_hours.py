@@ -1,7 +1,7 @@
-"""Whose the hours of a VM are in which jobs of several owners ran in one night: each has those of its own jobs. Pure.
+"""Divides the hours of a VM between the owners whose jobs ran in it in one night: each has those of its own jobs. Pure.
 
-The journal notes one owner of a VM when a night starts it, that of the first job. What no job was seen to run in, such
-as the start of the guest, the pulling of images and the time between two jobs, stays that owner's.
+The journal records one owner of a VM when a night starts it, the owner of the first job. Time without a running job,
+such as the start of the guest, the pull of images and the time between two jobs, counts for that owner.
 """
 
 from __future__ import annotations
@@ -16,44 +16,48 @@ from gpuops.plan.jobs.turns import held_periods
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
-    """An attempt at a job."""
+class _Attempt:
+    """One attempt at a job."""
 
     owner: str | None
-    held: HeldPeriod
+    period: HeldPeriod
 
 
 def with_job_times(nights: Iterable[PastNight], submitted: Sequence[SubmittedJob]) -> tuple[PastNight, ...]:
-    """These nights, whose ML VMs have the times of the jobs that ran in them; all are of one vCenter."""
-    by_vm: dict[str, list[_Ran]] = {}
+    """Return these nights of one vCenter, with the times of jobs added to their ML VMs."""
+    by_vm: dict[str, list[_Attempt]] = {}
     for job in submitted:
-        for vm, held in held_periods(job):
-            by_vm.setdefault(vm, []).append(_Ran(job.job.owner, held))
+        for vm, period in held_periods(job):
+            by_vm.setdefault(vm, []).append(_Attempt(job.job.owner, period))
     return tuple(
         replace(night, vms=tuple(_with_job_times(vm, by_vm) if vm.is_ml else vm for vm in night.vms))
         for night in nights
     )
 
 
-def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[_Ran]]) -> PastVm:
+def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[_Attempt]]) -> PastVm:
     if vm.owner is None:
         return vm
-    ran = [each for name in (vm.uuid, vm.ref) for each in by_vm.get(name or "", ()) if _in_it(each, vm)]
-    # a VM that a job without an owner was the first to get is noted as its own owner's
-    noted_of_job = any(each.owner == vm.owner.owner for each in ran)
+    attempts = [attempt for name in (vm.uuid, vm.ref) for attempt in by_vm.get(name or "", ()) if _ran_in(attempt, vm)]
+    # if the first job of a VM has no owner, the recorded owner is that of the VM
+    noted_of_job = any(attempt.owner == vm.owner.owner for attempt in attempts)
     times = (
-        JobTime(NotedOwner(vm.owner.by, each.owner) if each.owner is not None else None, begins, each.held.ends)
-        for each in ran
-        if (begins := each.held.begins) is not None and (each.owner is not None or noted_of_job)
+        JobTime(
+            NotedOwner(vm.owner.by, attempt.owner) if attempt.owner is not None else None, begins, attempt.period.ends
+        )
+        for attempt in attempts
+        if (begins := attempt.period.begins) is not None and (attempt.owner is not None or noted_of_job)
     )
-    return replace(vm, jobs=tuple(sorted(times, key=lambda each: each.begins)))
+    return replace(vm, jobs=tuple(sorted(times, key=lambda job_time: job_time.begins)))
 
 
-def _in_it(ran: _Ran, vm: PastVm) -> bool:
-    """Whether it ran while the night held the VM."""
-    return any(_before(ran.held, held) and _before(held, ran.held) for held in vm.held)
+def _ran_in(attempt: _Attempt, vm: PastVm) -> bool:
+    """Return whether the attempt ran while the night held the VM."""
+    return any(
+        _before(attempt.period, night_period) and _before(night_period, attempt.period) for night_period in vm.held
+    )
 
 
-def _before(one: HeldPeriod, other: HeldPeriod) -> bool:
-    """Whether it begins before the other ends, as far as both are known."""
-    return one.begins is None or other.ends is None or one.begins < other.ends
+def _before(first: HeldPeriod, second: HeldPeriod) -> bool:
+    """Return whether the first period begins before the second ends, as far as both moments are known."""
+    return first.begins is None or second.ends is None or first.begins < second.ends

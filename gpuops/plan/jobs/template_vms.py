@@ -1,10 +1,10 @@
-"""The VMs that are made of a template for jobs: which are missing, which nobody needs any more, and whose one is. Pure.
+"""Plans the VMs that are created from a template for jobs: which are missing, and which are no longer needed. Pure.
 
-Each carries a marker from its first moment, in its configuration and in its notes: its own name, and for which job of
-which list of jobs it was made. So a copy of it under another name is nobody's of ours, and neither is one that was made
-for the jobs of another machine's list: of those nothing is known here, nor what waits for them.
+Each VM is created with a marker in its configuration and its notes: its own name, and the job and list of jobs for
+which it was created. A copy under another name is therefore not managed here, and neither is a VM for the jobs of
+another machine: its jobs are unknown here.
 
-    job 4 lacks a VM  -->  gpuops-job-01 is made, then given its vGPU  -->  nights run jobs in it  -->  it is removed
+    job 4 lacks a VM  -->  gpuops-job-01 is created, gets its vGPU  -->  nights run jobs in it  -->  it is removed
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gpuops.plan.vm.clone import Clone, NewClone
 from gpuops.plan.vm.power import MoveMode
 
 MARKER_KEY: Final = "gpuops.jobs"
-"""In extraConfig."""
+"""The key of the marker in extraConfig."""
 _MARKER: Final = re.compile(r"v1 (\S+) ([0-9a-f]{16})")
 _MOST_NUMBERS: Final = 99
 _Shape: TypeAlias = tuple[str, int, int]
@@ -45,20 +45,20 @@ _Shape: TypeAlias = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class JobVmMarker:
-    """What a VM that was made for jobs says of itself."""
+    """The marker of a VM that was created for jobs."""
 
     vm: str
     id: str
-    """Of the job that it was made for, in the list that has it."""
+    """Id of the job for which it was created, within its list of jobs."""
 
     @property
     def text(self) -> str:
-        """As extraConfig keeps it: `v1 gpuops-job-01 0123456789abcdef`."""
+        """The text in extraConfig: `v1 gpuops-job-01 0123456789abcdef`."""
         return f"v1 {self.vm} {self.id}"
 
     @property
     def notes(self) -> str:
-        """What the notes of the VM say. Only a VM with them is removed."""
+        """The notes of the VM. Only a VM with these notes is removed."""
         return f"Made by gpuops job run, {self.vm} for job {self.id}; it is removed when no job needs it."
 
 
@@ -72,30 +72,30 @@ class MadeVm:
 
 @dataclass(frozen=True, slots=True)
 class JobVmPlan:
-    """What is to be done now about the VMs of the template."""
+    """Which VMs of the template to create, equip and remove now."""
 
     new: tuple[tuple[str, SubmittedJob], ...] = ()
-    """Names of VMs to make, each with the job that lacks it, in the order in which they are served."""
+    """Names of VMs to create, each with the job that needs it, in the order in which jobs are served."""
     bare: tuple[tuple[Vm, SubmittedJob], ...] = ()
-    """VMs without their vGPU yet, each with the job that it is for."""
-    gone: tuple[MadeVm, ...] = ()
+    """VMs that still lack their vGPU, each with its job."""
+    unneeded: tuple[MadeVm, ...] = ()
     """VMs to remove."""
     waits: Mapping[int, str] = field(default_factory=dict)
-    """By number of the job, what it waits for."""
+    """Job number -> what the job waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedPlan:
-    """The plan for jobs that fit somewhere, and how its VMs are made."""
+    """The plan for jobs that fit somewhere, and the clones of its new VMs."""
 
     plan: JobVmPlan
     clones: tuple[NewClone, ...] = ()
-    """Those of `plan.new`, in that order."""
+    """The clones for `plan.new`, in that order."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedClone:
-    """A VM to make, and the snapshot with it and its vGPU."""
+    """A VM to create, and the snapshot with it and its vGPU."""
 
     new: NewClone
     after: Inventory
@@ -106,32 +106,39 @@ def marker_for(name: str, job: SubmittedJob) -> JobVmMarker:
 
 
 def marker_of(vm: Vm) -> JobVmMarker | None:
-    """None = the VM was not made for jobs, or is a copy under another name."""
-    found = _MARKER.fullmatch((vm.extra_config or {}).get(MARKER_KEY, ""))
-    return JobVmMarker(*found.groups()) if found is not None and found[1] == vm.name else None
+    """Return its marker; None = the VM was not created for jobs, or is a copy under another name."""
+    match = _MARKER.fullmatch((vm.extra_config or {}).get(MARKER_KEY, ""))
+    return JobVmMarker(*match.groups()) if match is not None and match[1] == vm.name else None
 
 
 def made_vms(template: JobTemplate, submitted: Sequence[SubmittedJob], inventory: Inventory) -> tuple[MadeVm, ...]:
-    """The VMs that were made for these jobs, by name; of two that say the same of themselves neither."""
+    """Return the VMs that were created for these jobs, by name. Two VMs with the same name are left out."""
     ids = {_id(job) for job in submitted}
-    own = re.compile(re.escape(template.prefix) + "[0-9]{2}")
-    found = [
+    own_name = re.compile(re.escape(template.prefix) + "[0-9]{2}")
+    marked_vms = [
         MadeVm(vm, marker)
         for vm in inventory.vms.values()
         if (marker := marker_of(vm)) is not None
         and vm.template is False
         and marker.id in ids
-        and own.fullmatch(vm.name)
+        and own_name.fullmatch(vm.name)
     ]
-    names = Counter(each.vm.name for each in found)
-    return tuple(sorted((each for each in found if names[each.vm.name] == 1), key=lambda each: each.vm.name))
+    names = Counter(made_vm.vm.name for made_vm in marked_vms)
+    return tuple(
+        sorted((made_vm for made_vm in marked_vms if names[made_vm.vm.name] == 1), key=lambda made_vm: made_vm.vm.name)
+    )
 
 
 def unread_vms(template: JobTemplate, submitted: Sequence[SubmittedJob], inventory: Inventory) -> list[str]:
-    """The VMs (refs) whose devices must be known to plan, and are not: the bulk read leaves out those on hosts without
-    GPUs. Raises VmNotFound, VmAmbiguous for the template."""
-    wanted = [inventory.find_vm(template.name), *(each.vm for each in made_vms(template, submitted, inventory))]
-    return [vm.ref for vm in wanted if vm.devices is None]
+    """Return the VMs (refs) whose devices are needed and unknown: the bulk read omits those on hosts without GPUs.
+
+    Raises VmNotFound, VmAmbiguous for the template.
+    """
+    needed_vms = [
+        inventory.find_vm(template.name),
+        *(made_vm.vm for made_vm in made_vms(template, submitted, inventory)),
+    ]
+    return [vm.ref for vm in needed_vms if vm.devices is None]
 
 
 def job_vm_plan(
@@ -143,55 +150,55 @@ def job_vm_plan(
     share: FairShare | None = None,
     unfit: Mapping[_Shape, str] | None = None,
 ) -> JobVmPlan:
-    """What is to be done so that each job that waits has a VM, as far as the policy lets it; without a template
-    nothing. `unfit`: why no VM is made for jobs that ask for these.
+    """Return how each waiting job gets a VM, within the limits of the policy; an empty plan without a template.
 
-    The snapshot must know the devices of VMs that were made for jobs.
+    `unfit`: why no VM is created for jobs of a shape. The snapshot must have the devices of VMs that were created for
+    jobs.
     """
     template = rules.template
     if template is None:
         return JobVmPlan()
     turns = job_turns(submitted, rules, inventory, catalog, now, share=share)
-    made = made_vms(template, submitted, inventory)
+    created = made_vms(template, submitted, inventory)
     needed = {turn.vm.ref for turn in turns if turn.vm is not None}
     needed |= {vm.ref for job in submitted if not job.ended and (vm := vm_of(job, inventory)) is not None}
-    spare = [each for each in made if each.vm.ref not in needed]
-    # one with a profile that means nothing, or that fits nowhere, keeps nobody else from a VM
-    wrong = {
-        turn.job.number: why
+    spare = [made_vm for made_vm in created if made_vm.vm.ref not in needed]
+    # a job with an unknown profile, or that fits nowhere, does not block a VM for others
+    unfit_reasons = {
+        turn.job.number: reason
         for turn in turns
-        if turn.lacks_vm and (why := (unfit or {}).get(_shape(turn.job)) or _wrong_profile(turn, inventory, catalog))
+        if turn.lacks_vm and (reason := (unfit or {}).get(_shape(turn.job)) or _wrong_profile(turn, inventory, catalog))
     }
-    lacking = _lacking([turn for turn in turns if turn.job.number not in wrong], rules)
+    lacking = _jobs_without_vm([turn for turn in turns if turn.job.number not in unfit_reasons], rules)
     bare = list[tuple[Vm, SubmittedJob]]()
     for job in lacking:
-        of_its_size = (each for each in spare if not each.vm.profiles and _has_size(each.vm, job))
-        found = next(of_its_size, None)
-        if found is not None:
-            spare.remove(found)
-            bare.append((found.vm, job))
+        bare_of_size = (made_vm for made_vm in spare if not made_vm.vm.profiles and _has_size(made_vm.vm, job))
+        suitable = next(bare_of_size, None)
+        if suitable is not None:
+            spare.remove(suitable)
+            bare.append((suitable.vm, job))
     served = {job.number for _, job in bare}
     unserved = [job for job in lacking if job.number not in served]
-    gone = [each for each in spare if _removable(each.vm)]
+    unneeded = [made_vm for made_vm in spare if _removable(made_vm.vm)]
     if template.keep:
-        gone.sort(key=lambda each: bool(each.vm.profiles))
-        gone = gone[: max(0, len(unserved) + len(made) - template.at_most)]
-    names = _free_names(template, inventory, {each.vm.ref for each in gone})
-    left = max(0, template.at_most - (len(made) - len(gone)))
-    new = tuple(zip(names[:left], unserved, strict=False))
+        unneeded.sort(key=lambda made_vm: bool(made_vm.vm.profiles))
+        unneeded = unneeded[: max(0, len(unserved) + len(created) - template.at_most)]
+    names = _free_names(template, inventory, {made_vm.vm.ref for made_vm in unneeded})
+    remaining = max(0, template.at_most - (len(created) - len(unneeded)))
+    new = tuple(zip(names[:remaining], unserved, strict=False))
     waits = {job.number: _waits_for(name, template) for name, job in new}
-    waits |= {job.number: _waits_for(vm.name, template) for vm, job in bare} | wrong
+    waits |= {job.number: _waits_for(vm.name, template) for vm, job in bare} | unfit_reasons
     for job in unserved[len(new) :]:
         waits[job.number] = f"no VM of template {template.name} is left for it: at most {template.at_most} are made"
-    return JobVmPlan(new, tuple(bare), tuple(gone), waits)
+    return JobVmPlan(new, tuple(bare), tuple(unneeded), waits)
 
 
 def fitted_plan(
     submitted: Sequence[SubmittedJob], policy: Policy, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> FittedPlan:
-    """The same, where a job that fits nowhere leaves its place to the next one.
+    """Return the plan in which a job that fits nowhere leaves its place to the next one.
 
-    The snapshot must know the devices of the template too. Raises UsageError for a template that means nothing.
+    The snapshot must also have the devices of the template. Raises UsageError for an invalid template.
     """
     rules = policy.jobs
     if rules is None or rules.template is None:
@@ -199,59 +206,59 @@ def fitted_plan(
     unfit = dict[_Shape, str]()
     while True:
         plan = job_vm_plan(submitted, rules, inventory, catalog, now, policy.fair_share, unfit)
-        known = len(unfit)
-        gone = {each.vm.ref for each in plan.gone}
-        world = replace(inventory, vms={ref: vm for ref, vm in inventory.vms.items() if ref not in gone})
+        unfit_before = len(unfit)
+        unneeded_refs = {made_vm.vm.ref for made_vm in plan.unneeded}
+        world = replace(inventory, vms={ref: vm for ref, vm in inventory.vms.items() if ref not in unneeded_refs})
         clones = list[NewClone]()
-        # one that is there is given its vGPU where it is; one that would fit nowhere else either is another's
+        # an existing VM gets its vGPU on its host; if its job would not fit elsewhere either, the VM goes to another
+        # job
         tried = [(f"{rules.template.prefix}00", job, vm) for vm, job in plan.bare]
-        for name, job, there in (*tried, *((name, job, None) for name, job in plan.new)):
-            if there is not None:
-                after = _equipped_in(there, job, policy, world, catalog, now)
+        for name, job, existing_vm in (*tried, *((name, job, None) for name, job in plan.new)):
+            if existing_vm is not None:
+                after = _equipped_in(existing_vm, job, policy, world, catalog, now)
                 if after is not None:
                     world = after
                     continue
-            found = clone_planned(name, job, policy, rules.template, world, catalog, now)
-            if not isinstance(found, FittedClone):
-                unfit[_shape(job)] = "; ".join(each.line for each in found)
-            elif there is None:
-                world = found.after
-                clones.append(found.new)
-        if len(unfit) == known:
+            clone = plan_clone(name, job, policy, rules.template, world, catalog, now)
+            if not isinstance(clone, FittedClone):
+                unfit[_shape(job)] = "; ".join(refusal.line for refusal in clone)
+            elif existing_vm is None:
+                world = clone.after
+                clones.append(clone.new)
+        if len(unfit) == unfit_before:
             return FittedPlan(plan, tuple(clones))
 
 
-def clone_planned(
+def plan_clone(
     name: str, job: SubmittedJob, policy: Policy, template: JobTemplate, inventory: Inventory, catalog: Catalog,
     now: datetime,
 ) -> FittedClone | tuple[Rejection, ...]:  # fmt: skip
-    """The clone of the template on the host where the job's vGPU fits in a night, and the snapshot with it and its
-    vGPU; or every reason against it.
+    """Return the clone on a host where the vGPU of the job fits at night, with the snapshot after it, or all refusals.
 
-    The snapshot must know the devices of the template. Raises UsageError for names that mean nothing.
+    The snapshot must have the devices of the template. Raises UsageError for invalid names.
     """
     spec = job.job
-    wanted = Clone(name, template.name, vcpus=spec.vcpus, memory_mib=spec.memory_mib)
-    cloning = wanted.planned(inventory, None)
+    clone_request = Clone(name, template.name, vcpus=spec.vcpus, memory_mib=spec.memory_mib)
+    cloning = clone_request.planned(inventory, None)
     if cloning.new is None:
         return cloning.rejections or (Rejection(name, "another VM has its name"),)
     marker = marker_for(name, job)
     new = replace(cloning.new, notes=marker.notes, settings={MARKER_KEY: marker.text})
     foreseen = new.made_in(inventory)
-    made = foreseen.find_vm(new.path)
-    request = GiveProfile(f"moid:{made.ref}", spec.profile, desktops_of(policy, inventory), MoveMode.COLD)
+    new_vm = foreseen.find_vm(new.path)
+    request = GiveProfile(f"moid:{new_vm.ref}", spec.profile, desktops_of(policy, inventory), MoveMode.COLD)
     plan = request.plan(foreseen, catalog, now)
     if not plan.feasible:
         return plan.rejections
     for step in plan.steps:
         foreseen = project(step, foreseen, catalog)
-    return FittedClone(replace(new, host=foreseen.vm(made.ref).host or new.host), foreseen)
+    return FittedClone(replace(new, host=foreseen.vm(new_vm.ref).host or new.host), foreseen)
 
 
 def _equipped_in(
     vm: Vm, job: SubmittedJob, policy: Policy, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> Inventory | None:
-    """The snapshot with its vGPU; None = it fits not where the VM is."""
+    """Return the snapshot with the vGPU of the VM; None = it does not fit on its host."""
     plan = GiveProfile(f"moid:{vm.ref}", job.job.profile, desktops_of(policy, inventory)).plan(inventory, catalog, now)
     if not plan.feasible:
         return None
@@ -261,16 +268,16 @@ def _equipped_in(
 
 
 def desktops_of(policy: Policy, inventory: Inventory) -> frozenset[str]:
-    """The VMs (refs) of its pools that run."""
+    """Return the running VMs (refs) of its pools."""
     vms = inventory.vms.values()
     return frozenset(vm.ref for vm in vms if vm.power is PowerState.ON and policy.pool_of(vm) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class GiveProfile:
-    """The one vGPU of a VM that is off, where it fits while these desktops give way.
+    """Give a powered-off VM one vGPU where it fits while these desktops are suspended.
 
-    VMs that were made for jobs count as if they ran, so that those of one night do not all fit the same GPU.
+    VMs that were created for jobs count as running, so that those of one night are not all planned for the same GPU.
     """
 
     run_kind: ClassVar[str] = "giveprofile"
@@ -287,8 +294,8 @@ class GiveProfile:
         return self._attach.config_targets(inventory)
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        own = inventory.find_vm(self.vm).ref
-        return self._attach.plan(_in_a_night(self.desktops, inventory, catalog, own), catalog, now)
+        own_ref = inventory.find_vm(self.vm).ref
+        return self._attach.plan(_in_a_night(self.desktops, inventory, catalog, own_ref), catalog, now)
 
     @property
     def _attach(self) -> Attach:
@@ -296,7 +303,7 @@ class GiveProfile:
 
 
 def _in_a_night(desktops: frozenset[str], inventory: Inventory, catalog: Catalog, but: str) -> Inventory:
-    """The snapshot with all desktops suspended and the VMs of jobs on."""
+    """Return the snapshot with all desktops suspended and the VMs of jobs powered on."""
     for vm in tuple(inventory.vms.values()):
         if vm.power is PowerState.ON and vm.ref in desktops:
             inventory = project(SuspendVm(vm.ref), inventory, catalog)
@@ -306,21 +313,21 @@ def _in_a_night(desktops: frozenset[str], inventory: Inventory, catalog: Catalog
     return inventory
 
 
-def _lacking(turns: Sequence[JobTurn], rules: JobRules) -> list[SubmittedJob]:
-    """The jobs that lack nothing but a VM, as many of an owner as may run at once beside those that have one."""
+def _jobs_without_vm(turns: Sequence[JobTurn], rules: JobRules) -> list[SubmittedJob]:
+    """Return the jobs that only lack a VM, within the number of jobs that each owner may run at once."""
     at_once = Counter(turn.job.job.owner for turn in turns if turn.vm is not None)
-    found = list[SubmittedJob]()
+    jobs = list[SubmittedJob]()
     for turn in turns:
         owner = turn.job.job.owner
         quota = rules.quota(owner)
         if turn.lacks_vm and quota is not None and (quota.running is None or at_once[owner] < quota.running):
             at_once[owner] += 1
-            found.append(turn.job)
-    return found
+            jobs.append(turn.job)
+    return jobs
 
 
 def _wrong_profile(turn: JobTurn, inventory: Inventory, catalog: Catalog) -> str:
-    """Why no VM can be given what the job asks for; empty = it may fit somewhere."""
+    """Return why the profile of the job is invalid; empty = it may fit somewhere."""
     try:
         profile_meant(turn.job.job.profile, Vm(ref="", name=""), None, inventory, catalog)
     except UsageError as error:
@@ -329,9 +336,9 @@ def _wrong_profile(turn: JobTurn, inventory: Inventory, catalog: Catalog) -> str
 
 
 def _id(job: SubmittedJob) -> str:
-    """Of a job in whichever list: no two lists have one of the same number, moment and person."""
-    told = f"{job.number} {job.submitted_at.astimezone(UTC).isoformat()} {job.by}"
-    return hashlib.sha256(told.encode("utf-8")).hexdigest()[:16]
+    """Return the id of a job. Jobs of two lists never share number, moment and person."""
+    identity = f"{job.number} {job.submitted_at.astimezone(UTC).isoformat()} {job.by}"
+    return hashlib.sha256(identity.encode("utf-8")).hexdigest()[:16]
 
 
 def _shape(job: SubmittedJob) -> _Shape:
@@ -343,14 +350,14 @@ def _has_size(vm: Vm, job: SubmittedJob) -> bool:
 
 
 def _removable(vm: Vm) -> bool:
-    """Whether it is certainly off, and nobody else has laid a hand on it."""
+    """Return whether the VM is certainly off, and has no snapshot, task or other manager."""
     return vm.power is PowerState.OFF and not vm.snapshots and not vm.tasks and managed_elsewhere(vm) is None
 
 
-def _free_names(template: JobTemplate, inventory: Inventory, gone: Collection[str]) -> list[str]:
-    taken = {vm.name for vm in inventory.vms.values() if vm.ref not in gone}
+def _free_names(template: JobTemplate, inventory: Inventory, removed: Collection[str]) -> list[str]:
+    used_names = {vm.name for vm in inventory.vms.values() if vm.ref not in removed}
     names = (f"{template.prefix}{number:02}" for number in range(1, _MOST_NUMBERS + 1))
-    return [name for name in names if name not in taken]
+    return [name for name in names if name not in used_names]
 
 
 def _waits_for(name: str, template: JobTemplate) -> str:

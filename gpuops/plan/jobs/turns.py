@@ -1,14 +1,14 @@
-"""In which order jobs that wait are served, and which VM of a night each one gets. Pure.
+"""Decides in which order waiting jobs are served, and which VM of a night each one gets. Pure.
 
 Between owners the fair share decides (`advise/fair_share`): GPU-hours of their jobs count less the longer ago they
 were, half after one half-life, a week unless the policy's `fair_share` says another; its weights are those of the team
-of that name. Among the jobs of one owner the higher priority comes first, then what has waited longer, so that nobody
-gains on others by a priority of his own.
+of that name. Among the jobs of one owner the higher priority comes first, then the job that has waited longer: a
+priority gives no advantage over other owners.
 
-A VM runs one job at a time. One that was interrupted goes on in the VM that it was in, where its files are, as long as
-that VM is there; so does one of which nobody knows yet what became of it, before all others: it is looked at first.
+A VM runs one job at a time. An interrupted job continues in its VM, which has its files, as long as that VM exists. A
+job whose outcome is still unknown also stays in its VM and comes before all others: gpuops looks at it first.
 
-    vision had 8 GPU-hours of late, audio none: audio's first job gets the first VM that it fits, then vision's first
+    vision used 8 GPU-hours recently, audio none: audio's first job gets the first VM that it fits, then vision's first
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpuops.model.workloads.job_rules import JobRules, Submitter
 from gpuops.plan.jobs.admission import may_run
 
 _MOST_OF_A_NIGHT: Final = 0.8
-"""Our own figure."""
+"""Share of a night that a job may need to begin in it; our own figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +45,23 @@ class JobTurn:
     vm: Vm | None
     reason: str = ""
     lacks_vm: bool = False
-    """Whether another VM is all that it lacks."""
+    """Whether it only lacks a VM."""
 
 
-def in_turn(
+def serving_order(
     submitted: Sequence[SubmittedJob], catalog: Catalog, now: datetime, share: FairShare | None = None
 ) -> tuple[SubmittedJob, ...]:
-    """The jobs that wait, in the order in which they are served."""
-    # the first of each owner comes by priority; between owners whose use is equal, who has waited longest
-    waiting = sorted((each for each in submitted if each.waits), key=lambda each: (-each.job.priority, each.number))
+    """Return the waiting jobs in the order in which they are served."""
+    # the first job of each owner comes by priority; between owners with equal use, the one that has waited longest
+    waiting = sorted((job for job in submitted if job.waits), key=lambda job: (-job.job.priority, job.number))
     half_life = share.half_life if share is not None else WEEK
-    used = dict[str, float]()
-    for each in submitted:
-        for _, period in held_periods(each):
-            use = use_of_period(period.until(now), gpus_of_job(each.job, catalog), now, half_life)
-            used[_team(each.job)] = used.get(_team(each.job), 0.0) + use.decayed
-    wishes = [Wish(_team(each.job), _hours_left(each) * gpus_of_job(each.job, catalog)) for each in waiting]
-    order = fair_order(wishes, used, lambda team: share.team(team).weight if share is not None else 1.0)
+    used_hours = dict[str, float]()
+    for job in submitted:
+        for _, period in held_periods(job):
+            use = use_of_period(period.until(now), gpus_of_job(job.job, catalog), now, half_life)
+            used_hours[_team(job.job)] = used_hours.get(_team(job.job), 0.0) + use.decayed
+    wishes = [Wish(_team(job.job), _hours_left(job) * gpus_of_job(job.job, catalog)) for job in waiting]
+    order = fair_order(wishes, used_hours, lambda team: share.team(team).weight if share is not None else 1.0)
     return tuple(waiting[at] for at in order)
 
 
@@ -76,69 +76,69 @@ def job_turns(
     usable: Collection[str] | None = None,
     may_begin: Callable[[SubmittedJob], bool] = lambda _: True,
 ) -> tuple[JobTurn, ...]:
-    """What each job that runs or waits gets, in the order in which they are served.
+    """Return the VM of each running or waiting job, in the order in which they are served.
 
-    `usable`: VMs (refs) that may get one; None = all that the policy names.
-    `may_begin`: whether a job that waits may begin now; one that may not leaves its VM to the next.
+    `usable`: VMs (refs) that may run a job; None = all that the policy names. `may_begin`: whether a waiting job may
+    begin now; otherwise its VM goes to the next job.
     """
     vms = [vm for vm in job_vms(rules, inventory) if usable is None or vm.ref in usable]
-    turns, taken = list[JobTurn](), set[str]()
+    turns, taken_refs = list[JobTurn](), set[str]()
     running: Counter[str | None] = Counter()
-    for each in submitted:  # what may run already keeps its VM
-        if each.state is JobState.RUNNING:
-            running[each.job.owner] += 1
-            own = vm_of(each, inventory)
-            if own is not None:
-                taken.add(own.ref)
-            turns.append(JobTurn(each, own, "" if own is not None else "its VM is not in vCenter any more"))
-    for each in in_turn(submitted, catalog, now, share):
-        if not may_begin(each):
-            turns.append(JobTurn(each, None, "too little of the night is left for it"))
+    for job in submitted:  # a job that may be running keeps its VM
+        if job.state is JobState.RUNNING:
+            running[job.job.owner] += 1
+            own_vm = vm_of(job, inventory)
+            if own_vm is not None:
+                taken_refs.add(own_vm.ref)
+            turns.append(JobTurn(job, own_vm, "" if own_vm is not None else "its VM is not in vCenter any more"))
+    for job in serving_order(submitted, catalog, now, share):
+        if not may_begin(job):
+            turns.append(JobTurn(job, None, "too little of the night is left for it"))
             continue
-        refused = may_run(each.job, rules, Submitter.parse(each.by))
-        quota = rules.quota(each.job.owner)
-        if refused is not None or quota is None:
-            turns.append(JobTurn(each, None, refused.rule if refused is not None else ""))
+        refusal = may_run(job.job, rules, Submitter.parse(job.by))
+        quota = rules.quota(job.job.owner)
+        if refusal is not None or quota is None:
+            turns.append(JobTurn(job, None, refusal.rule if refusal is not None else ""))
             continue
-        if quota.running is not None and running[each.job.owner] >= quota.running:
-            turns.append(JobTurn(each, None, f"its owner may run {quota.running} at once"))
+        if quota.running is not None and running[job.job.owner] >= quota.running:
+            turns.append(JobTurn(job, None, f"its owner may run {quota.running} at once"))
             continue
-        own = vm_of(each, inventory)
-        free = (vm for vm in vms if vm.ref not in taken and (own is None or vm.ref == own.ref))
-        found = next((vm for vm in free if fits(each.job, vm)), None)
-        if found is None:
-            turns.append(JobTurn(each, None, _no_vm(each.job, own, vms), lacks_vm=own is None))
+        own_vm = vm_of(job, inventory)
+        free = (vm for vm in vms if vm.ref not in taken_refs and (own_vm is None or vm.ref == own_vm.ref))
+        chosen = next((vm for vm in free if fits(job.job, vm)), None)
+        if chosen is None:
+            turns.append(JobTurn(job, None, _no_vm(job.job, own_vm, vms), lacks_vm=own_vm is None))
             continue
-        taken.add(found.ref)
-        running[each.job.owner] += 1
-        turns.append(JobTurn(each, found))
+        taken_refs.add(chosen.ref)
+        running[job.job.owner] += 1
+        turns.append(JobTurn(job, chosen))
     return tuple(turns)
 
 
 def least_run(job: SubmittedJob, rules: JobRules, night: Night | None) -> timedelta:
-    """A job that would have less of this night is not begun in it.
+    """Return the least time that this night must still have for the job to begin in it.
 
-    One that may not go on afterwards waits for a night that is long enough for the rest of it, as far as that is known;
-    where no whole night is, for most of one: it may be faster than it says, and waits for ever otherwise.
+    A job that may not be resumed waits for a night that is long enough for its remaining time. If no night is long
+    enough, most of a night is sufficient: it may be faster than stated, and would otherwise wait forever.
     """
     if job.job.resumes > job.interruptions or night is None:
         return rules.minimum_run
-    rest = max(rules.minimum_run, job.job.run_time - job.ran)
-    return min(rest, (night.closes - night.opens) * _MOST_OF_A_NIGHT)
+    remaining = max(rules.minimum_run, job.job.run_time - job.ran)
+    return min(remaining, (night.closes - night.opens) * _MOST_OF_A_NIGHT)
 
 
 def queue_entries(
-    turns: Iterable[JobTurn], entry: QueuedVm, rules: JobRules, night: Night | None
+    turns: Iterable[JobTurn], policy_entry: QueuedVm, rules: JobRules, night: Night | None
 ) -> tuple[QueuedVm, ...]:
-    """The entries of a night's queue for the VMs that jobs get; `entry` is the one of the policy.
+    """Return the entries in the queue of a night for the VMs of jobs; `policy_entry` is the one of the policy.
 
-    A VM that is only to be looked at, for nobody knows what became of its job, is started as any other.
+    A VM whose job has an unknown outcome is started like any other, so that gpuops can look at it.
     """
     return tuple(
         QueuedVm(
             f"moid:{turn.vm.ref}",
-            entry.relocate,
-            priority=entry.priority,
+            policy_entry.relocate,
+            priority=policy_entry.priority,
             minimum_run=least_run(turn.job, rules, night) if turn.job.waits else rules.minimum_run,
             owner=turn.job.job.owner,
         )
@@ -148,18 +148,18 @@ def queue_entries(
 
 
 def job_vms(rules: JobRules, inventory: Inventory) -> list[Vm]:
-    """The VMs that run jobs, by name: those that the policy names, and of its patterns those with a vGPU."""
-    wanted = QueuedVm(rules.vms[0], others=rules.vms[1:])
-    found = [
+    """Return the VMs for jobs, by name: those with one vGPU that the policy names or that match its patterns."""
+    job_entry = QueuedVm(rules.vms[0], others=rules.vms[1:])
+    vms = [
         vm
         for vm in inventory.vms.values()
-        if not vm.template and len(vm.profiles) == 1 and (wanted.names_vm(vm) or wanted.fits(vm.name))
+        if not vm.template and len(vm.profiles) == 1 and (job_entry.names_vm(vm) or job_entry.fits(vm.name))
     ]
-    return sorted(found, key=lambda vm: (vm.name, vm.ref))
+    return sorted(vms, key=lambda vm: (vm.name, vm.ref))
 
 
 def vm_of(job: SubmittedJob, inventory: Inventory) -> Vm | None:
-    """The VM of its last attempt; None = there was none, or the VM is gone."""
+    """Return the VM of its last attempt; None = there was none, or the VM was removed."""
     attempt = job.attempt
     if attempt is None:
         return None
@@ -167,38 +167,41 @@ def vm_of(job: SubmittedJob, inventory: Inventory) -> Vm | None:
 
 
 def fits(job: ContainerJob, vm: Vm) -> bool:
-    """Whether the VM is what the job asks for: its one vGPU, vCPUs and memory."""
-    wanted = without_brand("_".join(job.profile.split()))
+    """Return whether the VM has the requested vGPU, vCPUs and memory."""
+    profile = without_brand("_".join(job.profile.split()))
     return (
         len(vm.profiles) == 1
-        and without_brand(vm.profiles[0]) == wanted
+        and without_brand(vm.profiles[0]) == profile
         and (vm.vcpus or 0) >= job.vcpus
         and (vm.memory_mib or 0) >= job.memory_mib
     )
 
 
 def gpus_of_job(job: ContainerJob, catalog: Catalog) -> float:
-    """Its part of a GPU; one whose profile the catalogue does not know counts as a whole one."""
-    wanted = without_brand("_".join(job.profile.split()))
-    facts = catalog.profile(job.profile) or catalog.profile(f"nvidia_{wanted}")
+    """Return its fraction of a GPU; 1 if the catalogue does not know its profile."""
+    profile = without_brand("_".join(job.profile.split()))
+    facts = catalog.profile(job.profile) or catalog.profile(f"nvidia_{profile}")
     return 1.0 if facts is None or not facts.max_per_gpu else 1 / facts.max_per_gpu
 
 
 def held_periods(job: SubmittedJob) -> Iterator[tuple[str, HeldPeriod]]:
-    """When its attempts held a GPU, as far as they were seen to run, each with its VM as `Attempt.vm` names it."""
+    """Yield when its attempts held a GPU, as far as they were seen to run, with the VM as in `Attempt.vm`."""
     vm = ""
-    began: datetime | None = None
+    started_at: datetime | None = None
     for record in job.records:
         if record.event is JobEvent.BEGUN:
-            vm, began = record.vm, None
+            vm, started_at = record.vm, None
         elif record.event is JobEvent.STARTED:
-            began = record.at
-        elif began is not None and record.event in (JobEvent.INTERRUPTED, JobEvent.ENDED, JobEvent.CANCELLED):
-            ends = record.at if record.ran is None else min(record.at, began + record.ran)
-            yield vm, HeldPeriod(began, max(began, ends))  # two machines write, whose clocks differ
-            began = None
-    if began is not None:
-        yield vm, HeldPeriod(began)
+            started_at = record.at
+        elif started_at is not None and record.event in (JobEvent.INTERRUPTED, JobEvent.ENDED, JobEvent.CANCELLED):
+            ends = record.at if record.ran is None else min(record.at, started_at + record.ran)
+            yield (
+                vm,
+                HeldPeriod(started_at, max(started_at, ends)),
+            )  # two machines with different clocks write the records
+            started_at = None
+    if started_at is not None:
+        yield vm, HeldPeriod(started_at)
 
 
 def _hours_left(job: SubmittedJob) -> float:
@@ -209,9 +212,9 @@ def _team(job: ContainerJob) -> str:
     return job.owner or NO_OWNER
 
 
-def _no_vm(job: ContainerJob, own: Vm | None, vms: Sequence[Vm]) -> str:
-    if own is not None:
-        return f"it goes on in {own.name}, which runs another job or is no VM for jobs any more"
+def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm]) -> str:
+    if own_vm is not None:
+        return f"it goes on in {own_vm.name}, which runs another job or is no VM for jobs any more"
     if any(fits(job, vm) for vm in vms):
         return "each VM that it fits has another job"
     return f"no VM for jobs has one vGPU {job.profile}, {job.vcpus} vCPUs and {job.memory_mib} MiB"

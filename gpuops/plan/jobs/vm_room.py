@@ -1,7 +1,7 @@
-"""How many jobs get a VM of a policy: one that is there, or one that is made of its template. Pure.
+"""Predicts which jobs get a VM of a policy: an existing one, or one that is created from its template. Pure.
 
-They are taken to be submitted now, behind those that are there already: who is served first, what quotas let, and which
-VM runs which job is told as for a night (`turns`), what is made as by day (`template_vms`).
+The jobs are treated as submitted now, after the existing ones. Their order, quotas and VMs are decided as for a night
+(`turns`), and new VMs are planned as during the day (`template_vms`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class JobVmRoom:
     """Names of jobs, in the order in which they are served."""
 
     there: tuple[str, ...]
-    """Get a VM that is there, or is only to be given its vGPU."""
+    """Jobs that get an existing VM, which may still need its vGPU."""
     of_template: tuple[str, ...]
-    """Get one that is made."""
+    """Jobs that get a new VM."""
     without: tuple[tuple[str, str], ...]
-    """Wait, each with the reason."""
+    """Jobs that wait, each with the reason."""
     template: str | None
-    """Of which VMs are made; None = of none."""
+    """The template of new VMs; None = the policy has none."""
 
 
 def job_vm_room(
@@ -45,26 +45,31 @@ def job_vm_room(
     catalog: Catalog,
     now: datetime,
 ) -> JobVmRoom:
-    """The snapshot must know the devices of the template, and of VMs that were made for jobs. A job that is submitted
-    already counts once. Raises UsageError for a template that means nothing."""
-    known = {each.job.name: each.number for each in submitted if not each.ended}
-    last = max((each.number for each in submitted), default=0)
-    new = [job for job in with_owners(jobs, rules, who) if job.name not in known]
-    asked = [SubmittedJob(last + at, job, now, str(who)) for at, job in enumerate(new, 1)]
-    numbers = {each.number for each in asked} | {known[job.name] for job in jobs if job.name in known}
-    every, share = (*submitted, *asked), policy.fair_share
-    turns = job_turns(every, rules, inventory, catalog, now, share=share)
-    plan = fitted_plan(every, policy, inventory, catalog, now).plan
-    there = {turn.job.number for turn in turns if turn.vm is not None} | {job.number for _, job in plan.bare}
-    made = {job.number for _, job in plan.new}
-    mine = [turn for turn in turns if turn.job.number in numbers]
+    """Return which of these jobs get a VM. Jobs that are already submitted count once.
+
+    The snapshot must have the devices of the template and of VMs that were created for jobs. Raises UsageError for an
+    invalid template.
+    """
+    number_by_name = {job.job.name: job.number for job in submitted if not job.ended}
+    last = max((job.number for job in submitted), default=0)
+    new = [job for job in with_owners(jobs, rules, who) if job.name not in number_by_name]
+    requested = [SubmittedJob(last + at, job, now, str(who)) for at, job in enumerate(new, 1)]
+    numbers = {job.number for job in requested} | {
+        number_by_name[job.name] for job in jobs if job.name in number_by_name
+    }
+    all_jobs, share = (*submitted, *requested), policy.fair_share
+    turns = job_turns(all_jobs, rules, inventory, catalog, now, share=share)
+    plan = fitted_plan(all_jobs, policy, inventory, catalog, now).plan
+    with_existing_vm = {turn.job.number for turn in turns if turn.vm is not None} | {job.number for _, job in plan.bare}
+    with_new_vm = {job.number for _, job in plan.new}
+    requested_turns = [turn for turn in turns if turn.job.number in numbers]
     return JobVmRoom(
-        tuple(turn.job.job.name for turn in mine if turn.job.number in there),
-        tuple(turn.job.job.name for turn in mine if turn.job.number in made),
+        tuple(turn.job.job.name for turn in requested_turns if turn.job.number in with_existing_vm),
+        tuple(turn.job.job.name for turn in requested_turns if turn.job.number in with_new_vm),
         tuple(
             (turn.job.job.name, plan.waits.get(turn.job.number, turn.reason))
-            for turn in mine
-            if turn.job.number not in there | made
+            for turn in requested_turns
+            if turn.job.number not in with_existing_vm | with_new_vm
         ),
         rules.template.name if rules.template is not None else None,
     )

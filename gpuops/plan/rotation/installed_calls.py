@@ -67,7 +67,7 @@ def calls_of_unit(half: Half, place: str, timer: str, service: str, machine_zone
     is_by_timer, policy_file = "--by-timer" in words, _policy_file(words)
     calendars = _read_values(timer, "OnCalendar")
     if not calendars:
-        repeating = ", ".join(f"{key}={value}" for key in _REPEATING for value in _read_values(timer, key))
+        repeating = ", ".join(f"{key}={setting}" for key in _REPEATING for setting in _read_values(timer, key))
         yield InstalledCalls(half, place, (), machine_zone, is_by_timer, policy_file, repeating)
     for calendar in calendars:
         times = read_calendar(calendar)
@@ -146,16 +146,16 @@ def _parse_list(
     Each part is `*`, a number, a name (`names[i]` means i) or a range, with an optional step: `1,5-9/2` is 1, 5, 7, 9.
     `to` separates the ends of a range. `steps_on`: a single number with a step runs up to `high`, as systemd reads it.
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in field.split(","):
-        values, _, step = part.partition("/")
-        first, is_range, last = (str(low), to, str(high)) if values == "*" else values.partition(to)
+        span, _, step = part.partition("/")
+        first, is_range, last = (str(low), to, str(high)) if span == "*" else span.partition(to)
         begins = _parse_number(first, names)
         ends = _parse_number(last, names) if is_range else high if step and steps_on else begins
         if begins is None or ends is None or not (low <= begins <= ends <= high) or not (step or "1").isdecimal():
             return None
-        found.update(range(begins, ends + 1, max(1, int(step or 1))))
-    return found
+        numbers.update(range(begins, ends + 1, max(1, int(step or 1))))
+    return numbers
 
 
 def _parse_number(text: str, names: Sequence[str]) -> int | None:
@@ -171,10 +171,10 @@ def _zone(name: str) -> tzinfo | None:
 
 def _read_values(unit: str, key: str) -> list[str]:
     """Return the values of a key in the text of a unit. An empty value discards the earlier ones (systemd.unit(5))."""
-    found: list[str] = []
-    for value in re.findall(rf"(?m)^{key}[ \t]*=[ \t]*(.*?)[ \t]*$", re.sub(r"\\\n[ \t]*", " ", unit)):
-        found = [*found, value] if value else []
-    return found
+    settings: list[str] = []
+    for text in re.findall(rf"(?m)^{key}[ \t]*=[ \t]*(.*?)[ \t]*$", re.sub(r"\\\n[ \t]*", " ", unit)):
+        settings = [*settings, text] if text else []
+    return settings
 
 
 def _split_words(command: str) -> list[str]:
@@ -202,26 +202,26 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
     """
     if not calls or not policy.windows:
         return ()
-    lines = [f"{each.place}: cannot compare {each.unreadable!r} with the windows" for each in calls if each.unreadable]
+    lines = [f"{call.place}: cannot compare {call.unreadable!r} with the windows" for call in calls if call.unreadable]
     if lines:
         return tuple(f"{line}; {_RENDER_HINT}" for line in lines)
     nights = nights_ahead(policy.windows, now)
-    night_calls, day_calls = ([each for each in calls if each.half is half] for half in Half)
+    night_calls, day_calls = ([call for call in calls if call.half is half] for half in Half)
     never = [
         night for night in nights
         if first_call(night_calls, night.opens, max(night.returns_from, night.opens + _MINUTE)) is None
     ]  # fmt: skip
     late = [(night, at) for night in nights if (at := _find_late_call(day_calls, night)) is not None]
-    unguarded = [each for each in day_calls if not each.is_by_timer]
+    unguarded = [call for call in day_calls if not call.is_by_timer]
     early = [
         (night, at) for night in nights if (at := first_call(unguarded, night.opens, night.returns_from)) is not None
     ]
-    places = ", ".join(dict.fromkeys(each.place for each in calls))
-    hours = ", ".join(dict.fromkeys(str(each.zone) for each in calls))
+    places = ", ".join(dict.fromkeys(call.place for call in calls))
+    hours = ", ".join(dict.fromkeys(str(call.zone) for call in calls))
     where = f"{places}, in hours of {hours}"
-    found = []
+    mismatches = []
     if never:
-        found.append(
+        mismatches.append(
             f"no call of `rotate night` comes in {len(never)} of {len(nights)} nights, first in that of "
             f"{_evening(never[0])} ({where})"
         )
@@ -230,24 +230,24 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
         due = night.returns_from.astimezone(night.zone)
         is_within_a_day = at != night.returns_from + _DAY
         called = f"comes at {at.astimezone(night.zone):%H:%M}" if is_within_a_day else "does not come within a day"
-        found.append(
+        mismatches.append(
             f"the first call of `rotate day` is late on {len(late)} of {len(nights)} mornings: after the night of "
             f"{_evening(night)} the return must begin by {_latest_start(night).astimezone(night.zone):%H:%M} (due from "
             f"{due:%H:%M}), and the first call {called} ({where})"
         )
     if early:
         night, at = early[0]
-        found.append(
+        mismatches.append(
             f"`rotate day` is called in {len(early)} of {len(nights)} nights while the window is open, and ends them: "
             f"first that of {_evening(night)} at {at.astimezone(night.zone):%H:%M} ({where})"
         )
-    return tuple(f"{text}; {_RENDER_HINT}" for text in found)
+    return tuple(f"{text}; {_RENDER_HINT}" for text in mismatches)
 
 
 def first_call(calls: Iterable[InstalledCalls], begins: datetime, ends: datetime) -> datetime | None:
     """Return when the first of these calls is made in `begins` <= moment < `ends`, or None."""
-    found = [at for each in calls if (at := _first_call_of(each, begins, ends)) is not None]
-    return min(found, default=None)
+    moments = [at for timer in calls if (at := _first_call_of(timer, begins, ends)) is not None]
+    return min(moments, default=None)
 
 
 def _first_call_of(calls: InstalledCalls, begins: datetime, ends: datetime) -> datetime | None:
@@ -286,4 +286,4 @@ def _evening(night: Night) -> str:
 
 def of_policy_file(calls: Iterable[InstalledCalls], file: str | None) -> tuple[InstalledCalls, ...]:
     """Return the calls whose `--policy` is this file, and those without `--policy`. With `file` None return all."""
-    return tuple(each for each in calls if file is None or each.policy_file is None or each.policy_file == file)
+    return tuple(call for call in calls if file is None or call.policy_file is None or call.policy_file == file)

@@ -1,5 +1,5 @@
-"""What a vCenter must have before a night under a policy, what of it is missing, and where it is made. `rotate init`
-makes it, and doctor names what is wrong with a lock VM.
+"""The prerequisites of a night in a vCenter, and which of them are missing. `rotate init` creates them, and doctor
+reports problems of the lock VM.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class NewVm:
     """Managed object id of the host that it is registered on."""
     host_name: str
     datastore: str
-    """Its name, as paths of files have it."""
+    """Its name, as used in paths of files."""
     annotation: str = ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
 class Unmarked:
-    """Desktops of a pool without the mark of their owner: no night takes them."""
+    """Desktops of a pool without the mark of their owner. No night takes them."""
 
     pool: str
     mark: str
@@ -52,23 +52,23 @@ class Unmarked:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a policy needs in a vCenter, and what of it is missing."""
+    """The prerequisites of a policy in a vCenter, and which of them are missing."""
 
     policy: str
     marker: str
     attributes: tuple[str, ...]
     """Custom attributes that the policy names: the marker, and those that people set on VMs."""
     undefined: tuple[str, ...]
-    """Those that vCenter does not have yet."""
+    """The attributes that vCenter does not have yet."""
     lock_vm: str | None
     lock_vm_missing: NewVm | None
     unmarked: tuple[Unmarked, ...] = ()
     lock_vm_snapshots: int | None = 0
     """None = they cannot be read."""
     keeps_drs_off: bool = False
-    """Whether nights change what DRS does with their ML VMs."""
+    """Whether nights override DRS for their ML VMs."""
     made: bool = False
-    """Whether what was missing has been made since."""
+    """Whether the missing prerequisites have been created."""
 
     @property
     def complete(self) -> bool:
@@ -76,9 +76,10 @@ class Setup:
 
 
 def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> Setup:
-    """What there is for a policy, and what is to be made.
+    """Return which prerequisites of a policy exist, and which are missing.
 
-    Raises Refused where no place is found for the lock VM, or the policy names one of its desktops or ML VMs for it.
+    Raises Refused if there is no place for the lock VM, or if the policy names one of its desktops or ML VMs as lock
+    VM.
     """
     in_use = lock_vm_in_use(policy, inventory)
     if in_use is not None:
@@ -91,14 +92,14 @@ def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> 
         tuple(name for name in attributes if name not in defined),
         policy.lock_vm,
         _lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
-        tuple(_unmarked(policy, inventory)),
+        tuple(_pools_with_unmarked(policy, inventory)),
         next((vm.snapshots for vm in inventory.vms.values() if vm.name == policy.lock_vm), 0),
         policy.drs_override is not DrsOverride.NONE,
     )
 
 
 def may_be_reverted(snapshots: int | None) -> str:
-    """What is wrong with a lock VM that has so many trees of snapshots; empty = nothing is."""
+    """Return what is wrong with a lock VM that has this number of snapshots; empty = nothing."""
     if snapshots == 0:
         return ""
     if snapshots is None:
@@ -108,15 +109,15 @@ def may_be_reverted(snapshots: int | None) -> str:
 
 
 def missing_for_a_night(policy: Policy, inventory: Inventory, defined: Collection[str]) -> tuple[str, ...]:
-    """What `rotate init` makes and a night needs, and is not there; nothing for a policy without a lock VM."""
+    """Return the missing prerequisites that `rotate init` creates; nothing for a policy without a lock VM."""
     if policy.lock_vm is None:
         return ()
-    missing = [] if _named(policy.lock_vm, inventory) else [_no_such_vm(policy.lock_vm)]
+    missing = [] if _exists(policy.lock_vm, inventory) else [_no_such_vm(policy.lock_vm)]
     return (*missing, *([] if policy.marker in defined else [f"there is no custom attribute {policy.marker} (marker)"]))
 
 
 def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
-    """Which desktop or ML VM of the policy its lock VM is, or whose; None = it is none of these."""
+    """Return why the lock VM is in use: as a desktop or ML VM of the policy, or by a manager; None = it is not."""
     for vm in inventory.vms.values():
         if policy.lock_vm is not None and vm.name == policy.lock_vm:
             pool = policy.pool_of(vm)
@@ -124,18 +125,18 @@ def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
                 return f"lock_vm: {vm.name} is a desktop of pool {pool.name}"
             if entry_of(policy.ml, vm) is not None:
                 return f"lock_vm: {vm.name} is a VM of the ML queue"
-            managed = left_to_manager(vm)
-            if managed is not None:
-                return f"lock_vm: {vm.name} {managed}"
+            manager = left_to_manager(vm)
+            if manager is not None:
+                return f"lock_vm: {vm.name} {manager}"
     return None
 
 
 def lock_vm_wrong(policy: Policy, inventory: Inventory) -> str | None:
-    """Why no lease can be kept, as far as an inventory tells; None = it can, or the policy has no lock VM."""
+    """Return why the lock VM cannot hold a lease, by the inventory; None = it can, or the policy has no lock VM."""
     if policy.lock_vm is None:
         return None
     return lock_vm_in_use(policy, inventory) or (
-        None if _named(policy.lock_vm, inventory) else _no_such_vm(policy.lock_vm)
+        None if _exists(policy.lock_vm, inventory) else _no_such_vm(policy.lock_vm)
     )
 
 
@@ -151,7 +152,7 @@ def _attributes(policy: Policy) -> Iterator[str]:
     yield from (mark.attribute for mark in marks if mark is not None and mark.attribute is not None)
 
 
-def _unmarked(policy: Policy, inventory: Inventory) -> Iterator[Unmarked]:
+def _pools_with_unmarked(policy: Policy, inventory: Inventory) -> Iterator[Unmarked]:
     for pool in policy.pools:
         of_pool = [vm for vm in inventory.vms.values() if policy.pool_of(vm) is pool and not vm.template]
         without = sorted(vm.name for vm in of_pool if pool.owner is not None and pool.owner.on(vm) is not True)
@@ -159,29 +160,29 @@ def _unmarked(policy: Policy, inventory: Inventory) -> Iterator[Unmarked]:
             yield Unmarked(pool.name, str(pool.owner), tuple(without), len(of_pool))
 
 
-def _named(name: str, inventory: Inventory) -> bool:
+def _exists(name: str, inventory: Inventory) -> bool:
     return any(vm.name == name for vm in inventory.vms.values())
 
 
 def _lock_vm(name: str, inventory: Inventory) -> NewVm | None:
-    """The lock VM to make; None = it is there.
+    """Return the lock VM to create; None = it exists.
 
-    It goes to the datastore that most usable hosts see, so that another host can take it when its own fails.
+    It goes to the datastore that most usable hosts see, so that another host can run it if its own fails.
     """
-    if _named(name, inventory):
+    if _exists(name, inventory):
         return None
     hosts = sorted((host for host in inventory.hosts.values() if _usable(host)), key=lambda host: host.name)
     stores = [store for store in inventory.datastores.values() if store.accessible is True]
-    seen = [(_hosts_with(store, hosts), store) for store in stores]
+    hosts_by_store = [(_hosts_with(store, hosts), store) for store in stores]
     best = max(
-        ((seers, store) for seers, store in seen if seers),
+        ((seers, store) for seers, store in hosts_by_store if seers),
         key=lambda place: (len(place[0]), place[1].free_mib or 0, place[1].name),
         default=None,
     )
     if best is None:
         raise Refused(
             f"no connected host sees a datastore for the lock VM {name}",
-            hint="make a small VM of that name by hand, and leave it powered off",
+            hint="create a small VM of that name, and leave it powered off",
         )
     seers, store = best
     return NewVm(name, seers[0].ref, seers[0].name, store.name)

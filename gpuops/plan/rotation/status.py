@@ -1,5 +1,5 @@
-"""What `rotate status` shows: which VMs nights have taken, where each is, and whether a run was cut off. `execute`
-fills it in, and `report` shows it.
+"""The content of `rotate status`: which VMs nights have taken, where each is, and whether a run was interrupted.
+`execute` fills it in, and `report` shows it.
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 @dataclass(frozen=True, slots=True)
 class NightStanding:
-    """What the nights that are not over hold, in two figures."""
+    """The nights that are not over, in two figures."""
 
     desktops_away: int
-    """Suspended or shut down for a night, and not back."""
+    """Number of desktops suspended or shut down for a night and not back."""
     back_by: datetime | None
-    """When they are due; None = none is away, or no window says when."""
+    """When they are due; None = no desktop is away, or there is no window."""
 
 
 @dataclass(frozen=True, slots=True)
 class RotationStatus:
-    """A rotation at one moment."""
+    """The state of a rotation at one moment."""
 
     vcenter: str
     policy: str | None
-    """Name of the policy that was asked for, or else of the one the last night ran under; None = neither."""
+    """Name of the requested policy, or of the policy of the last night; None = neither."""
     cut_off: str | None
-    """`rotate night` or `rotate day` when the last run began and did not end: `gpuops rotate resume` finishes it.
+    """`rotate night` or `rotate day` if the last run began and did not end: `gpuops rotate resume` completes it.
 
-    None as well while a run is under way."""
+    None also while a run is in progress."""
     cut_off_since: datetime | None
     remembered: bool
     """Whether this machine's journal knows a night of this vCenter."""
     marker: str
-    """The custom attribute that was looked for."""
+    """The custom attribute of the markers."""
     under_way: LockHolder | None
-    """Who rotates it from this machine right now; then nothing is cut off."""
+    """The run in progress on this machine; then no run is interrupted."""
     doing: str | None
-    """`rotate night` or `rotate day`, whichever is under way; None = it has not begun to change anything."""
+    """`rotate night` or `rotate day`, if it is in progress; None = it has not begun to change anything."""
     vms: tuple[TakenVm, ...]
     """Every VM of nights that are not over, desktops first."""
     names: Mapping[str, str]
     """Host ref -> name."""
     lock_vm: str | None = None
-    """The VM that carries the lease, as the policy has it."""
+    """Name of the lock VM in the policy."""
     lease: Lease | None = None
-    """Who holds it, on whatever machine, or held it last and did not give it back."""
+    """The current lease on any machine, or the last one that was not given back."""
     lock_trouble: str = ""
     """Why the holder of the lease cannot be read."""
     journal_lost: str = ""
-    """Why the journal of this machine cannot be read: then all of this is by vCenter's markers alone."""
+    """Why the journal of this machine cannot be read: the status then comes from vCenter's markers only."""
     given_up: tuple[Missed, ...] = ()
-    """Hosts and VMs that a person gave up and that are not back, those of `vms` left out."""
+    """Hosts and VMs that a person gave up and that are not back, without those in `vms`."""
     skipped: tuple[str, ...] = ()
-    """Nights of the policy, to come or open, that `rotate skip-next` said are not to be taken."""
+    """Open and coming nights of the policy that `rotate skip-next` skips."""
     overdue: tuple[Overdue, ...] = ()
-    """The vCenters of this journal, others too, that nobody seems to return."""
+    """The vCenters of this journal, also other ones, without a return that was due."""
     overdue_unknown: tuple[str, ...] = ()
-    """Of which vCenters of this journal that cannot be told, and why."""
+    """The vCenters of this journal for which that is unknown, and why."""
     timers: tuple[str, ...] = ()
-    """Where the timers and cron lines of this machine do not meet the windows of the policy."""
+    """Where the timers and cron lines of this machine do not fit the windows of the policy."""
 
     @property
     def exit_code(self) -> int:
-        """That of a damaged journal, or 0."""
+        """The exit code of a damaged journal, or 0."""
         return StateDamaged.exit_code if self.journal_lost else 0
 
     @property
@@ -81,5 +81,5 @@ class RotationStatus:
 
     @property
     def changing(self) -> tuple[TakenVm, ...]:
-        """VMs that a task is just suspending, resuming, starting or stopping."""
+        """VMs that a task is suspending, resuming, starting or stopping."""
         return tuple(taken_vm for taken_vm in self.vms if taken_vm.whereabouts is Whereabouts.CHANGING)

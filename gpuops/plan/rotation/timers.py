@@ -161,12 +161,12 @@ def _minutes_between(begins: datetime, ends: datetime, zone: tzinfo) -> frozense
     length = int((ends - begins) / _MINUTE)
     if length >= _WEEK_MINUTES or local.utcoffset() == ends.astimezone(zone).utcoffset():
         return _minutes_of_span(minute_of_week(local), min(length, _WEEK_MINUTES))
-    found, moment = set(), begins  # the UTC offset changes: convert each call on its own
+    call_minutes, moment = set(), begins  # the UTC offset changes: convert each call on its own
     while moment < ends:
         minute = minute_of_week(moment.astimezone(zone))
-        found.add(minute)
+        call_minutes.add(minute)
         moment += (EVERY_MINUTES - minute % EVERY_MINUTES) * _MINUTE
-    return frozenset(found)
+    return frozenset(call_minutes)
 
 
 @lru_cache(maxsize=4096)
@@ -196,7 +196,7 @@ def lines_of(minutes: Collection[int], zone: str | None) -> Iterator[CallLine]:
     hours: defaultdict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = defaultdict(list)
     for (of_hour, hour), on in sorted(days.items()):
         hours[of_hour, tuple(on)].append(hour)
-    for (of_hour, on_days), in_hours in sorted(hours.items(), key=lambda item: (item[0][1], item[1])):
+    for (of_hour, on_days), in_hours in sorted(hours.items(), key=lambda line: (line[0][1], line[1])):
         yield CallLine(on_days, tuple(in_hours), of_hour, zone)
 
 

@@ -16,16 +16,16 @@ from gpuops.plan.schedule.windows import GpuWindow
 
 @dataclass(frozen=True, slots=True)
 class JobTable:
-    """Jobs by number, and what the search needs to know of each."""
+    """Jobs by number, with the facts that the search needs of each."""
 
     jobs: tuple[Job, ...]
     may_run: tuple[frozenset[int] | None, ...]
-    """The numbers of the GPUs that each may run on; None = any."""
+    """The numbers of the GPUs on which each may run; None = any."""
     rank: tuple[int, ...]
     """Place of each job in a pool: the higher priority first, then by deadline, then the shorter first, then those that
     may run on fewer GPUs."""
     weights: tuple[int, ...]
-    """What a GPU-minute of each job is worth; one of a priority outweighs all GPU-minutes of the lower priorities."""
+    """The worth of a GPU-minute of each job; one minute of a priority outweighs all minutes of lower priorities."""
     longest: Mapping[int, int]
     """How long each job could run if it were the only one; a job that could not run at all is missing."""
 
@@ -49,8 +49,8 @@ class JobTable:
         return sum(self.jobs[number].gpus * minutes for number, minutes in self.longest.items())
 
     def most_worth(self, gpu_minutes: int) -> int:
-        """An upper limit on the worth of so many GPU-minutes: the best jobs as long as they could run, and part of
-        one."""
+        """An upper limit on the worth of this number of GPU-minutes: the best jobs for as long as they could run, and a
+        part of one."""
         worth = 0
         for number in sorted(self.longest, key=lambda number: -self.weights[number]):
             takes = min(gpu_minutes, self.jobs[number].gpus * self.longest[number])
@@ -73,7 +73,8 @@ def make_job_table(problem: NightProblem, window_alone: Mapping[int, GpuWindow])
     for place, number in enumerate(order):
         rank[number] = place
     classes = sorted({job.priority for job in problem.jobs})
-    # Priorities as powers of more than a whole night of all GPUs: the lower ones together stay below one minute.
+    # The base of the powers is more than a complete night of all GPUs, so that all lower priorities together are worth
+    # less than one minute.
     everything = problem.ends * max(1, len(window_alone)) + 1
     weights = tuple(everything ** classes.index(job.priority) for job in problem.jobs)
     return JobTable(problem.jobs, may_run, tuple(rank), weights, _longest(problem, window_alone, may_run))
@@ -87,21 +88,24 @@ def _pool_order(job: Job, allowed: frozenset[int] | None, number: int) -> tuple[
 def _longest(
     problem: NightProblem, window_alone: Mapping[int, GpuWindow], may_run: Sequence[frozenset[int] | None]
 ) -> dict[int, int]:
-    """How long each job could run on the GPUs of its best host; equal questions are answered once."""
+    """How long each job could run on the GPUs of its best host, computed once for equal demands."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for number in window_alone:
         by_host[problem.gpus[number].host].append(number)
     longest_run: dict[int, int] = {}
     longest_for: dict[tuple[int, int | None, frozenset[int] | None], int] = {}
     for number, job in enumerate(problem.jobs):
-        asked = (job.gpus, job.deadline, may_run[number])
-        if asked not in longest_for:
-            of_hosts = ([window_alone[gpu] for gpu in gpus if _may_run(asked[2], gpu)] for gpus in by_host.values())
-            longest_for[asked] = max(
-                (_longest_common(windows_allowed, job.gpus, job.deadline) for windows_allowed in of_hosts), default=0
+        demand = (job.gpus, job.deadline, may_run[number])
+        if demand not in longest_for:
+            windows_by_host = (
+                [window_alone[gpu] for gpu in gpus if _may_run(demand[2], gpu)] for gpus in by_host.values()
             )
-        if longest_for[asked] >= job.at_least:
-            longest_run[number] = min(job.minutes, longest_for[asked])
+            longest_for[demand] = max(
+                (_longest_common(windows_allowed, job.gpus, job.deadline) for windows_allowed in windows_by_host),
+                default=0,
+            )
+        if longest_for[demand] >= job.at_least:
+            longest_run[number] = min(job.minutes, longest_for[demand])
     return longest_run
 
 
@@ -117,7 +121,7 @@ def _longest_common(windows: Sequence[GpuWindow], gpus: int, deadline: int | Non
     longest = 0
     for window in windows:
         end = window.back_from if deadline is None else min(window.back_from, deadline)
-        starts = sorted(other.free_from for other in windows if other.back_from >= end)
+        starts = sorted(candidate.free_from for candidate in windows if candidate.back_from >= end)
         if len(starts) >= gpus:
             longest = max(longest, end - starts[gpus - 1])
     return longest

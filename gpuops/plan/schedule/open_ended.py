@@ -1,8 +1,8 @@
-"""Nights in which every job runs until its GPUs are due, so that a GPU has one job or none.
+"""Schedules nights in which every job runs until its GPUs are due, so that a GPU has at most one job.
 
-`schedule.py` calls it where `is_open_ended`. Which one-GPU jobs run, and on which GPUs, is a matching and exact. Only
+`schedule.py` calls it if `is_open_ended`. Which one-GPU jobs run, and on which GPUs, is a matching and exact. Only
 the places of jobs of several GPUs are searched: each at first on the cheapest GPUs of a host, then in random other
-places as long as that gains anything.
+places as long as that improves the schedule.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class OpenEndedSearch:
             multi_gpu = {number: gpus for number, gpus in best.items() if number in self._multi_gpu}
         # 3. Random changes, until there have been enough without gain.
         without_gain = 0
-        while self._multi_gpu and without_gain < _PATIENCE * len(self._multi_gpu) and effort.left:
+        while self._multi_gpu and without_gain < _PATIENCE * len(self._multi_gpu) and effort.has_work_left:
             candidate = self._with_one_changed(best, effort)
             without_gain = 0 if self._value(candidate) > self._value(best) else without_gain + 1
             best = candidate
@@ -87,16 +87,16 @@ class OpenEndedSearch:
         if hosts:
             gpus, width = self._random.choice(hosts), self._table.jobs[job].gpus
             # The cheapest GPUs may be the only ones that a job of higher priority can run on, so others are tried too.
-            multi_gpu[job] = tuple((gpus if self._random.uniform() < 0.5 else self._random.shuffled(gpus))[:width])
+            multi_gpu[job] = tuple((gpus if self._random.uniform() < 0.5 else self._random.shuffle(gpus))[:width])
         candidate = self._with_one_gpu_jobs(multi_gpu, effort)
         return candidate if self._value(candidate) >= self._value(places) else places
 
     def _free_gpus_by_host(self, job: int, multi_gpu: GpusOfJob) -> list[list[int]]:
         """The free GPUs of each host that has enough of them for the job, the cheapest first."""
-        taken = {gpu for gpus in multi_gpu.values() for gpu in gpus}
+        used_gpus = {gpu for gpus in multi_gpu.values() for gpu in gpus}
         by_host: dict[str, list[int]] = defaultdict(list)
         for gpu in self._may_run[job]:
-            if gpu not in taken:
+            if gpu not in used_gpus:
                 by_host[self._problem.gpus[gpu].host].append(gpu)
         return [gpus for gpus in by_host.values() if len(gpus) >= self._table.jobs[job].gpus]
 
@@ -108,10 +108,10 @@ class OpenEndedSearch:
 
     def _with_one_gpu_jobs(self, multi_gpu: GpusOfJob, effort: EffortBudget) -> GpusOfJob:
         """These jobs of several GPUs, and the best one-GPU jobs beside them."""
-        taken = {gpu for gpus in multi_gpu.values() for gpu in gpus}
-        gpus_left = [gpu for gpu in self._gpus if gpu not in taken]
-        effort.spend(50 * len(gpus_left) + 10 * len(self._one_gpu))
-        one_gpu = match_jobs(self._one_gpu, gpus_left, self._may_run)
+        used_gpus = {gpu for gpus in multi_gpu.values() for gpu in gpus}
+        free_gpus = [gpu for gpu in self._gpus if gpu not in used_gpus]
+        effort.spend(50 * len(free_gpus) + 10 * len(self._one_gpu))
+        one_gpu = match_jobs(self._one_gpu, free_gpus, self._may_run)
         return {**multi_gpu, **{job: (gpu,) for job, gpu in one_gpu.items()}}
 
     def _value(self, places: GpusOfJob) -> tuple[int, int, int]:
@@ -164,9 +164,9 @@ def _job_run(number: int, job: Job, gpus: tuple[int, ...], gpu_windows: GpuWindo
 def match_jobs(jobs: Iterable[int], gpus: Sequence[int], may_run: Mapping[int, Sequence[int]]) -> dict[int, int]:
     """A GPU for each job that gets one. `jobs` by priority, `gpus` the cheapest first.
 
-    Jobs are taken in their order, each if those before it can keep a GPU; GPUs likewise, for the jobs that were taken.
-    Both greedy choices are optimal, and one matching has both (transversal matroids; Mendelsohn and Dulmage, 1958).
-    Example: job 0 may run on GPUs 5 and 6, job 1 on 5 only: job 0 first takes 5, then moves to 6, and both run.
+    Jobs are taken in their order, each if those before it can keep a GPU; GPUs in the same way, for the jobs that were
+    taken. Both greedy choices are optimal, and one matching has both (transversal matroids; Mendelsohn and Dulmage,
+    1958). Example: job 0 may run on GPUs 5 and 6, job 1 on 5 only: job 0 first takes 5, then moves to 6, and both run.
     """
     # 1. Which jobs can be served: each in turn, earlier ones changing their GPU if need be.
     places = set(gpus)
@@ -186,34 +186,34 @@ def match_jobs(jobs: Iterable[int], gpus: Sequence[int], may_run: Mapping[int, S
     return by_job
 
 
-def _augment(one: int, edges: Mapping[int, Sequence[int]], partner: dict[int, int]) -> bool:
-    """Give `one` a partner, others changing theirs if need be; False = there is no way.
+def _augment(first: int, edges: Mapping[int, Sequence[int]], partner: dict[int, int]) -> bool:
+    """Give `first` a partner, moving other partners if necessary; False = that is not possible.
 
-    An augmenting path, searched breadth first, so that as few as possible change.
+    This is an augmenting path, searched breadth first, so that as few partners as possible change.
     """
     came_from: dict[int, int] = {}
-    heads = [one]
+    heads = [first]
     for head in heads:
-        for other in edges[head]:
-            if other in came_from:
+        for candidate in edges[head]:
+            if candidate in came_from:
                 continue
-            came_from[other] = head
-            if other in partner:
-                heads.append(partner[other])
+            came_from[candidate] = head
+            if candidate in partner:
+                heads.append(partner[candidate])
                 continue
-            _swap_along(other, one, came_from, partner)
+            _swap_along(candidate, first, came_from, partner)
             return True
     return False
 
 
 def _swap_along(end: int, first: int, came_from: Mapping[int, int], partner: dict[int, int]) -> None:
     """Follow the path back from its end to `first`: each on it takes the partner after it."""
-    partner_before = {head: other for other, head in partner.items()}
+    partner_before = {head: partnered for partnered, head in partner.items()}
     current = end
     while True:
         head = came_from[current]
-        before = partner_before.get(head)
+        previous = partner_before.get(head)
         partner[current] = head
-        if head == first or before is None:
+        if head == first or previous is None:
             return
-        current = before
+        current = previous

@@ -48,13 +48,13 @@ class SeededRandom:
         """A whole number from 0 up to, and without, `most`."""
         return int(self.uniform() * most)
 
-    def choice(self, items: Sequence[Item]) -> Item:
-        """One of the items."""
-        return items[self.integer_below(len(items))]
+    def choice(self, candidates: Sequence[Item]) -> Item:
+        """One of the candidates."""
+        return candidates[self.integer_below(len(candidates))]
 
-    def shuffled(self, items: Sequence[Item]) -> list[Item]:
-        """The items in a random order."""
-        return sorted(items, key=lambda _: self.uniform())
+    def shuffle(self, candidates: Sequence[Item]) -> list[Item]:
+        """The candidates in a random order."""
+        return sorted(candidates, key=lambda _: self.uniform())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ def pack_host(
     pool: Iterable[int],
     random: SeededRandom,
     leave_out: float = 0.0,
-    kept: Sequence[JobRun] = (),
+    staying_runs: Sequence[JobRun] = (),
 ) -> HostPacking:
-    """A random packing of the host whose GPUs have these windows; the runs in `kept` stay where they are.
+    """A random packing of the host whose GPUs have these windows; the `staying_runs` keep their places.
 
     `leave_out`: the share of the jobs of several GPUs that are not tried.
     """
@@ -128,16 +128,16 @@ def pack_host(
         number: table.jobs[number].gpus * table.jobs[number].minutes * (0.5 + random.uniform()) for number in drawn
     }
     drawn.sort(key=lambda number: (-table.jobs[number].priority, -areas[number]))
-    # 2. Each where there is room, at a start before which one-GPU jobs can leave nothing idle.
-    multi_gpu = list(kept)
-    for run in kept:
+    # 2. Each where there is room, at a start before which one-GPU jobs can fill the time completely.
+    multi_gpu = list(staying_runs)
+    for run in staying_runs:
         free.take(run)
     for number in drawn:
         place = free.place_for(number, table, fillable_minutes, random)
         if place is not None:
             free.take(place)
             multi_gpu.append(place)
-    # 3. The time that is left is filled with one-GPU jobs.
+    # 3. Fill the remaining time with one-GPU jobs.
     return HostPacking(tuple(multi_gpu), tuple(fill_stretches(free.stretches(), table, one_gpu, random)))
 
 
@@ -147,11 +147,11 @@ def fill_stretches(
     """The stretches, filled one after the other in a random order with one-GPU jobs, each as full as can be."""
     waiting = list(one_gpu)
     filled = list(stretches)
-    for index in random.shuffled(range(len(filled))):
+    for index in random.shuffle(range(len(filled))):
         stretch_jobs = fill_stretch(filled[index], table.jobs, table.allowed_on(waiting, filled[index].gpu))
         filled[index] = replace(filled[index], stretch_jobs=stretch_jobs)
-        taken = {stretch_job.job for stretch_job in stretch_jobs}
-        waiting = [number for number in waiting if number not in taken]
+        placed_jobs = {stretch_job.job for stretch_job in stretch_jobs}
+        waiting = [number for number in waiting if number not in placed_jobs]
     return filled
 
 
@@ -182,7 +182,7 @@ class _FreeTime:
             self._of[number] = still_free
 
     def place_for(self, number: int, table: JobTable, fillable_minutes: int, random: SeededRandom) -> JobRun | None:
-        """A random place for a job of several GPUs; None = there is none among the sets that are tried.
+        """A random place for a job of several GPUs; None = no tried set of GPUs has one.
 
         `fillable_minutes`: bits of the lengths of time before it that one-GPU jobs can fill exactly.
         """
@@ -194,10 +194,10 @@ class _FreeTime:
                 start, end = random.choice(times)
                 until = end if job.deadline is None else min(end, job.deadline)
                 # A run is cut off only where the GPUs are given back at its end, and only if it lasts long enough.
-                whole = until - start >= job.minutes
-                if not whole and not (until - start >= job.at_least and self._given_back(gpus, end)):
+                fits_completely = until - start >= job.minutes
+                if not fits_completely and not (until - start >= job.at_least and self._given_back(gpus, end)):
                     continue
-                if not whole:
+                if not fits_completely:
                     return JobRun(number, start, min(job.minutes, until - start), gpus)
                 return JobRun(
                     number, self._start(gpus, start, until - job.minutes, fillable_minutes, random), job.minutes, gpus
@@ -233,5 +233,5 @@ class _FreeTime:
 def _some_sets(gpus: Sequence[int], size: int, random: SeededRandom) -> list[tuple[int, ...]]:
     """Some sets of `size` GPUs in a random order; all sets where they are few."""
     if comb(len(gpus), size) <= _SETS:
-        return random.shuffled(list(combinations(gpus, size)))
-    return [tuple(sorted(random.shuffled(gpus)[:size])) for _ in range(_SETS)]
+        return random.shuffle(list(combinations(gpus, size)))
+    return [tuple(sorted(random.shuffle(gpus)[:size])) for _ in range(_SETS)]

@@ -19,14 +19,15 @@ class Desktop:
     suspend_minutes: int
     resume_minutes: int
     datastores: tuple[str, ...] = ()
-    """Where its memory is written to; the operation counts in the limit of each."""
+    """The datastores of its memory; the operation counts in the limit of each."""
     cost: int = 1
-    """Its weight where as few desktops as possible are suspended."""
+    """Its weight when the number of suspended desktops is minimized."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightGpu:
-    """A physical GPU with its desktops; without any it is free already. A desktop with several vGPUs is on several."""
+    """A physical GPU with its desktops; without desktops it is free. A desktop with several vGPUs is on several
+    GPUs."""
 
     name: str
     host: str
@@ -41,18 +42,18 @@ class NightGpu:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An ML job that runs on whole GPUs of one host and is not interrupted."""
+    """An ML job that runs on complete GPUs of one host without interruption."""
 
     name: str
     gpus: int
     minutes: int
     """How long it runs, unless its GPUs are given back sooner: see `least_minutes`."""
     least_minutes: int | None = None
-    """A run that the morning cuts off counts if it lasted this long. None = only a whole run counts."""
+    """A run that the morning cuts off counts if it lasted this long. None = only a complete run counts."""
     priority: int = 0
     """A minute of a higher one is worth more than all minutes of the lower ones."""
     deadline: int | None = None
-    """By when it must have ended."""
+    """The minute by which it must have ended."""
     allowed: frozenset[str] | None = None
     """Names of the GPUs that it may run on; None = any."""
 
@@ -64,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class OperationLimits:
-    """How many suspends and resumes go on at once; None = any number."""
+    """How many suspends and resumes may run at once; None = any number."""
 
     per_host: int | None = 4
     per_datastore: int | None = 8
@@ -81,7 +82,7 @@ class NightProblem:
     jobs: tuple[Job, ...]
     limits: OperationLimits = OperationLimits()
     slowdown: float = 1.5
-    """Each resume is planned to take so many times its expected time."""
+    """Factor by which each resume is planned longer than expected."""
     desktop_worth_minutes: int = 0
     """GPU-minutes of the lowest priority that are given up for each desktop that is not suspended, if no job is
     lost."""

@@ -6,7 +6,7 @@ kept if the worth is no less. Steps are cheap, and chance picks among four kinds
 * fill a few stretches anew with one-GPU jobs, one that idles among them;
 * pack a host anew, some of its jobs of several GPUs staying where they are;
 * pack two hosts anew;
-* exchange two GPUs in the order of giving back.
+* exchange two GPUs in the order in which they are returned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuops.plan.schedule.windows import GpuWindow, GpuWindows, compute_windows,
 _UPTO_REFILL: Final = 0.75
 _UPTO_ONE_HOST: Final = 0.90
 _UPTO_TWO_HOSTS: Final = 0.95
-"""Up to which random number a step is of which kind; above, it changes the order of giving back."""
+"""The upper limits of the random number for each kind of step; above all of them, the order of returns changes."""
 _STAYING_SHARES: Final = (0.0, 0.5, 0.8, 0.9)
 _LEFT_OUT_SHARES: Final = (0.0, 0.3, 0.6, 0.9)
 """Shares of the jobs of several GPUs that stay where they are, and that are left out when a host is packed."""
@@ -41,7 +41,7 @@ _FIRST_TRIAL_UNITS: Final = 4_000
 
 @dataclass(slots=True)
 class EffortBudget:
-    """The work that is left, in units: looking at one job for one stretch is one, half a microsecond or so.
+    """The remaining work in units: one unit is one job tried for one stretch, about half a microsecond.
 
     `keep_going` lets the caller end the search by a clock.
     """
@@ -54,14 +54,14 @@ class EffortBudget:
         self.units -= units
 
     @property
-    def left(self) -> bool:
-        """Whether the search may go on."""
+    def has_work_left(self) -> bool:
+        """Whether the search may continue."""
         return self.units > 0 and self.keep_going()
 
 
 @dataclass(frozen=True, slots=True)
 class NightState:
-    """The windows of the GPUs, what runs in them on each host, and what that is worth."""
+    """The windows of the GPUs, the jobs in them on each host, and their worth."""
 
     windows: GpuWindows
     hosts: dict[str, HostPacking]
@@ -93,7 +93,7 @@ def _on(hosts: dict[str, HostPacking], gpus: Collection[int]) -> dict[str, HostP
 
 
 class NightSearch:
-    """The search of one night: what is computed once, and the random numbers of the steps."""
+    """The search of one night, with the tables that are computed once and the random numbers of the steps."""
 
     def __init__(self, problem: NightProblem, seed: int) -> None:
         self.problem = problem
@@ -105,7 +105,9 @@ class NightSearch:
     def start(self, effort: EffortBudget) -> NightState:
         """A first packing of all GPUs that can be freed."""
         gpu_windows = self.windows_of(list(self.window_alone), effort)
-        return self._repacked(NightState(gpu_windows, {}, 0), gpu_windows, _by_host(self.problem, gpu_windows), effort)
+        return self._repack_hosts(
+            NightState(gpu_windows, {}, 0), gpu_windows, _by_host(self.problem, gpu_windows), effort
+        )
 
     def windows_of(self, order: Sequence[int], effort: EffortBudget) -> GpuWindows:
         """The windows of these GPUs that are long enough for the shortest job."""
@@ -115,7 +117,7 @@ class NightSearch:
     def improve(self, state: NightState, enough: int, effort: EffortBudget) -> NightState:
         """The state after steps, until it is worth `enough` or the most possible, or the budget is spent."""
         limit = min(enough, self.table.most_worth(state.windows.minutes))
-        while state.worth < limit and effort.left:
+        while state.worth < limit and effort.has_work_left:
             effort.spend(20)
             state = self._step(state, effort)
             limit = min(enough, self.table.most_worth(state.windows.minutes))
@@ -125,7 +127,7 @@ class NightSearch:
         """The state in these windows; hosts whose windows changed are packed anew."""
         before, after = _by_host(self.problem, state.windows), _by_host(self.problem, gpu_windows)
         changed = [name for name in after if before.get(name) != after[name]]
-        return self._repacked(state, gpu_windows, changed, effort)
+        return self._repack_hosts(state, gpu_windows, changed, effort)
 
     def counts(self, state: NightState) -> list[int]:
         """The number of jobs that run of each priority, the highest first."""
@@ -136,27 +138,27 @@ class NightSearch:
         """The state after one random step; the state itself where the step would lose worth."""
         draw = self._random.uniform()
         if draw < _UPTO_REFILL:
-            return self._refilled(state, effort)
+            return self._refill_stretches(state, effort)
         if draw < _UPTO_TWO_HOSTS:
             # A host may be drawn twice; then the step packs one.
             names = [self._random.choice(list(state.hosts)) for _ in range(1 if draw < _UPTO_ONE_HOST else 2)]
-            stay = {name: self._staying(state.hosts[name]) for name in names}
-            other = self._repacked(state, state.windows, stay, effort, stay)
+            staying = {name: self._staying(state.hosts[name]) for name in names}
+            candidate = self._repack_hosts(state, state.windows, staying, effort, staying)
         else:
             order = list(state.windows.order)
-            one, two = self._random.integer_below(len(order)), self._random.integer_below(len(order))
-            order[one], order[two] = order[two], order[one]
-            other = self.in_windows(state, self.windows_of(order, effort), effort)
-        return other if other.worth >= state.worth else state
+            first, second = self._random.integer_below(len(order)), self._random.integer_below(len(order))
+            order[first], order[second] = order[second], order[first]
+            candidate = self.in_windows(state, self.windows_of(order, effort), effort)
+        return candidate if candidate.worth >= state.worth else state
 
-    def _refilled(self, state: NightState, effort: EffortBudget) -> NightState:
+    def _refill_stretches(self, state: NightState, effort: EffortBudget) -> NightState:
         """The state with a few stretches filled anew from their own jobs and those that wait."""
         chosen_stretches = self._some_places(state)
         if not chosen_stretches:
             return state
         before = [state.hosts[name].stretches[index] for name, index in chosen_stretches]
-        on_them = {stretch_job.job for stretch in before for stretch_job in stretch.stretch_jobs}
-        pool = self.table.pool(self._waiting(state.hosts) | on_them, multi_gpu=False)
+        jobs_on_stretches = {stretch_job.job for stretch in before for stretch_job in stretch.stretch_jobs}
+        pool = self.table.pool(self._waiting(state.hosts) | jobs_on_stretches, multi_gpu=False)
         share = self._random.choice(_PASSED_OVER_SHARES)
         if share:
             pool = [number for number in pool if self._random.uniform() >= share]
@@ -181,7 +183,7 @@ class NightSearch:
         chosen.update(self._random.choice(every) for _ in range(1 + self._random.integer_below(3)))
         return sorted(chosen)
 
-    def _repacked(
+    def _repack_hosts(
         self,
         state: NightState,
         gpu_windows: GpuWindows,
@@ -194,7 +196,7 @@ class NightSearch:
         hosts = {name: packing for name, packing in state.hosts.items() if name in by_host and name not in names}
         stay = stay or {}
         waiting = self._waiting(hosts) - {run.job for runs in stay.values() for run in runs}
-        for name in self._random.shuffled([name for name in by_host if name in names]):
+        for name in self._random.shuffle([name for name in by_host if name in names]):
             effort.spend(3 * len(waiting) * (1 + len(by_host[name])))
             left_out = self._random.choice(_LEFT_OUT_SHARES)
             hosts[name] = pack_host(by_host[name], self.table, waiting, self._random, left_out, stay.get(name, ()))
@@ -237,8 +239,8 @@ def with_fewest_desktops(search: NightSearch, state: NightState, effort: EffortB
     """
     state = state.on_used_gpus(search.problem)
     trial_units = _FIRST_TRIAL_UNITS
-    while effort.left:
-        better_state = _find_smaller(search, state, trial_units, effort)
+    while effort.has_work_left:
+        better_state = _find_cheaper_state(search, state, trial_units, effort)
         if better_state is not None:
             state = better_state.on_used_gpus(search.problem)
         elif trial_units > effort.units:
@@ -248,7 +250,9 @@ def with_fewest_desktops(search: NightSearch, state: NightState, effort: EffortB
     return state
 
 
-def _find_smaller(search: NightSearch, state: NightState, trial_units: int, effort: EffortBudget) -> NightState | None:
+def _find_cheaper_state(
+    search: NightSearch, state: NightState, trial_units: int, effort: EffortBudget
+) -> NightState | None:
     """The first state found with fewer desktops that is worth enough; None = no trial found one."""
     problem = search.problem
     cost_now = _cost_of_desktops(problem, state.windows.of)
@@ -256,19 +260,19 @@ def _find_smaller(search: NightSearch, state: NightState, trial_units: int, effo
         cost_then = _cost_of_desktops(problem, order)
         if sum(cost_then.values()) >= sum(cost_now.values()):
             continue
-        if not effort.left:
+        if not effort.has_work_left:
             break
-        wanted = state.worth - max(0, len(cost_now) - len(cost_then)) * problem.desktop_worth_minutes
+        least_worth = state.worth - max(0, len(cost_now) - len(cost_then)) * problem.desktop_worth_minutes
         # 1. An upper limit: all of the windows filled with the best jobs.
         gpu_windows = search.windows_of(order, effort)
-        if search.table.most_worth(gpu_windows.minutes) < wanted:
+        if search.table.most_worth(gpu_windows.minutes) < least_worth:
             continue
         # 2. A trial with a budget of its own.
         trial = EffortBudget(trial_units, effort.keep_going)
-        other = search.improve(search.in_windows(state, gpu_windows, trial), wanted, trial)
+        candidate = search.improve(search.in_windows(state, gpu_windows, trial), least_worth, trial)
         effort.spend(trial_units - trial.units)
-        if other.worth >= wanted and search.counts(other) >= search.counts(state):
-            return other
+        if candidate.worth >= least_worth and search.counts(candidate) >= search.counts(state):
+            return candidate
     return None
 
 
@@ -301,9 +305,9 @@ def _with_one_exchanged(search: NightSearch, state: NightState) -> Iterator[list
     cost = {number: _cost(problem, number) for number in search.window_alone}
     spare = sorted(set(search.window_alone) - set(order), key=lambda number: (cost[number], number))
     for number in sorted(order, key=lambda number: (-cost[number], number)):
-        for other in spare:
-            if cost[other] < cost[number]:
-                yield [other if each == number else each for each in order]
+        for cheaper in spare:
+            if cost[cheaper] < cost[number]:
+                yield [cheaper if gpu == number else gpu for gpu in order]
 
 
 def _host_by_host(search: NightSearch, state: NightState) -> Iterator[list[int]]:

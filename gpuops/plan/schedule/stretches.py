@@ -34,16 +34,16 @@ class Stretch:
     start: int
     end: int
     last: bool
-    """Whether the GPU is given back at its end, so that a run may be cut off there."""
+    """Whether the GPU is returned to its desktops at its end, so that a run may be cut off there."""
     stretch_jobs: tuple[StretchJob, ...] = ()
 
     @property
-    def used(self) -> int:
+    def busy_minutes(self) -> int:
         return sum(stretch_job.minutes for stretch_job in self.stretch_jobs)
 
     @property
     def idle(self) -> int:
-        return self.end - self.start - self.used
+        return self.end - self.start - self.busy_minutes
 
 
 def fill_stretch(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[StretchJob, ...]:
@@ -65,39 +65,39 @@ def fill_stretch(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> 
 
 def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: Sequence[int]) -> list[StretchJob]:
     length = end - start
-    # 1. Only whole jobs: the highest sum they reach.
+    # 1. Only complete jobs: the highest sum that they reach.
     whole, sums = reachable_sums(start, length, jobs, pool)
     best = sums[-1].bit_length() - 1
     if best == length or not last:
         return _jobs_of_sum(start, best, jobs, whole, sums)
-    # 2. Where the GPU is given back at the end, a run that is cut off there may fill more.
+    # 2. If the GPU is returned at the end, a run that is cut off there may fill more.
     cut = _cut_off(start, end, best, jobs, pool, sums)
     if cut is None:
         return _jobs_of_sum(start, best, jobs, whole, sums)
     # 3. It does: fill the time before that job with the others.
     number, before = cut
-    others = [other for other in pool if other != number]
-    whole, sums = reachable_sums(start, length, jobs, others)
+    other_jobs = [candidate for candidate in pool if candidate != number]
+    whole, sums = reachable_sums(start, length, jobs, other_jobs)
     before = (sums[-1] & ((2 << before) - 1)).bit_length() - 1
     lasts = min(length - before, jobs[number].minutes, _last_end(jobs[number], end) - start - before)
     return [*_jobs_of_sum(start, before, jobs, whole, sums), StretchJob(number, lasts)]
 
 
 def reachable_sums(start: int, length: int, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The jobs that can run whole, and for the first 0, 1, 2... of them the bits of the minutes that they reach."""
-    everything = (2 << length) - 1
-    whole: list[int] = []
+    """The jobs that fit completely, and for the first 0, 1, 2... of them the bits of the minutes that they reach."""
+    all_minutes = (2 << length) - 1
+    fitting: list[int] = []
     sums = [1]
-    now = 1
+    reached = 1
     for number in pool:
         job = jobs[number]
         if job.minutes > length:
             continue
-        mask = everything if job.deadline is None else (1 << max(0, min(length, job.deadline - start) + 1)) - 1
-        now |= (now << job.minutes) & mask
-        whole.append(number)
-        sums.append(now)
-    return whole, sums
+        mask = all_minutes if job.deadline is None else (1 << max(0, min(length, job.deadline - start) + 1)) - 1
+        reached |= (reached << job.minutes) & mask
+        fitting.append(number)
+        sums.append(reached)
+    return fitting, sums
 
 
 def _jobs_of_sum(
@@ -120,7 +120,7 @@ def _jobs_of_sum(
 def _cut_off(
     start: int, end: int, best: int, jobs: Sequence[Job], pool: Sequence[int], sums: Sequence[int]
 ) -> tuple[int, int] | None:
-    """The job that the end cuts off and the most minutes before it; None where that fills no more than whole jobs."""
+    """The job that the end cuts off and the most minutes before it; None if that fills no more than complete jobs."""
     best_cut: tuple[int, int] | None = None
     most = best
     for number in pool:

@@ -16,7 +16,7 @@ from gpuops.plan.schedule.problem import Desktop, NightGpu, NightProblem, Operat
 
 
 class _BookedResource:
-    """A host, a datastore or the whole site: how many operations it has in each minute.
+    """The number of operations in each minute on a host, a datastore or the complete site.
 
     `full` is an integer whose bits are the minutes in which it can take no more: the first place for an operation is
     then found by shifts of that integer, not minute by minute.
@@ -38,20 +38,20 @@ class OperationBook:
         self._resources: dict[tuple[str, str], _BookedResource] = {}
 
     def first(self, host: str, desktop: Desktop, at: int, minutes: int) -> int | None:
-        """The first start not before `at`, booked; None = there is none before the night ends."""
+        """Book the first start not before `at`; None = it would not end before the night ends."""
         booked = self._of(host, desktop)
-        start_at = _next_free(_blocked(booked, minutes), at)
+        start_at = _next_free(_blocked_minutes(booked, minutes), at)
         if start_at + minutes > self._minutes:
             return None
         _book(booked, start_at, minutes)
         return start_at
 
     def last(self, host: str, desktop: Desktop, end: int, minutes: int) -> int | None:
-        """The last start that ends by `end`, booked; None = there is none after the night opens."""
+        """Book the last start that ends by `end`; None = it would begin before the night opens."""
         booked = self._of(host, desktop)
         if end < minutes:
             return None
-        free_starts = ~_blocked(booked, minutes) & ((1 << (end - minutes + 1)) - 1)
+        free_starts = ~_blocked_minutes(booked, minutes) & ((1 << (end - minutes + 1)) - 1)
         if not free_starts:
             return None
         start_at = free_starts.bit_length() - 1
@@ -66,7 +66,7 @@ class OperationBook:
                 resource.full &= ~(1 << minute)
 
     def _of(self, host: str, desktop: Desktop) -> list[_BookedResource]:
-        """The resources that an operation on the desktop counts in, those without a limit left out."""
+        """The limited resources in which an operation on the desktop counts."""
         names = [(("host", host), self._limits.per_host), (("", ""), self._limits.in_total)]
         names += [(("datastore", name), self._limits.per_datastore) for name in desktop.datastores]
         booked = []
@@ -79,7 +79,7 @@ class OperationBook:
         return booked
 
 
-def _blocked(resources: list[_BookedResource], minutes: int) -> int:
+def _blocked_minutes(resources: list[_BookedResource], minutes: int) -> int:
     """Bits of the minutes at which an operation of this length cannot start.
 
     A full minute m also rules out starts at m - 1 ... m - minutes + 1. Each round doubles how far back that reaches:
@@ -150,7 +150,7 @@ class GpuWindows:
 def freeable_gpus(problem: NightProblem) -> list[int]:
     """Numbers of the GPUs whose desktops may all be suspended, those that are idle first before the others."""
     ready = [(gpu.idle_from, len(gpu.desktops), number) for number, gpu in enumerate(problem.gpus)]
-    return [number for at, _, number in sorted((at, *rest) for at, *rest in ready if at is not None)]
+    return [number for at, _, number in sorted((at, *sort_key) for at, *sort_key in ready if at is not None)]
 
 
 def compute_windows(problem: NightProblem, order: Sequence[int], least_minutes: int = 1) -> GpuWindows:
@@ -172,8 +172,8 @@ def compute_windows(problem: NightProblem, order: Sequence[int], least_minutes: 
             window_of[number] = GpuWindow(free_from, given_back[number])
     useless = [number for number in order if number not in window_of]
     if useless:
-        # 3. GPUs without a useful window hold places in the book that others need, and each other's: leave out the
-        #    later half of them and compute anew; the rest may do then.
+        # 3. GPUs without a useful window use places in the book that others need, and block each other: leave out the
+        #    later half of them and compute again; the other half may then have windows.
         left_out = set(useless[len(useless) // 2 :])
         return compute_windows(problem, [number for number in order if number not in left_out], least_minutes)
     return GpuWindows(tuple(order), window_of, suspends, resumes)
@@ -201,9 +201,9 @@ def _book_resumes(problem: NightProblem, gpu: NightGpu, book: OperationBook, res
         if start is None:
             start = book.last(gpu.host, desktop, problem.ends, problem.resume_minutes(desktop))
             if start is None:
-                for other, at in booked:
-                    book.cancel(gpu.host, other, at, problem.resume_minutes(other))
-                    del resumes[other.name]
+                for booked_desktop, at in booked:
+                    book.cancel(gpu.host, booked_desktop, at, problem.resume_minutes(booked_desktop))
+                    del resumes[booked_desktop.name]
                 return None
             booked.append((desktop, start))
             resumes[desktop.name] = start

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Self
 
-from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, Turn
+from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, QueueState
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import DocumentRecord, Moment, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
@@ -14,7 +14,7 @@ from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count, visible
 
 _DAY = timedelta(days=1)
-_STYLES = {Turn.STARTS: "green", Turn.WAITS: "yellow", Turn.RUNS: "", Turn.NOT_NOW: "dim"}
+_STYLES = {QueueState.STARTS: "green", QueueState.WAITS: "yellow", QueueState.RUNS: "", QueueState.NOT_NOW: "dim"}
 
 
 def queue_text(found: QueueLook) -> Shown:
@@ -79,7 +79,7 @@ def _row(place: QueuePlace, found: QueueLook) -> list[str | Text]:
         visible(waits.name),
         str(waits.queued.priority),
         "" if place.gpus is None else f"{place.gpus:.4g}",
-        Text(place.turn.value, _STYLES[place.turn]),
+        Text(place.state.value, _STYLES[place.state]),
         starts,
         visible(place.reason),
     ]
@@ -87,8 +87,8 @@ def _row(place: QueuePlace, found: QueueLook) -> list[str | Text]:
 
 
 def _summary(found: QueueLook) -> str:
-    turns = [place.turn for place in found.places]
-    starts, waits, runs = (turns.count(turn) for turn in (Turn.STARTS, Turn.WAITS, Turn.RUNS))
+    states = [place.state for place in found.places]
+    starts, waits, runs = (states.count(state) for state in (QueueState.STARTS, QueueState.WAITS, QueueState.RUNS))
     return f"{count(starts, 'ML VM')} would start, {waits} would wait, {runs} run already"
 
 
@@ -148,7 +148,7 @@ class QueuePlaceRecord(DocumentRecord, frozen=True):
     place: Annotated[int | None, "among those that wait for a start, from 1 on"]
     priority: int
     gpus: Annotated[float | None, "what its devices amount to"]
-    turn: Turn
+    turn: QueueState
     starts_at: Annotated[Moment | None, "when it is expected to start; null = it does not, or a watch does not say"]
     reason: Annotated[str, "why it starts, waits, or does neither"]
 
@@ -161,6 +161,7 @@ class QueuePlaceRecord(DocumentRecord, frozen=True):
             ref=waits.vm.ref if waits.vm is not None else None,
             team=waits.team or None,
             priority=waits.queued.priority,
+            turn=place.state,
             gpus=None if place.gpus is None else round(place.gpus, 4),
             starts_at=None if place.starts_at is None else _utc(place.starts_at),
         )

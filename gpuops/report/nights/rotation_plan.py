@@ -73,8 +73,8 @@ def _headline(found: NightPreview) -> str:
 def _summary(found: NightPreview) -> str:
     if found.night_plan.refusals:
         return f"no night: refused for {count(len(found.night_plan.refusals), 'reason')}"
-    if found.night_plan.over:
-        return f"no night: night {found.night_plan.night} is {found.night_plan.ended}"
+    if found.night_plan.is_over:
+        return f"no night: night {found.night_plan.night} is {found.night_plan.ended_reason}"
     hours = f"{found.gpu_hours:.1f} GPU-hours" if found.gpu_hours is not None else "GPU-hours unknown without a window"
     desktops = count(len(found.night_plan.decision.desktops), "desktop")
     return f"{count(len(found.expected_runs), 'ML VM')} would start, {desktops} would make room: {hours}{_doubt(found)}"
@@ -352,6 +352,7 @@ def preview_document(found: NightPreview) -> RotationPlanDocument:
         if night is None
         else NightWindowRecord(str(night.zone), _utc(night.opens), _utc(night.closes), _utc(night.back_by)),
         feasible=not night_plan.refusals,
+        over=night_plan.is_over,
         because=night_plan.plan().because,
         rejections=night_plan.refusals,
         ml=found.expected_runs,

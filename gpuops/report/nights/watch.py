@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
-from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchTold
+from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchReport
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import OutcomeRecord, RejectionRecord, outcome_document
@@ -16,12 +16,12 @@ from gpuops.report.plan_text import STYLES, outcome_line
 from gpuops.report.text import count, duration, visible
 
 
-def look_text(told: WatchTold) -> Shown:
+def look_text(told: WatchReport) -> Shown:
     """A whole look, for somebody who asks what a watch would do now."""
     return _whole_look(told)
 
 
-def _whole_look(told: WatchTold) -> Iterator[Shown]:
+def _whole_look(told: WatchReport) -> Iterator[Shown]:
     look, names = told.look, told.before.vms
     yield Text(f"read {told.before.taken_at:%Y-%m-%d %H:%M %Z}, as if it had been calm for long enough", "dim")
     table = TextTable("cluster or host", "profile", "free", "kept", "missing", right=(2, 3, 4))
@@ -59,12 +59,12 @@ def _why(gives: GivesWay) -> str:
     return f"{visible(gives.name)}, so that {visible(gives.for_key[0])} is free in {visible(gives.where)}; {lost}"
 
 
-def told_lines(told: WatchTold) -> Shown:
+def told_lines(told: WatchReport) -> Shown:
     """What became of a look, for a log: nothing where there was nothing to do."""
     return tuple(_lines(told))
 
 
-def _lines(told: WatchTold) -> Iterator[Text]:
+def _lines(told: WatchReport) -> Iterator[Text]:
     look = told.look
     if told.outcomes or look.gives.still_missing:
         yield Text("; ".join(visible(str(state)) for state in look.states if state.missing or told.outcomes))
@@ -133,7 +133,7 @@ class RotateWatchDocument(SiteDocument, frozen=True):
     outcomes: Annotated[list[OutcomeRecord], "none where it was only looked"]
 
 
-def look_document(told: WatchTold) -> RotateWatchDocument:
+def look_document(told: WatchReport) -> RotateWatchDocument:
     """One look for programs."""
     look, vms = told.look, told.before.vms
     return RotateWatchDocument.from_attributes(

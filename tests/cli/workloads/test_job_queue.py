@@ -135,7 +135,7 @@ def test_an_owner_has_submitters_whose_jobs_need_not_say_it(lab: Lab, policy: st
         )
         found = submitted(lab, policy, "--owner", "vision", "--name", f"said-{code}", code=code)
         assert len(found["submitted"]) == (code == 0)
-    assert "is none of its submitters" not in str(listed(lab))
+    assert "is not one of its submitters" not in str(listed(lab))
     found = submitted(lab, policy)
     assert [each["owner"] for each in found["submitted"]] == ["vision"]
 

@@ -242,10 +242,10 @@ def test_temporary_directories_of_killed_calls_are_removed_a_day_after(home: Hom
 def test_what_a_guest_has_is_read(home: Home) -> None:
     code, printed = home.run(scripts.probe())
     assert code == 0
-    assert scripts.probed(printed) == (str(home.path), frozenset(ContainerRuntime), ())
-    assert scripts.probed("home /root\nlacks flock\n") == ("/root", frozenset(), ("flock",))
+    assert scripts.parse_probe(printed) == (str(home.path), frozenset(ContainerRuntime), ())
+    assert scripts.parse_probe("home /root\nlacks flock\n") == ("/root", frozenset(), ("flock",))
     with pytest.raises(ProtocolError):
-        scripts.probed("nothing")
+        scripts.parse_probe("nothing")
 
 
 @pytest.mark.long

@@ -44,7 +44,7 @@ def planned(jobs: tuple[SubmittedJob, ...], *vms: Vm, rules: JobRules = RULES) -
 
 
 def gone(plan: JobVmPlan) -> list[str]:
-    return [each.vm.name for each in plan.gone]
+    return [each.vm.name for each in plan.unneeded]
 
 
 def record(event: JobEvent, **fields: Any) -> JobRecord:
@@ -68,7 +68,7 @@ def test_one_without_its_vgpu_is_for_the_first_job_of_its_size() -> None:
     plan = planned((job(1, vcpus=8), job(2)), made(1))
     assert [(found.name, each.number) for found, each in plan.bare] == [("job-01", 2)]
     assert [(name, each.number) for name, each in plan.new] == [("job-02", 1)]
-    assert plan.gone == ()
+    assert plan.unneeded == ()
 
 
 def test_a_name_that_somebody_has_is_left_out() -> None:

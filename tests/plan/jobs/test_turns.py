@@ -14,7 +14,7 @@ from gpuops.model.workloads.job import ContainerJob, Mount
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, Submitter
 from gpuops.plan.jobs.admission import objections, with_owners
-from gpuops.plan.jobs.turns import in_turn, job_turns, queue_entries
+from gpuops.plan.jobs.turns import job_turns, queue_entries, serving_order
 from tests.plan.snapshots import catalog, gpu, host, inventory, vm
 
 NOW = datetime(2026, 11, 9, 20, 0, tzinfo=UTC)
@@ -57,14 +57,14 @@ def test_who_had_less_of_late_is_next_and_priority_counts_among_ones_own() -> No
         job(4, "audio"),
         job(5, "audio"),
     )
-    assert names(in_turn(jobs, catalog(), NOW)) == ["j4", "j5", "j3", "j2"]
+    assert names(serving_order(jobs, catalog(), NOW)) == ["j4", "j5", "j3", "j2"]
 
 
 def test_a_weight_of_the_policy_counts() -> None:
     share = FairShare(OwnerKey.parse("by", "tag:team"), teams=(Team("vision", weight=3.0),))
     jobs = (job(1, "audio"), job(2, "vision"), job(3, "vision"), job(4, "vision"), job(5, "audio"))
-    assert names(in_turn(jobs, catalog(), NOW, share)) == ["j1", "j2", "j3", "j4", "j5"]
-    assert names(in_turn(jobs, catalog(), NOW)) == ["j1", "j2", "j3", "j5", "j4"]
+    assert names(serving_order(jobs, catalog(), NOW, share)) == ["j1", "j2", "j3", "j4", "j5"]
+    assert names(serving_order(jobs, catalog(), NOW)) == ["j1", "j2", "j3", "j5", "j4"]
 
 
 def test_each_job_gets_a_vm_of_its_own_that_it_fits() -> None:
@@ -131,7 +131,7 @@ def test_who_may_submit_for_which_owner() -> None:
         assert (objections([of_vision], rules, (), who) == ()) is allowed
         assert objections([job(3, "open").job], rules, (), who) == ()
     [refused] = objections([of_vision], rules, (), bob)
-    assert refused.rule == "owner vision: bob@pc is none of its submitters, ada, role:vision"
+    assert refused.rule == "owner vision: bob@pc is not one of its submitters, ada, role:vision"
     assert [each.owner for each in with_owners([of_nobody, of_vision], rules, bob)] == ["audio", "vision"]
     assert with_owners([of_nobody], rules, role)[0].owner == "vision"
     [two] = objections(with_owners([of_nobody], rules, ada), rules, (), ada)
@@ -145,7 +145,7 @@ def test_a_night_asks_its_own_policy_who_may_submit() -> None:
     rules = JobRules(("job-*",), quotas={"vision": JobQuota(submitters=("ada",))})
     jobs = (replace(job(1, "vision"), by="bob@pc"), replace(job(2, "vision"), by="ada@pc"))
     turns = {turn.job.number: turn for turn in job_turns(jobs, rules, world("job-1"), catalog(), NOW)}
-    assert turns[1].vm is None and "bob@pc is none of its submitters" in turns[1].reason
+    assert turns[1].vm is None and "bob@pc is not one of its submitters" in turns[1].reason
     assert turns[2].vm is not None
     assert [each.owner for each in queue_entries(turns.values(), ENTRY, rules, None)] == ["vision"]
 

@@ -289,7 +289,7 @@ def test_a_desktop_with_a_directpath_device_stays_unless_the_policy_says_otherwi
     assert [wave.title for wave in found.waves] == ["mark what is taken", "shut down idle desktops", "start ML VMs"]
     assert found.waves[1].steps == (ShutDownGuest("vm-6", 300, then_off=False),)
     assert started(found) == ["vm-92"]
-    saved = RotateNight(POLICY).saved(found, directpath_world().snapshot(), EVENING)
+    saved = RotateNight(POLICY).originals_of(found, directpath_world().snapshot(), EVENING)
     assert {original.name: original.role for original in saved} == {"desktop-06": Role.SHUT_DOWN, "ml-02": Role.ML}
 
 
@@ -361,7 +361,7 @@ WORKDAYS = replace(WINDOW, name="work", not_on=frozenset({FRIDAY}))
         (
             "21:00",
             replace(WINDOW, weekdays=frozenset({Weekday.MON})),
-            "no night on the evening of Fri 2026-11-20: it is none of its `weekdays`",
+            "no night on the evening of Fri 2026-11-20: it is not one of its `weekdays`",
         ),
         ("21:00", replace(WINDOW, weekdays=frozenset()), None),
     ],

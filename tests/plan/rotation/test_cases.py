@@ -147,7 +147,7 @@ def test_a_night_that_was_carried_out_has_nothing_left_to_do(case: NightCase) ->
     history = history_of(case, world)
     plan = planned(case, world, history)
     now = case.now if case.now.tzinfo else case.now.replace(tzinfo=UTC)
-    saved = RotateNight(policy_of(case), history).saved(plan, world.snapshot(), now)
+    saved = RotateNight(policy_of(case), history).originals_of(plan, world.snapshot(), now)
     for step in plan.steps:
         if isinstance(step, ShutDownGuest):
             world._set_power(step.vm, PowerState.OFF)

@@ -56,7 +56,7 @@ def test_what_is_taken_is_marked_first() -> None:
 def test_what_the_morning_needs_is_told_for_every_vm_that_is_taken() -> None:
     world = small_world()
     request = RotateNight(POLICY)
-    saved = request.saved(plan(world), world.snapshot(), EVENING)
+    saved = request.originals_of(plan(world), world.snapshot(), EVENING)
     assert {(original.vm, original.role, original.host, original.profiles) for original in saved} == {
         ("vm-1", Role.DESKTOP, "host-1", ("nvidia_a40-24q",)),
         ("vm-2", Role.DESKTOP, "host-1", ("nvidia_a40-24q",)),
@@ -71,7 +71,7 @@ def test_the_second_run_is_empty() -> None:
     first = plan(world)
     for step in first.steps:
         assert world.apply("op", step) is None
-    saved = RotateNight(POLICY).saved(first, small_world().snapshot(), EVENING)
+    saved = RotateNight(POLICY).originals_of(first, small_world().snapshot(), EVENING)
     second = plan(world, originals=tuple(replace(original, taken=True) for original in saved))
     assert second.steps == ()
     assert reasons(second)["desktop-01"] == "suspended tonight"

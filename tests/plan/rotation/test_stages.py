@@ -87,5 +87,5 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_plan() -> None:
     assert len(starts(first)) > 0
     for step in first.steps:
         now = project(step, now, CATALOG)
-    taken = tuple(replace(original, taken=True) for original in request.saved(first, world.snapshot(), EVENING))
+    taken = tuple(replace(original, taken=True) for original in request.originals_of(first, world.snapshot(), EVENING))
     assert replace(request, originals=taken).plan(now, CATALOG, EVENING).steps == ()

@@ -28,7 +28,7 @@ def ended(*refs: str, verdict: Verdict = Verdict.FAILED, trouble: Trouble = Trou
 
 def counted(*runs: list[Outcome], planned: int, inventory: Inventory) -> StepCounts:
     """How a night went whose runs ended so."""
-    found = StepCounts().begun(planned)
+    found = StepCounts().with_plan(planned)
     for outcome in (outcome for run in runs for outcome in run):
         failed = outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN)
         refused = failed and outcome.trouble is Trouble.DENIED
@@ -46,13 +46,13 @@ def test_three_failures_on_one_host_stop_it_in_whatever_runs_they_were(inventory
 
 def test_a_tenth_of_the_whole_nights_plan_stops_it(inventory: Inventory) -> None:
     """A second run plans what is left: a share of that would be less than a share of the night."""
-    before = counted(ended("vm-1", "vm-92", verdict=Verdict.UNKNOWN), planned=40, inventory=inventory).begun(20)
+    before = counted(ended("vm-1", "vm-92", verdict=Verdict.UNKNOWN), planned=40, inventory=inventory).with_plan(20)
     assert reason_to_stop(before, ended("vm-92"), inventory) is None, "3 of 40"
     assert reason_to_stop(before, ended("vm-92", "vm-1"), inventory) == "4 of its steps failed"
 
 
 def test_few_failures_of_a_short_night_are_no_pattern(inventory: Inventory) -> None:
-    before = StepCounts().begun(5)
+    before = StepCounts().with_plan(5)
     assert reason_to_stop(before, ended("vm-1", "vm-92"), inventory) is None
     assert reason_to_stop(before, ended("vm-1", "vm-92", "vm-92"), inventory) == "3 of its steps failed"
 

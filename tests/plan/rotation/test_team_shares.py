@@ -107,7 +107,9 @@ def test_a_vm_that_starts_for_a_job_counts_for_the_jobs_owner() -> None:
     request = RotateNight(policy(shares(), *entries))
     snapshot = world("-", "a", "a")
     plan = request.plan(snapshot, CATALOG, EVENING)
-    noted = {each.name: each.owner.owner for each in request.saved(plan, snapshot, EVENING) if each.owner is not None}
+    noted = {
+        each.name: each.owner.owner for each in request.originals_of(plan, snapshot, EVENING) if each.owner is not None
+    }
     assert noted == {"ml-1": "b", "ml-2": "a"}
 
 

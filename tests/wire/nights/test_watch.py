@@ -23,7 +23,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SetAttribute, ShutDownGuest, Step
-from gpuops.plan.rotation.nights.watch_look import WatchTold
+from gpuops.plan.rotation.nights.watch_look import WatchReport
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.build import build, build_declared
 from gpuops.sim.server import SimServer
@@ -96,7 +96,7 @@ class Watched:
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def look(self, after_s: float = 60.0, progress: Callable[[Outcome], None] = lambda outcome: None) -> WatchTold:
+    def look(self, after_s: float = 60.0, progress: Callable[[Outcome], None] = lambda outcome: None) -> WatchReport:
         """One look of the same watch, so many seconds after the one before."""
         self.now_s += after_s
         with Connection(target_of(self.server)) as connection, self.site(connection) as site:
@@ -110,7 +110,7 @@ class Watched:
             self.going = watch
             return watch.look()
 
-    def calm(self) -> WatchTold:
+    def calm(self) -> WatchReport:
         """The look that comes after so long a calm that ML VMs may start."""
         self.look()
         return self.look(CALM_S)
@@ -172,7 +172,7 @@ def full_house(tmp_path: Path) -> Iterator[Watched]:
         assert server.world.bugs == []
 
 
-def free_of(told: WatchTold) -> int:
+def free_of(told: WatchReport) -> int:
     [state] = told.look.states
     return state.free
 
@@ -348,9 +348,9 @@ def test_each_command_refuses_the_other_kind_of_policy(watched: Watched) -> None
 @pytest.mark.long
 def test_it_goes_on_while_vcenter_comes_and_goes(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop itself: it looks, waits for a change, says that vCenter is away, and starts what may start."""
-    looks: list[WatchTold] = []
+    looks: list[WatchReport] = []
 
-    def told(found: WatchTold) -> None:
+    def told(found: WatchReport) -> None:
         looks.append(found)
         if found.outcomes:
             raise Killed

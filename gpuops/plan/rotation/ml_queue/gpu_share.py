@@ -1,4 +1,4 @@
-"""How many whole GPUs the vGPUs of a VM amount to, and how many are free: a vGPU of which four fit is a quarter."""
+"""Counts the GPUs that vGPUs amount to, and how many are free: a vGPU of which four fit on a GPU is 0.25."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 
 
 def gpus_of(profiles: Sequence[str], catalog: Catalog) -> float | None:
-    """The sum over these profiles; None without any, or where the catalogue does not know one of them.
+    """Return the GPUs that these profiles amount to; None for no profiles, or if the catalogue lacks one of them.
 
     >>> gpus_of((), Catalog()) is None
     True
     """
-    return _sum(profiles, catalog) if profiles else None
+    return _sum_of_shares(profiles, catalog) if profiles else None
 
 
 def gpus_of_vm(vm: Vm, catalog: Catalog) -> float:
-    """The same of a VM's devices, each whole GPU as one; a profile that the catalogue does not know is left out."""
+    """Return the GPUs that the devices of a VM amount to; profiles that the catalogue lacks do not count."""
     profiles = [catalog.profile(device.profile) for device in vm.vgpus]
     whole = len(vm.devices or ()) - len(profiles)
     return whole + sum(1 / profile.max_per_gpu for profile in profiles if profile is not None)
 
 
 def free_gpus(steps: Iterable[Step], inventory: Inventory, catalog: Catalog) -> Mapping[str, float | None]:
-    """By host (ref) that these steps of a night take desktops from, or start ML VMs on, the GPUs that are free there
-    before it; None = that cannot be told."""
+    """Map each host (ref) of these steps of a night to its free GPUs before the night; None = it is unknown."""
     hosts: dict[str, None] = {}
     for step in steps:
         if isinstance(step, SuspendVm | ShutDownGuest | PowerOnVm):
             host = (step.host if isinstance(step, PowerOnVm) else None) or inventory.vms[step.vm].host
             if host is not None and host in inventory.hosts:
                 hosts[host] = None
-    found = {}
+    free_by_host = {}
     for ref in hosts:
         states = gpu_states(inventory.hosts[ref], inventory, catalog)
         free = [free_of(state, catalog) for state in states if serves_vgpus(state)]
-        found[ref] = None if None in free else sum(each for each in free if each is not None)
-    return found
+        free_by_host[ref] = None if None in free else sum(share for share in free if share is not None)
+    return free_by_host
 
 
 def serves_vgpus(state: GpuState) -> bool:
@@ -53,10 +52,14 @@ def serves_vgpus(state: GpuState) -> bool:
 def free_of(state: GpuState, catalog: Catalog) -> float | None:
     if state.holders is None or state.gpu.graphics_type is None:
         return None
-    taken = _sum(state.holders, catalog)
-    return None if taken is None else max(1 - taken, 0.0)
+    used = _sum_of_shares(state.holders, catalog)
+    return None if used is None else max(1 - used, 0.0)
 
 
-def _sum(profiles: Sequence[str], catalog: Catalog) -> float | None:
-    found = [catalog.profile(profile) for profile in profiles]
-    return None if None in found else sum(1 / profile.max_per_gpu for profile in found if profile is not None)
+def _sum_of_shares(profiles: Sequence[str], catalog: Catalog) -> float | None:
+    known_profiles = [catalog.profile(profile) for profile in profiles]
+    return (
+        None
+        if None in known_profiles
+        else sum(1 / profile.max_per_gpu for profile in known_profiles if profile is not None)
+    )

@@ -1,13 +1,13 @@
-"""The ML VMs of a night: which of the queue wait, on which hosts they may start, one start, and how DRS is kept off
-them.
+"""The ML VMs of a night: which VMs of the queue wait, on which hosts they may start, one start, and their DRS
+overrides.
 
-`night.py`, `queue.py` and `proposals.py` call it; `day.py` restores what DRS did before.
+`night.py`, `queue.py` and `proposals.py` call it; `day.py` restores the DRS settings.
 
-A VM that an entry names is meant by that entry alone. A pattern means VMs that carry a GPU device and are in no pool: a
-desktop whose name happens to fit is not started as an ML VM.
+If an entry of the queue names a VM, no pattern selects it. A pattern selects VMs that have a GPU device and are in no
+pool, so that a desktop with a matching name is not started as an ML VM.
 
-DRS might move an ML VM onto the GPUs that desktops come back to. An override of the VM's own, `manual`, keeps it where
-the plan has put it. The setting that it had before is in the journal and in its marker, so that either alone is enough.
+DRS might move an ML VM onto the GPUs that desktops need in the morning. A VM override, `manual`, keeps it on its host.
+The earlier setting is in the journal and in the marker, so that either of them is enough to restore it.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.rotation.taken_vms import TakenVm
 
 NO_WINDOW: Final = timedelta(hours=12)
-"""How long a night is taken to be where the policy has no window. As all GPUs are idle now, it changes little."""
+"""The assumed length of a night without a window. All GPUs are idle now, so its effect is small."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingVm:
-    """One VM of the queue, or an entry that means none."""
+    """One VM of the queue, or an entry that selects no VM."""
 
     queued: QueuedVm
     name: str
     vm: Vm | None
     reason: str = ""
-    """Why it does not start tonight, whatever room there is; empty = it may."""
+    """Why it does not start tonight, even if there is room; empty = it may start."""
     team: str = ""
-    """Whose it is, where the policy says `fair_share`."""
+    """Its team, if the policy has `fair_share`."""
     rank: int = 0
-    """Of those of one priority the lower is tried first; all have the same without `fair_share`."""
+    """Within a priority, lower ranks are tried first; without `fair_share` all are equal."""
     note: str = ""
-    """What is said of its place where it finds no room."""
+    """A remark on its place in the queue, shown if there is no room for it."""
 
     @property
     def runs(self) -> bool:
@@ -57,21 +57,23 @@ class WaitingVm:
 
 
 HeldBack = Callable[[Sequence[Vm], Vm], str]
-"""Why the VM may not start beside those that start before it; empty = it may."""
+"""Return why the VM may not start in addition to the VMs that start before it; empty = it may."""
 
 
-def nobody_held_back(started: Sequence[Vm], vm: Vm) -> str:
+def hold_back_none(started: Sequence[Vm], vm: Vm) -> str:
     return ""
 
 
 def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] = frozenset()) -> tuple[WaitingVm, ...]:
-    """Every VM of the queue: the higher priority first, then as the file has it, then by name.
+    """Return every VM of the queue: by priority, the highest first, then in the order of the file, then by name.
 
-    `gave_way`: VMs (refs) that are suspended, and may go on.
+    `gave_way`: VMs (refs) that a watch suspended and that may be resumed.
     """
-    # which VMs jobs wait for is said by entries of their own (`execute/jobs`)
-    entries = sorted((each for each in policy.ml if not each.for_jobs), key=lambda queued: -queued.priority)
-    named = [(queued, name, *_find(name, inventory)) for queued in entries for name in queued.names]
+    # the VMs that jobs wait for have their own entries (`execute/jobs`)
+    queued_by_priority = sorted(
+        (queued_vm for queued_vm in policy.ml if not queued_vm.for_jobs), key=lambda queued: -queued.priority
+    )
+    named = [(queued, name, *_find(name, inventory)) for queued in queued_by_priority for name in queued.names]
     claimed = {vm.ref for _, _, vm, _ in named if vm is not None}
     name_in_queue: dict[str, str] = {}
     waiting: list[WaitingVm] = []
@@ -82,19 +84,19 @@ def waiting_vms(policy: Policy, inventory: Inventory, gave_way: Collection[str] 
             waiting.append(WaitingVm(queued, name, None, reason))
             continue
         if not is_pattern(name) or vm is not None:
-            waiting.append(WaitingVm(queued, name, vm, reason or _hindrance(queued, vm, gave_way)))
+            waiting.append(WaitingVm(queued, name, vm, reason or _reason_not_to_start(queued, vm, gave_way)))
             continue
-        # a pattern: VMs that are named, or that a pattern before it has taken, are not taken twice
+        # a pattern: skip VMs that an entry names or that an earlier pattern selected
         fitting = [vm for vm in _fitting(name, policy, inventory) if vm.ref not in claimed]
         claimed |= {vm.ref for vm in fitting}
-        waiting += [WaitingVm(queued, vm.name, vm, _hindrance(queued, vm, gave_way)) for vm in fitting]
+        waiting += [WaitingVm(queued, vm.name, vm, _reason_not_to_start(queued, vm, gave_way)) for vm in fitting]
         if not fitting:
             waiting.append(WaitingVm(queued, name, None, f"no VM with a GPU device is called {name!r}"))
     return tuple(waiting)
 
 
 def _find(name: str, inventory: Inventory) -> tuple[Vm | None, str]:
-    """The VM of that name, or why there is none."""
+    """Return the VM of that name, or why there is none."""
     try:
         return inventory.find_vm(name), ""
     except (VmNotFound, VmAmbiguous) as error:
@@ -102,19 +104,23 @@ def _find(name: str, inventory: Inventory) -> tuple[Vm | None, str]:
 
 
 def _fitting(pattern: str, policy: Policy, inventory: Inventory) -> Iterable[Vm]:
-    """The VMs that a pattern means, by name."""
-    wanted = QueuedVm(pattern)
-    vms = [vm for vm in inventory.vms.values() if wanted.fits(vm.name) and vm.devices and policy.pool_of(vm) is None]
+    """Return the VMs that a pattern selects, by name."""
+    entry_of_pattern = QueuedVm(pattern)
+    vms = [
+        vm
+        for vm in inventory.vms.values()
+        if entry_of_pattern.fits(vm.name) and vm.devices and policy.pool_of(vm) is None
+    ]
     return sorted(vms, key=lambda vm: (vm.name, vm.ref))
 
 
-def _hindrance(queued: QueuedVm, vm: Vm | None, gave_way: Collection[str]) -> str:
-    """Why the VM does not start tonight, whatever room there is; empty = it may."""
+def _reason_not_to_start(queued: QueuedVm, vm: Vm | None, gave_way: Collection[str]) -> str:
+    """Return why the VM does not start tonight, even if there is room; empty = it may start."""
     if vm is None or vm.power is PowerState.ON:
         return "runs already" if vm else ""
-    managed = left_to_manager(vm)
-    if managed is not None:
-        return managed
+    manager = left_to_manager(vm)
+    if manager is not None:
+        return manager
     if vm.power is not PowerState.OFF and vm.ref not in gave_way:
         return f"is not powered off ({vm.power or 'its power state cannot be read'})"
     if vm.connected is not True or vm.unreadable or vm.devices is None or vm.template:
@@ -141,51 +147,51 @@ class Start:
 
 
 def within_counts(queue: Iterable[WaitingVm]) -> Iterator[WaitingVm]:
-    """The VMs that may start, of each entry no more than its `count`."""
+    """Yield the VMs that may start, at most `count` of each entry."""
     queue = tuple(queue)
     running = Counter(waiting.queued for waiting in queue if waiting.runs)
     for waiting in queue:
-        most = waiting.queued.count
-        if waiting.vm is not None and not waiting.reason and (most is None or running[waiting.queued] < most):
+        limit = waiting.queued.count
+        if waiting.vm is not None and not waiting.reason and (limit is None or running[waiting.queued] < limit):
             running[waiting.queued] += 1
             yield waiting
 
 
 def hosts_for(vm: Vm, queued: QueuedVm, world: Inventory) -> list[Host]:
-    """The hosts that the VM may start on: its own first, then by name those it may be moved to."""
-    own = world.host_of(vm)
-    # A pin is an address of its own host, a node a number there: a bare move would leave both meaning something else.
+    """Return the hosts on which the VM may start: its own first, then by name those to which it may be moved."""
+    own_host = world.host_of(vm)
+    # A pin is a PCI address and a NUMA node a number on the own host: after a move both would have another meaning.
     may_move = queued.relocate and not is_bound(vm)
-    elsewhere = (host for host in world.hosts.values() if host is not own and host.gpus)
-    others = list(elsewhere) if may_move and vm.power is not PowerState.SUSPENDED else []
-    usable = [own, *sorted(others, key=lambda host: host.name)] if own else others
+    elsewhere = (host for host in world.hosts.values() if host is not own_host and host.gpus)
+    other_hosts = list(elsewhere) if may_move and vm.power is not PowerState.SUSPENDED else []
+    usable = [own_host, *sorted(other_hosts, key=lambda host: host.name)] if own_host else other_hosts
     return [host for host in usable if host.connected is True and host.in_maintenance is False]
 
 
 def is_bound(vm: Vm) -> bool:
-    """Whether the VM's configuration names a GPU or a NUMA node of the host it is on."""
+    """Return whether the configuration of the VM names a GPU or a NUMA node of its host."""
     return bool(pins_of(vm) or (vm.extra_config or {}).get(AFFINITY_KEY))
 
 
 def drs_before(policy: Policy, night: str, vm: Vm, host: Host, inventory: Inventory) -> VmDrs | None:
-    """The DRS setting that the VM had before this night; None = its setting stays, or DRS does not move it.
+    """Return the DRS setting that the VM had before this night; None = no override is needed.
 
-    A run that was cut off may have changed the setting already: then the marker says what it was.
+    If an interrupted run has already changed the setting, the earlier one is in the marker.
     """
     if policy.drs_override is DrsOverride.NONE:
         return None
-    marked = parse_marker(vm.attributes.get(policy.marker, ""))
-    if marked is not None and (marked.night, marked.role) == (night, Role.ML) and marked.drs is not None:
-        return marked.drs
+    marker = parse_marker(vm.attributes.get(policy.marker, ""))
+    if marker is not None and (marker.night, marker.role) == (night, Role.ML) and marker.drs is not None:
+        return marker.drs
     cluster = inventory.clusters.get(host.cluster or "")
     if cluster is None or cluster.drs_enabled is False:
         return None
-    now = cluster.drs_of(vm.ref)
-    return None if now is None or now.moves_nothing else now
+    present = cluster.drs_of(vm.ref)
+    return None if present is None or present.moves_nothing else present
 
 
 def unreadable_drs(policy: Policy, starts: Iterable[Start], inventory: Inventory) -> Iterator[Rejection]:
-    """A refusal for each cluster of which this login cannot read what DRS does with the VMs that start there."""
+    """Yield a refusal for each cluster whose DRS settings for the starting VMs this login cannot read."""
     if policy.drs_override is DrsOverride.NONE:
         return
     hosts = {start.host.cluster: start for start in starts if start.host.cluster is not None}
@@ -198,7 +204,7 @@ def unreadable_drs(policy: Policy, starts: Iterable[Start], inventory: Inventory
 
 
 def drs_overrides(before: Mapping[str, VmDrs], starts: Iterable[Start], inventory: Inventory) -> tuple[SetVmDrs, ...]:
-    """The steps that keep DRS off the VMs that start, but for those that a run which was cut off has set already."""
+    """Return the steps that set the DRS overrides of the starting VMs, except those that an interrupted run has set."""
     overrides = []
     for start in starts:
         cluster = inventory.clusters.get(start.host.cluster or "")
@@ -208,14 +214,14 @@ def drs_overrides(before: Mapping[str, VmDrs], starts: Iterable[Start], inventor
 
 
 def _has_drs_of_night(taken_vm: TakenVm, inventory: Inventory) -> bool:
-    """Whether the VM may still have the override of its night; another setting is somebody else's and stays."""
+    """Return whether the VM may still have the override of its night; a setting that someone changed since stays."""
     if taken_vm.original.drs is None or taken_vm.vm is None:
         return False
     return inventory.drs_of(taken_vm.vm) in (VmDrs.MANUAL, None)
 
 
 def drs_restored(of_nights: Iterable[TakenVm], inventory: Inventory) -> tuple[SetVmDrs, ...]:
-    """The steps that give the VMs of nights the DRS setting that they had before."""
+    """Return the steps that restore the earlier DRS settings of the VMs of nights."""
     return tuple(
         SetVmDrs(taken_vm.vm.ref, taken_vm.original.drs)
         for taken_vm in of_nights

@@ -1,14 +1,14 @@
-"""Which GPUs are freed for which VM of the queue, proposed for the whole queue at once. `night.py` calls it, and
-`queue.py` judges each proposal by the exact rules.
+"""Proposes for the complete queue which GPUs are freed for which VM. `night.py` calls it, and `queue.py` judges each
+proposal by the exact rules.
 
-`plan/schedule` looks for the most GPU-hours, the higher priority first, then for the fewest desktops. It is given a
-rough picture, so that it is quick: GPUs are free or have idle desktops, and a VM needs so many GPUs on hosts that it
-may go to. Cores, memory and slots on a GPU are left to the exact rules.
+`plan/schedule` looks for the most GPU-hours, the higher priority first, then for the fewest desktops. Its input is
+simplified, so that it is quick: GPUs are free or have idle desktops, and a VM needs a number of GPUs on its allowed
+hosts. Cores, memory and slots on a GPU are left to the exact rules.
 
-* A GPU is part of it when no VM is on it, or only desktops that may be taken, all idle now.
-* A VM whose devices are all vGPUs is part of it, with one GPU for each of them. VMs with one vGPU that is a part of a
-  GPU share one: as many as fit, of those that may go to the same GPUs and have the same priority and deadline.
-* An ML VM runs until its GPU is needed again: how long its work takes is not known.
+* The input has the GPUs without VMs, and those on which all VMs are desktops that may be taken.
+* It has the VMs whose devices are all vGPUs, with one GPU for each vGPU. VMs with one vGPU that fills only a part of a
+  GPU share one: as many as fit, if they may go to the same GPUs and have the same priority and deadline.
+* An ML VM runs until its GPU is needed again, because the length of its work is unknown.
 
 Example: an idle desktop is on each of GPU A and GPU B of one host, and two VMs wait that fill half a GPU each. They are
 one job of one GPU, and the proposal is one GPU for both, so one desktop is suspended.
@@ -35,8 +35,8 @@ from gpuops.plan.rotation.ml_queue.ml_vms import (
     NO_WINDOW,
     HeldBack,
     WaitingVm,
+    hold_back_none,
     hosts_for,
-    nobody_held_back,
     within_counts,
 )
 from gpuops.plan.rotation.nights.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S, Bounds
@@ -45,12 +45,12 @@ from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, O
 from gpuops.plan.schedule.schedule import schedule
 
 _DESKTOP_WORTH_MINUTES: Final = 15
-"""GPU-minutes that are given up to spare a desktop: for less than that no user's session is suspended."""
+"""A desktop is only suspended for at least this number of GPU-minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleInput:
-    """The problem for `plan/schedule`, and what the names in it stand for."""
+    """The problem for `plan/schedule`, and the GPUs and VMs behind its names."""
 
     problem: NightProblem
     gpus: Mapping[str, tuple[str, PciAddress]]
@@ -61,11 +61,11 @@ class ScheduleInput:
 
 @dataclass(frozen=True, slots=True)
 class _GpuDemand:
-    """What one VM needs. VMs with equal demands can be exchanged for each other, and share GPUs."""
+    """The needs of one VM. VMs with equal demands are interchangeable and share GPUs."""
 
     gpus: int
     share: int
-    """So many such VMs fit on one GPU."""
+    """How many such VMs fit on one GPU."""
     profiles: tuple[str, ...]
     allowed: frozenset[str]
     priority: int
@@ -80,15 +80,15 @@ def build_schedule_input(
     room: Room,
     bounds: Bounds,
     priority: Mapping[str, int],
-    held_back: HeldBack = nobody_held_back,
+    held_back: HeldBack = hold_back_none,
 ) -> ScheduleInput:
-    """The problem of this night.
+    """Return the scheduling problem of this night.
 
-    `priority` of desktops, by ref: to spare one of a higher priority counts more than to spare any number of lower
-    ones. `held_back`: VMs that may not start beside those before them have no part in it.
+    `priority` of desktops, by ref: sparing one of a higher priority counts more than sparing any number of lower ones.
+    `held_back`: VMs that it holds back are left out.
     """
     minutes = _night_minutes(bounds)
-    # The GPUs that are free, or that are once their desktops are suspended; one with a VM that stays is left to the
+    # The GPUs that are free, or will be after their desktops are suspended. A GPU with a VM that stays is left to the
     # exact rules.
     desktops = {vm.ref: _desktop(vm, bounds, priority, len(free_to_take)) for vm in free_to_take}
     can_be_free = [(host, gpu) for host in inventory.hosts.values() for gpu in host.gpus if _is_free(gpu, desktops)]
@@ -97,20 +97,20 @@ def build_schedule_input(
         NightGpu(name, host.ref, tuple(desktops[ref] for ref in dict.fromkeys(gpu.vms or ())))
         for name, (host, gpu) in names.items()
     )
-    # VMs with equal demands, in the order of the queue. One that shares a GPU, and finds room on a GPU whose VMs stay,
-    # needs no GPU to be freed.
+    # Group VMs with equal demands in the order of the queue. A VM that can share a GPU whose VMs stay needs no freed
+    # GPU.
     demands: dict[_GpuDemand, list[Vm]] = defaultdict(list)
     tried_by: dict[str, tuple[int, int]] = {}
-    """VM ref -> what is served first has the higher one."""
+    """VM ref -> sort key: higher keys are served first."""
     for waiting in within_counts(queue):
         vm = waiting.vm
         if vm is None or held_back([inventory.vms[ref] for ref in tried_by], vm):
             continue
         tried_by[vm.ref] = (waiting.queued.priority, -waiting.rank)
         demand = _demand_of(waiting, vm, names, inventory, room.catalog, bounds)
-        if demand is not None and (demand.share == 1 or not _beside_others(waiting, vm, names, inventory, room)):
+        if demand is not None and (demand.share == 1 or not _fits_on_shared_gpu(waiting, vm, names, inventory, room)):
             demands[demand].append(vm)
-    # Those that share a GPU are served with the first of them: the others take what is left of it.
+    # VMs that share a GPU are served with the first of them: the others take the remaining part of it.
     levels = {level: number for number, level in enumerate(sorted(set(tried_by.values())))}
     jobs = {
         job.name: (replace(job, priority=levels[tried_by[job.name]]), vms)
@@ -127,13 +127,13 @@ def build_schedule_input(
 
 
 def _night_minutes(bounds: Bounds) -> int:
-    """The minutes from now until all desktops are back, less what the ML VMs get for their shutdown."""
+    """Return the minutes from now until all desktops are back, without the time for the shutdown of ML VMs."""
     length = NO_WINDOW if bounds.night is None else bounds.night.back_by - bounds.now - MARGIN
     return max(0, _floor(length - timedelta(seconds=bounds.policy.ml_stop.grace_s)))
 
 
 def _desktop(vm: Vm, bounds: Bounds, priority: Mapping[str, int], desktops: int) -> Desktop:
-    """The desktop with its cost: of `desktops` in all, one of the next higher priority costs more than all others."""
+    """Return the desktop with its cost: one desktop of a priority costs more than all `desktops` of lower ones."""
     levels = sorted(set(priority.values()))
     weight = levels.index(priority.get(vm.ref, 0)) if vm.ref in priority else 0
     suspend_s = bounds.durations.p99_s("SuspendVm", vm.host, UNMEASURED_SUSPEND_S)
@@ -142,7 +142,7 @@ def _desktop(vm: Vm, bounds: Bounds, priority: Mapping[str, int], desktops: int)
 
 
 def _is_free(gpu: PhysicalGpu, desktops: Collection[str]) -> bool:
-    """Whether no VM is on the GPU, or only desktops that may be taken; of one in passthrough that cannot be read."""
+    """Return whether all VMs on the GPU are desktops that may be taken. The VMs of a passthrough GPU are unknown."""
     return gpu.vms is not None and all(ref in desktops for ref in gpu.vms) and not _in_passthrough(gpu)
 
 
@@ -158,10 +158,10 @@ def _demand_of(
     catalog: Catalog,
     bounds: Bounds,
 ) -> _GpuDemand | None:
-    """What the VM waits for; None = not whole GPUs for vGPUs, or nothing that the catalogue knows."""
+    """Return the demand of the VM; None = it has other devices than vGPUs, or a profile that the catalogue lacks."""
     profiles = [catalog.profile(name) for name in vm.profiles]
-    known = [profile for profile in profiles if profile is not None]
-    if not known or len(known) < len(vm.devices or ()):
+    known_profiles = [profile for profile in profiles if profile is not None]
+    if not known_profiles or len(known_profiles) < len(vm.devices or ()):
         return None
     hosts = {host.ref for host in hosts_for(vm, waiting.queued, inventory)}
     pins = set(pins_of(vm).values())
@@ -170,13 +170,16 @@ def _demand_of(
         for name, (host, gpu) in names.items()
         if host.ref in hosts
         and (not pins or gpu.address in pins)
-        and all(_carries(host, gpu, profile, name_, catalog) for profile, name_ in zip(known, vm.profiles, strict=True))
+        and all(
+            _carries(host, gpu, profile, name_, catalog)
+            for profile, name_ in zip(known_profiles, vm.profiles, strict=True)
+        )
     )
     queued, due = waiting.queued, waiting.queued.due(bounds.night)
     start_s = bounds.durations.p99_s("PowerOnVm", vm.host, UNMEASURED_START_S)
     return _GpuDemand(
-        gpus=len(known),
-        share=known[0].max_per_gpu if len(known) == 1 else 1,
+        gpus=len(known_profiles),
+        share=known_profiles[0].max_per_gpu if len(known_profiles) == 1 else 1,
         profiles=vm.profiles,
         allowed=allowed,
         priority=queued.priority,
@@ -185,13 +188,13 @@ def _demand_of(
     )
 
 
-def _beside_others(waiting: WaitingVm, vm: Vm, names: Collection[str], inventory: Inventory, room: Room) -> bool:
-    """Whether the VM has room on a GPU whose VMs stay: then it needs no GPU that is freed."""
+def _fits_on_shared_gpu(waiting: WaitingVm, vm: Vm, names: Collection[str], inventory: Inventory, room: Room) -> bool:
+    """Return whether the VM has room on a GPU whose VMs stay, so that no GPU must be freed for it."""
     for host in hosts_for(vm, waiting.queued, inventory):
-        kept = tuple(gpu for gpu in host.gpus if gpu.vms and f"{host.ref} {gpu.address}" not in names)
-        if kept:
-            alone = replace(host, gpus=kept)
-            if not room.refusals(vm, alone, around(alone, inventory.with_hosts([alone]), vm)):
+        shared_gpus = tuple(gpu for gpu in host.gpus if gpu.vms and f"{host.ref} {gpu.address}" not in names)
+        if shared_gpus:
+            shared_host = replace(host, gpus=shared_gpus)
+            if not room.refusals(vm, shared_host, around(shared_host, inventory.with_hosts([shared_host]), vm)):
                 return True
     return False
 
@@ -205,7 +208,8 @@ def _carries(host: Host, gpu: PhysicalGpu, profile: VgpuProfile, name: str, cata
 
 
 def _jobs(demand: _GpuDemand, vms: Sequence[Vm], minutes: int) -> Iterator[tuple[Job, tuple[Vm, ...]]]:
-    """The jobs of VMs with one demand, each with the VMs that share its GPUs: five VMs of half a GPU are three jobs."""
+    """Yield the jobs of VMs with one demand, with the VMs that share their GPUs: five VMs of half a GPU are three
+    jobs."""
     for at in range(0, len(vms), demand.share):
         sharing = tuple(vms[at : at + demand.share])
         least = demand.least_minutes
@@ -228,7 +232,7 @@ def _floor(length: timedelta) -> int:
 
 
 UNITS: Final = 600_000
-"""The work that the search may do, in its units: half a second of one core at the most."""
+"""The limit of the search, in its units: at most half a second of one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +244,9 @@ class Proposal:
 
 
 def propose(schedule_input: ScheduleInput, units: int = UNITS) -> dict[str, Proposal]:
-    """A proposal for each VM that the scheduler has found GPUs for, by ref."""
+    """Return a proposal for each VM (ref) for which the scheduler found GPUs."""
     night = schedule(schedule_input.problem, units)
-    places = _fewer_moves(schedule_input, {run.job: run.gpus for run in night.runs})
+    places = _reduce_moves(schedule_input, {run.job: run.gpus for run in night.runs})
     proposals = {}
     for job, gpus in places.items():
         proposal = Proposal(schedule_input.gpus[gpus[0]][0], tuple(schedule_input.gpus[name][1] for name in gpus))
@@ -254,56 +258,69 @@ Places = dict[str, tuple[str, ...]]
 """Job -> its GPUs."""
 
 
-def _fewer_moves(schedule_input: ScheduleInput, places: Places) -> Places:
-    """The same places, with fewer VMs that must be moved to another host, at no cost.
+def _reduce_moves(schedule_input: ScheduleInput, places: Places) -> Places:
+    """Return equally good places for which fewer VMs must move to another host.
 
-    The schedule does not know where a VM is now. So a job goes to unused GPUs of its own host where these cost no more
-    desktops, and then two jobs that can be exchanged for each other change places where fewer of them move.
+    The schedule does not know where a VM is now. So a job goes to unused GPUs of its own host if these cost no more
+    desktops, and then two interchangeable jobs swap places if fewer of them move.
     """
-    fewer = dict(places)
+    improved = dict(places)
     jobs = {job.name: job for job in schedule_input.problem.jobs}
     cost = {gpu.name: sum(desktop.cost for desktop in gpu.desktops) for gpu in schedule_input.problem.gpus}
     for name, gpus in places.items():
         if _is_home(schedule_input, name, gpus):
             continue
-        at_home = _unused_at_home(schedule_input, jobs[name], fewer, cost)
+        at_home = _unused_at_home(schedule_input, jobs[name], improved, cost)
         if at_home is not None and sum(cost[gpu] for gpu in at_home) <= sum(cost[gpu] for gpu in gpus):
-            fewer[name] = at_home
-    for one, two in combinations(places, 2):
-        if _may_swap(jobs[one], fewer[one], jobs[two], fewer[two]):
-            at_home_now = _is_home(schedule_input, one, fewer[one]) + _is_home(schedule_input, two, fewer[two])
-            at_home_then = _is_home(schedule_input, one, fewer[two]) + _is_home(schedule_input, two, fewer[one])
+            improved[name] = at_home
+    for job_a, job_b in combinations(places, 2):
+        if _may_swap(jobs[job_a], improved[job_a], jobs[job_b], improved[job_b]):
+            at_home_now = _is_home(schedule_input, job_a, improved[job_a]) + _is_home(
+                schedule_input, job_b, improved[job_b]
+            )
+            at_home_then = _is_home(schedule_input, job_a, improved[job_b]) + _is_home(
+                schedule_input, job_b, improved[job_a]
+            )
             if at_home_then > at_home_now:
-                fewer[one], fewer[two] = fewer[two], fewer[one]
-    return fewer
+                improved[job_a], improved[job_b] = improved[job_b], improved[job_a]
+    return improved
 
 
 def _is_home(schedule_input: ScheduleInput, job: str, gpus: Sequence[str]) -> int:
-    """How many VMs of the job need not be moved."""
+    """Count the VMs of the job that need not be moved."""
     return sum(vm.host == schedule_input.gpus[gpus[0]][0] for vm in schedule_input.jobs[job])
 
 
 def _unused_at_home(
     schedule_input: ScheduleInput, job: Job, places: Places, cost: Mapping[str, int]
 ) -> tuple[str, ...] | None:
-    """The cheapest GPUs of the job's own host that no job uses; None = there are too few."""
+    """Return the cheapest unused GPUs of the own host of the job; None = there are too few."""
     used = {gpu for gpus in places.values() for gpu in gpus}
     home = schedule_input.jobs[job.name][0].host
     unused = [
         gpu.name
         for gpu in schedule_input.problem.gpus
-        if gpu.host == home and gpu.name not in used and _may(job, gpu.name)
+        if gpu.host == home and gpu.name not in used and _may_use(job, gpu.name)
     ]
     unused.sort(key=lambda name: (cost[name], name))
     return tuple(unused[: job.gpus]) if len(unused) >= job.gpus else None
 
 
-def _may(job: Job, gpu: str) -> bool:
-    """Whether the job may run on the GPU."""
+def _may_use(job: Job, gpu: str) -> bool:
+    """Return whether the job may run on the GPU."""
     return job.allowed is None or gpu in job.allowed
 
 
-def _may_swap(one: Job, of_one: Sequence[str], two: Job, of_two: Sequence[str]) -> bool:
-    """Whether the two jobs are alike, and each may run on the other's GPUs."""
-    alike = (one.gpus, one.priority, one.deadline, one.at_least) == (two.gpus, two.priority, two.deadline, two.at_least)
-    return alike and all(_may(one, gpu) for gpu in of_two) and all(_may(two, gpu) for gpu in of_one)
+def _may_swap(job_a: Job, gpus_of_a: Sequence[str], job_b: Job, gpus_of_b: Sequence[str]) -> bool:
+    """Return whether the two jobs are interchangeable, and each may run on the GPUs of the other."""
+    interchangeable = (job_a.gpus, job_a.priority, job_a.deadline, job_a.at_least) == (
+        job_b.gpus,
+        job_b.priority,
+        job_b.deadline,
+        job_b.at_least,
+    )
+    return (
+        interchangeable
+        and all(_may_use(job_a, gpu) for gpu in gpus_of_b)
+        and all(_may_use(job_b, gpu) for gpu in gpus_of_a)
+    )

@@ -1,10 +1,10 @@
-"""Which ML VMs of the queue start tonight, on which hosts, and which desktops make room for each. `night.py` calls
-`decide_queue`.
+"""Decides which ML VMs of the queue start tonight, on which hosts, and which desktops make room for each. `night.py`
+calls `decide_queue`.
 
-Priority by priority, the proposals for the whole queue come first (`proposals.py`). Each is judged by the exact rules
-of placement on the snapshot as it will be after the starts before it; desktops that are not needed stay. A VM without a
-proposal, or whose proposal is refused, comes next, in the order of the queue: as few desktops as possible make room,
-GPU by GPU, first those that can be cleared whole. So a bad proposal costs GPU-hours, and never breaks a rule.
+Within each priority, the proposals for the complete queue are tried first (`proposals.py`). Each is judged by the exact
+placement rules on the snapshot after the starts before it; desktops that are not needed keep running. VMs without a
+proposal, or with a refused one, are tried next in the order of the queue: as few desktops as possible make room, GPU by
+GPU, first GPUs that can be cleared completely. A bad proposal therefore costs GPU-hours, but never breaks a rule.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
-from gpuops.plan.rotation.ml_queue.ml_vms import HeldBack, Start, WaitingVm, hosts_for, is_bound, nobody_held_back
+from gpuops.plan.rotation.ml_queue.ml_vms import HeldBack, Start, WaitingVm, hold_back_none, hosts_for, is_bound
 from gpuops.plan.rotation.ml_queue.proposals import Proposal
 from gpuops.plan.rotation.ml_queue.stages import HostStages, Stage, by_stage
 
 _BELOW_ALL: Final = -(10**6)
-"""Less than any priority."""
+"""Lower than any priority."""
 
 Cost = tuple[int, int]
 """(highest priority, number) of the desktops that make room."""
 
 
 def cost(desktops: Sequence[Vm], priority: Mapping[str, int]) -> Cost:
-    """What it costs to suspend these: one of a higher priority costs more than any number of lower ones."""
+    """Return the cost of suspending these: one of a higher priority costs more than any number of lower ones."""
     return max((priority.get(vm.ref, 0) for vm in desktops), default=_BELOW_ALL), len(desktops)
 
 
@@ -50,80 +50,80 @@ def make_room(
     best: Cost | None,
     proposed_gpus: Collection[PciAddress] = (),
 ) -> tuple[tuple[Vm, ...] | None, tuple[Rejection, ...]]:
-    """The desktops of this host that must make room; None with every reason when not even all of them are enough.
+    """Return the desktops of this host that must make room; None with the reasons if all of them are not enough.
 
-    None without a reason: it would cost no less than the `best` so far. `proposed_gpus` are cleared before others.
+    None without a reason: the cost would not be lower than the `best` so far. `proposed_gpus` are cleared first.
 
-    Example: a VM needs a whole GPU. Two desktops are on GPU A, one is on GPU B, and GPU B has another VM that stays.
-    The groups are A, then B. After A is cleared the VM fits, so the answer is the two desktops of A.
+    Example: a VM needs a complete GPU. Two desktops are on GPU A, one is on GPU B, and GPU B has another VM that stays.
+    The groups are A, then B. After A is cleared the VM fits, so the two desktops of A are returned.
     """
     on_host = [desktop for desktop in free_to_take if desktop.host == host.ref]
     world = around(host, world, vm)
-    groups = _groups(host, on_host, priority, proposed_gpus)
-    # There may be room without any desktop. Where there is none, and each group alone costs no less than the best start
+    groups = _group_by_gpu(host, on_host, priority, proposed_gpus)
+    # The VM may fit without suspending a desktop. If not, and each group alone costs at least as much as the best start
     # so far, this host cannot be better.
     refusals = room.refusals(vm, host, world)
     if refusals and best is not None and all(cost(group, priority) >= best for group in groups):
         return None, ()
-    # Group after group is cleared until the VM fits.
-    taken: list[tuple[Vm, ...]] = []
+    # Clear one group after the other until the VM fits.
+    cleared: list[tuple[Vm, ...]] = []
     after = world
     for group in groups:
         if not refusals:
             break
-        taken.append(group)
-        after = _taken(group, after)
+        cleared.append(group)
+        after = _after_suspends(group, after)
         refusals = room.refusals(vm, after.hosts[host.ref], after)
     if refusals:
         return None, refusals
-    # Then each group that was cleared on the way is put back, and stays where the VM still fits: what blocked it may
-    # have been one GPU, one slot or the memory of the host.
-    needed = taken
-    for group in taken:
-        fewer = [other for other in needed if other is not group]
-        if fewer == taken[:-1]:
+    # Then put back each cleared group and keep it running if the VM still fits: only one GPU, one slot or the memory of
+    # the host may have been missing.
+    needed = cleared
+    for group in cleared:
+        fewer = [needed_group for needed_group in needed if needed_group is not group]
+        if fewer == cleared[:-1]:
             continue  # without the last group the VM did not fit
-        after = _taken(chain.from_iterable(fewer), world)
+        after = _after_suspends(chain.from_iterable(fewer), world)
         if not room.refusals(vm, after.hosts[host.ref], after):
             needed = fewer
     return tuple(chain.from_iterable(needed)), ()
 
 
-def _taken(desktops: Iterable[Vm], world: Inventory) -> Inventory:
-    """The snapshot once these desktops are suspended."""
+def _after_suspends(desktops: Iterable[Vm], world: Inventory) -> Inventory:
+    """Return the snapshot after these desktops are suspended."""
     for desktop in desktops:
         world = project(suspend_or_shut_down(desktop), world)
     return world
 
 
-def _groups(
+def _group_by_gpu(
     host: Host, desktops: Sequence[Vm], priority: Mapping[str, int], proposed_gpus: Collection[PciAddress]
 ) -> list[tuple[Vm, ...]]:
-    """The desktops by the GPU they are on: proposed GPUs first; then the lowest priority, then GPUs that can be cleared
-    whole, then those with fewer desktops.
+    """Return the desktops grouped by GPU: proposed GPUs first, then the lowest priority, then GPUs that can be cleared
+    completely, then GPUs with fewer desktops.
 
-    A desktop whose GPU cannot be read is a group of its own.
+    A desktop whose GPU cannot be read forms its own group.
     """
-    by_ref = {desktop.ref: desktop for desktop in desktops}
+    ungrouped = {desktop.ref: desktop for desktop in desktops}
     groups: list[tuple[bool, bool, tuple[Vm, ...]]] = []
     for gpu in host.gpus:
-        on_it = [by_ref.pop(ref) for ref in gpu.vms or () if ref in by_ref]
-        if on_it:
-            groups.append((gpu.address not in proposed_gpus, len(on_it) < len(set(gpu.vms or ())), tuple(on_it)))
-    groups += [(True, True, (desktop,)) for desktop in by_ref.values()]
+        on_gpu = [ungrouped.pop(ref) for ref in gpu.vms or () if ref in ungrouped]
+        if on_gpu:
+            groups.append((gpu.address not in proposed_gpus, len(on_gpu) < len(set(gpu.vms or ())), tuple(on_gpu)))
+    groups += [(True, True, (desktop,)) for desktop in ungrouped.values()]
 
-    def order(item: tuple[bool, bool, tuple[Vm, ...]]) -> tuple[bool, int, bool, int, str]:
-        other, shared, group = item
-        return other, max(priority.get(vm.ref, 0) for vm in group), shared, len(group), group[0].name
+    def order(candidate: tuple[bool, bool, tuple[Vm, ...]]) -> tuple[bool, int, bool, int, str]:
+        is_not_proposed, shared, group = candidate
+        return is_not_proposed, max(priority.get(vm.ref, 0) for vm in group), shared, len(group), group[0].name
 
     return [group for *_, group in sorted(groups, key=order)]
 
 
 ReturnCheck = Callable[[Sequence[Vm]], tuple[Rejection, ...]]
-"""Every reason why these desktops, all suspended, could not come back in the morning; empty = they can."""
+"""Return why these desktops, all suspended, could not return in the morning; empty = they can."""
 
 Objection = Callable[[Sequence[Start]], str]
-"""Which limit of the night the last of these starts would exceed; empty = all of them may be."""
+"""Return the limit of the night that the last of these starts would exceed; empty = all are allowed."""
 
 
 def no_objection(starts: Sequence[Start]) -> str:
@@ -135,11 +135,11 @@ class QueueDecision:
     """Which VMs of the queue start, and why the others do not."""
 
     stages: tuple[Stage, ...]
-    """The starts, those of one stage together: a host begins the next when the one before has ended."""
+    """The starts by stage: a host begins a stage after the one before has ended."""
     choices: tuple[Choice, ...]
     """One line per VM of the queue."""
     unknown: tuple[str, ...] = ()
-    """Why entries of the queue mean no VM: a name that no VM has, or that several have."""
+    """Why entries of the queue select no VM: no VM has the name, or several have it."""
 
     @property
     def starts(self) -> tuple[Start, ...]:
@@ -160,13 +160,12 @@ def decide_queue(
     objection: Objection = no_objection,
     priority: Mapping[str, int] | None = None,
     proposals: Mapping[str, Proposal] | None = None,
-    held_back: HeldBack = nobody_held_back,
+    held_back: HeldBack = hold_back_none,
 ) -> QueueDecision:
-    """Which VMs of the queue start, and which desktops make room for each.
+    """Return which VMs of the queue start, and which desktops make room for each.
 
-    `priority` of desktops, by ref: those with the lowest make room first. `proposals` by VM ref: each is followed as
-    far as the exact rules allow; a VM without one, or whose proposal they refuse, starts where it costs the fewest
-    desktops.
+    `priority` of desktops, by ref: the lowest make room first. `proposals` by VM ref: each is followed if the exact
+    rules allow it; a VM without a proposal, or with a refused one, starts where it costs the fewest desktops.
     """
     queue = tuple(queue)
     position = {waiting.vm.ref: at for at, waiting in enumerate(queue) if waiting.vm is not None}
@@ -177,10 +176,10 @@ def decide_queue(
         waiting = queue[at]
         reason = waiting.reason or _count_reached(waiting.queued, running)
         start = None
-        if at in choices:  # it has started as it was proposed
+        if at in choices:  # it has started by its proposal
             continue
         if waiting.vm is not None and not reason:
-            reason = held_back([each.vm for each in state.starts], waiting.vm)
+            reason = held_back([earlier.vm for earlier in state.starts], waiting.vm)
         if waiting.vm is not None and not reason:
             start, reason = state.start(waiting.vm, waiting.queued, proposal)
             reason = f"{reason}; {waiting.note}" if reason and waiting.note else reason
@@ -192,10 +191,10 @@ def decide_queue(
 
 
 def _attempts(queue: Sequence[WaitingVm], proposals: Mapping[str, Proposal]) -> Iterator[tuple[int, Proposal | None]]:
-    """Which VM, by its position in the queue, is tried next, and with which proposal; None = without one.
+    """Yield the positions in the queue in the order in which they are tried, each with its proposal or None.
 
     All proposals of a priority come before its VMs without one, so that no GPU-hour of a higher priority is lost to a
-    lower one, and no VM takes a GPU that was proposed for another of its priority. The same of each rank in it.
+    lower one, and no VM takes a GPU that was proposed for another VM of its priority. The same holds for each rank.
     """
     for _, of_priority in groupby(range(len(queue)), key=lambda at: (queue[at].queued.priority, queue[at].rank)):
         positions = list(of_priority)
@@ -207,7 +206,7 @@ def _attempts(queue: Sequence[WaitingVm], proposals: Mapping[str, Proposal]) -> 
 
 
 def _count_reached(queued: QueuedVm, running: Counter[QueuedVm]) -> str:
-    """That as many VMs of the entry run as it asks for; empty = fewer do."""
+    """Return that the entry has reached its `count` of running VMs; empty = it has not."""
     if queued.count is None or running[queued] < queued.count:
         return ""
     return f"count: {queued.count} of {queued.label} run"
@@ -230,14 +229,14 @@ class _QueueState:
     hosts: dict[str, HostStages] = field(default_factory=dict)
 
     def start(self, vm: Vm, queued: QueuedVm, proposal: Proposal | None) -> tuple[Start | None, str]:
-        """The start as proposed, or the one with the lowest cost; None with every reason where there is none.
+        """Return the start as proposed, or the one with the lowest cost; None with all reasons if there is none.
 
-        Of two with the same cost the VM's own host comes first.
+        If two have the same cost, the host of the VM comes first.
         """
         objections: list[str] = []
         refusals: list[str] = []
-        # First only the hosts that may be the cheapest: to know the cost of all takes long in a large fleet. Where a
-        # limit of the night forbids these, all hosts are tried.
+        # Try only the hosts that may be the cheapest first: computing all costs takes long in a large fleet. If a limit
+        # of the night forbids these, try all hosts.
         for every in (False, True):
             candidates, refusals = self._candidates(vm, queued, proposal, every=every)
             objections = []
@@ -256,9 +255,9 @@ class _QueueState:
     def _candidates(
         self, vm: Vm, queued: QueuedVm, proposal: Proposal | None, *, every: bool
     ) -> tuple[list[Start], list[str]]:
-        """The possible starts, and a reason for each other host; a proposal names one host alone.
+        """Return the possible starts, and a reason for each other host. A proposal names one host only.
 
-        Where not `every` host is asked for, those that cost no less than the best so far are left out.
+        Unless `every` is set, hosts that cost at least as much as the best so far are left out.
         """
         candidates: list[Start] = []
         reasons: list[str] = []
@@ -285,31 +284,35 @@ class _QueueState:
         return cost(start.desktops, self.priority)
 
     def _objection_to(self, start: Start) -> str:
-        """Which limit the start would exceed, or why its desktops could not come back; empty = it may be."""
+        """Return the limit that the start would exceed, or why its desktops could not return; empty = it is allowed."""
         limit = self.objection([*self.starts, start])
         if limit or not start.desktops:  # the desktops of earlier starts were checked when these were accepted
             return limit
-        before = [desktop for other in self.starts for desktop in other.desktops if desktop.host == start.host.ref]
-        stranded = self.may_return([*before, *start.desktops])
-        return f"its desktops could not come back: {'; '.join(str(each) for each in stranded)}" if stranded else ""
+        taken_before = [
+            desktop for earlier in self.starts for desktop in earlier.desktops if desktop.host == start.host.ref
+        ]
+        stranded = self.may_return([*taken_before, *start.desktops])
+        return (
+            f"its desktops could not come back: {'; '.join(str(refusal) for refusal in stranded)}" if stranded else ""
+        )
 
     def _accept(self, start: Start) -> None:
-        """Adds the start to those of the night."""
+        """Add the start to those of the night."""
         self.starts.append(start)
         self.free_to_take = [desktop for desktop in self.free_to_take if desktop not in start.desktops]
         host = start.host.ref
         stages = self.hosts.get(host) or HostStages.of(start, self.world)
-        self.hosts[host] = stages.joined_by(start, self.position, self.room)
-        self.world = self._with(self.hosts[host], start)
+        self.hosts[host] = stages.with_start(start, self.position, self.room)
+        self.world = self._world_with(self.hosts[host], start)
 
-    def _with(self, host: HostStages, start: Start) -> Inventory:
-        """The snapshot with the host as it is after its last stage, which may have been put in another order."""
+    def _world_with(self, host: HostStages, start: Start) -> Inventory:
+        """Return the snapshot with the host after its last stage, whose order may have changed."""
         world, after = self.world, host.after
-        for vm in (*start.desktops, *(other.vm for other in host.stages[-1])):
+        for vm in (*start.desktops, *(staged.vm for staged in host.stages[-1])):
             world = world.with_vm(after.vm(vm.ref))
         return world.with_hosts([after.hosts[start.host.ref]])
 
 
 def _reason_for(start: Start) -> str:
-    made = f"{len(start.desktops)} desktop(s) make room" if start.desktops else "there is room without any desktop"
-    return f"starts on {start.host.name}: {made}" + (", after a cold move" if start.moves else "")
+    room_text = f"{len(start.desktops)} desktop(s) make room" if start.desktops else "there is room without any desktop"
+    return f"starts on {start.host.name}: {room_text}" + (", after a cold move" if start.moves else "")

@@ -1,4 +1,4 @@
-"""The ML queue in the order in which a night, or a watch, would take it at a moment, for `gpuops queue`."""
+"""The ML queue in the order in which a night or a watch would serve it at one moment, for `gpuops queue`."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from gpuops.plan.rotation.ml_queue.ml_vms import WaitingVm
 from gpuops.plan.rotation.nights.night_plan import NightPlan
 
 
-class Turn(StrEnum):
-    """What becomes of a VM of the queue."""
+class QueueState(StrEnum):
+    """The state of a VM in the queue."""
 
     STARTS = "starts"
     WAITS = "waits"
-    """It may start, and there is no room, or its team has what it may have."""
+    """It may start, but there is no room, or its team has reached its limit."""
     RUNS = "runs"
     NOT_NOW = "not now"
-    """Whatever room there is: it is not off, or cannot be read, or this night has started it before."""
+    """It does not start even if there is room: it is not off, cannot be read, or this night started it before."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """One VM of the queue, or an entry that means none."""
+    """One VM of the queue, or an entry that selects no VM."""
 
     waits: WaitingVm
     place: int | None
-    """Its place among those that wait for a start, from 1 on; None = it is not among them."""
+    """Its place among the VMs that wait for a start, from 1; None = it does not wait."""
     gpus: float | None
-    """What its devices amount to; None = there is no such VM."""
-    turn: Turn
+    """The GPUs that its devices amount to; None = there is no such VM."""
+    state: QueueState
     starts_at: datetime | None
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLook:
-    """The queue at a moment, and the plan that its order is of."""
+    """The queue at one moment, and the plan from which its order comes."""
 
     at: datetime
     inventory: Inventory
@@ -56,32 +56,32 @@ def look_at_queue(
     at: datetime,
     starts_at: Mapping[str, datetime] | None = None,
 ) -> QueueLook:
-    """The queue of this plan. `starts_at`: VM ref -> when it is expected to start, where that is known."""
+    """Return the queue of this plan. `starts_at`: VM ref -> when the VM is expected to start, if known."""
     starting = {start.vm.ref for start in night_plan.decision.starts}
-    known, number = starts_at or {}, 0
+    expected_starts, number = starts_at or {}, 0
     places = []
     # one choice for each VM of the queue, in its order
     for waits, choice in zip(night_plan.queue, night_plan.decision.choices, strict=True):
         vm = waits.vm
-        turn = _turn(waits, starting)
-        stands = turn in (Turn.STARTS, Turn.WAITS)
-        number += stands
+        state = _state_of(waits, starting)
+        is_waiting = state in (QueueState.STARTS, QueueState.WAITS)
+        number += is_waiting
         places.append(
             QueuePlace(
                 waits,
-                number if stands else None,
+                number if is_waiting else None,
                 gpus_of_vm(vm, catalog) if vm is not None else None,
-                turn,
-                known.get(vm.ref) if vm is not None and turn is Turn.STARTS else None,
+                state,
+                expected_starts.get(vm.ref) if vm is not None and state is QueueState.STARTS else None,
                 choice.reason,
             )
         )
     return QueueLook(at, inventory, night_plan, tuple(places))
 
 
-def _turn(waits: WaitingVm, starting: set[str]) -> Turn:
+def _state_of(waits: WaitingVm, starting: set[str]) -> QueueState:
     if waits.runs:
-        return Turn.RUNS
+        return QueueState.RUNS
     if waits.vm is None or waits.reason:
-        return Turn.NOT_NOW
-    return Turn.STARTS if waits.vm.ref in starting else Turn.WAITS
+        return QueueState.NOT_NOW
+    return QueueState.STARTS if waits.vm.ref in starting else QueueState.WAITS

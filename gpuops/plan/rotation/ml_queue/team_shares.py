@@ -1,12 +1,12 @@
-"""How the teams of a queue stand before a night: what each had, runs and may have; in which order their VMs are tried,
-and which of them are held back. `night.py` calls it where the policy says `fair_share`.
+"""The shares of the teams of a queue before a night: what each used, runs and may use, the order in which their VMs are
+tried, and which of them are held back. `night.py` calls it if the policy has `fair_share`.
 
-The higher priority of the policy is still served first. Within one, VMs come as `advise/fair_share.py` orders them; a
-VM that finds no room keeps nobody else from it. VMs of one team that follow each other have one rank: among them the
-night chooses as it does without teams.
+The higher priority of the policy is still served first. Within a priority, `advise/fair_share.py` orders the VMs; a VM
+without room does not block others. Consecutive VMs of one team have the same rank: among them the night chooses as it
+does without teams.
 
-What a team may have at the most is never exceeded by a start: of GPU-hours it is counted that whatever runs goes on
-until desktops are due. Nothing that runs is stopped for it, and no return waits for it.
+A start never exceeds the limits of a team. For GPU-hours, all running VMs are assumed to run until desktops are due.
+Nothing is stopped because of a limit, and no return waits for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpuops.plan.rotation.ml_queue.ml_vms import NO_WINDOW, WaitingVm, within_co
 from gpuops.plan.rotation.nights.bounds import Bounds
 
 _ROUNDING: Final = 1e-6
-"""Sums of thirds of GPUs are not exact."""
+"""Tolerance, because sums of thirds of GPUs are not exact."""
 _NAMED: Final = 3
 
 
@@ -38,18 +38,18 @@ class TeamStanding:
 
     team: Team
     share: float
-    """Its weight as a part of those of all teams here, 0 to 1."""
+    """Its weight as a fraction of the weights of all teams here, 0 to 1."""
     use: TeamUse = NO_USE
     used_share: float | None = None
-    """Its part of all that was used of late, 0 to 1; None = nothing was."""
+    """Its fraction of the recent use of all teams, 0 to 1; None = nothing was used."""
     running_gpus: float = 0.0
-    """What its VMs hold now, those of the queue and those that a night or a watch has started."""
+    """GPUs of its running VMs: those of the queue and those that a night or a watch has started."""
     coming_hours: float = 0.0
-    """GPU-hours that what was started of it may still use until desktops are due; 0 where that is never."""
+    """GPU-hours that its started VMs may still use until desktops are due; 0 without a window."""
 
     @property
     def hours_left(self) -> float | None:
-        """GPU-hours that may still be started; None = any number."""
+        """Remaining GPU-hours; None = unlimited."""
         if self.team.gpu_hours is None:
             return None
         return max(0.0, self.team.gpu_hours - self.use.week - self.coming_hours)
@@ -57,19 +57,19 @@ class TeamStanding:
 
 @dataclass(frozen=True, slots=True)
 class TeamShares:
-    """The teams, and whose each VM of the queue is."""
+    """The teams, and the team of each VM of the queue."""
 
     rule: FairShare
     standings: tuple[TeamStanding, ...]
-    """Of every team with a VM in the queue, with use, or that the policy lists, by name."""
+    """The teams with a VM in the queue, with use, or in the policy, by name."""
     team_by_vm: Mapping[str, str]
     """VM ref -> its team, for VMs of the queue."""
     gpus: Mapping[str, float]
     """VM ref -> the GPUs that its devices amount to."""
     hours: float | None
-    """From now until desktops are due; None = the policy has no windows."""
+    """Hours from now until desktops are due; None = the policy has no windows."""
     unclear: tuple[str, ...] = ()
-    """What is said of VMs without an owner, or with several."""
+    """Remarks on VMs without an owner, or with several."""
 
     @classmethod
     def of(
@@ -83,32 +83,34 @@ class TeamShares:
     ) -> TeamShares:
         past = tuple(past)
         owner_of = owner_in(inventory, rule.by)
-        used = use_by_team(past, owner_of, bounds.now, rule.half_life)
+        use_of_teams = use_by_team(past, owner_of, bounds.now, rule.half_life)
         night = bounds.night
         hours = None if night is None else max(0.0, (night.back_by - bounds.now).total_seconds() / 3600)
         in_queue = {waits.vm.ref: waits.vm for waits in queue if waits.vm is not None}
-        held = [
+        running_of_nights = [
             vm
-            for night_ in past
-            for each in night_.ml
-            if each.held[-1].ends is None and (vm := vm_now(each, inventory)) is not None and vm.power is PowerState.ON
+            for past_night in past
+            for past_run in past_night.ml
+            if past_run.held[-1].ends is None
+            and (vm := vm_now(past_run, inventory)) is not None
+            and vm.power is PowerState.ON
         ]
-        of_jobs = {waits.vm.ref: waits.queued.owner for waits in queue if waits.vm is not None}
+        job_owners = {waits.vm.ref: waits.queued.owner for waits in queue if waits.vm is not None}
 
         def team_now(vm: Vm) -> str:
-            return team_of(of_jobs.get(vm.ref) or rule.by.of(vm))
+            return team_of(job_owners.get(vm.ref) or rule.by.of(vm))
 
         teams = {ref: team_now(vm) for ref, vm in in_queue.items()}
         gpus = {ref: gpus_of_vm(vm, catalog) for ref, vm in in_queue.items()}
-        running = {vm.ref: vm for vm in (*in_queue.values(), *held) if vm.power is PowerState.ON}
-        names = sorted({*teams.values(), *used, *(team.name for team in rule.teams)})
+        running = {vm.ref: vm for vm in (*in_queue.values(), *running_of_nights) if vm.power is PowerState.ON}
+        names = sorted({*teams.values(), *use_of_teams, *(team.name for team in rule.teams)})
         weights = sum(rule.team(name).weight for name in names)
-        total = sum(use.decayed for use in used.values())
+        total = sum(use.decayed for use in use_of_teams.values())
         standings = []
         for name in names:
-            team, use = rule.team(name), used.get(name, NO_USE)
+            team, use = rule.team(name), use_of_teams.get(name, NO_USE)
             runs = sum(gpus_of_vm(vm, catalog) for vm in running.values() if team_now(vm) == name)
-            started = sum(gpus_of_vm(vm, catalog) for vm in _once(held) if team_now(vm) == name)
+            started = sum(gpus_of_vm(vm, catalog) for vm in _unique_vms(running_of_nights) if team_now(vm) == name)
             used_share = use.decayed / total if total > 0 else None
             coming = started * (hours or 0.0)
             standings.append(TeamStanding(team, team.weight / weights, use, used_share, runs, coming))
@@ -116,84 +118,90 @@ class TeamShares:
 
     def standing(self, vm: Vm) -> TeamStanding:
         name = self.team_by_vm[vm.ref]
-        return next(each for each in self.standings if each.team.name == name)
+        return next(standing for standing in self.standings if standing.team.name == name)
 
-    def ordered(self, queue: Sequence[WaitingVm]) -> tuple[WaitingVm, ...]:
-        """The queue in the order in which it is served: by priority, then by fair share; each with its team and rank,
-        and what is said of it where it finds no room. Those that do not start anyway come first of their priority."""
+    def order_queue(self, queue: Sequence[WaitingVm]) -> tuple[WaitingVm, ...]:
+        """Return the queue in the order in which it is served: by priority, then by fair share.
+
+        Each VM gets its team, its rank and a note for the case that there is no room. VMs that do not start anyway come
+        first within their priority.
+        """
         counted = {waits.vm.ref for waits in within_counts(queue) if waits.vm is not None}
-        had = {each.team.name: each.use.decayed + each.coming_hours for each in self.standings}
-        found: list[WaitingVm] = []
+        used_hours = {standing.team.name: standing.use.decayed + standing.coming_hours for standing in self.standings}
+        ordered: list[WaitingVm] = []
         for _, of_priority in groupby(queue, key=lambda waits: waits.queued.priority):
             members = [
                 replace(waits, team=self.team_by_vm[waits.vm.ref]) if waits.vm is not None else waits
                 for waits in of_priority
             ]
             waiting = [waits for waits in members if waits.vm is not None and not waits.reason]
-            found += [waits for waits in members if waits.vm is None or waits.reason]
+            ordered += [waits for waits in members if waits.vm is None or waits.reason]
             wishes = [Wish(waits.team, self._hours(waits.vm) if waits.vm.ref in counted else 0.0)
                       for waits in waiting if waits.vm is not None]  # fmt: skip
-            order = fair_order(wishes, had, lambda name: self.rule.team(name).weight)
-            several = len({waits.team for waits in waiting}) > 1
+            order = fair_order(wishes, used_hours, lambda name: self.rule.team(name).weight)
+            has_several_teams = len({waits.team for waits in waiting}) > 1
             by_team = groupby((waiting[at] for at in order), key=lambda waits: waits.team)
             for rank, (_, following) in enumerate(by_team, 1):
-                found += [replace(waits, rank=rank, note=self._note(waits) if several else "") for waits in following]
-            for wish in wishes:  # a lower priority comes after all of this was served
-                had[wish.team] += wish.hours
-        return tuple(found)
+                ordered += [
+                    replace(waits, rank=rank, note=self._note(waits) if has_several_teams else "")
+                    for waits in following
+                ]
+            for wish in wishes:  # lower priorities are served after all of these
+                used_hours[wish.team] += wish.hours
+        return tuple(ordered)
 
     def held_back(self, started: Sequence[Vm], vm: Vm) -> str:
-        """Why the VM may not start beside those that start before it, by what its team may have at the most; empty =
-        it may."""
+        """Return why the limits of its team hold the VM back, given the VMs that start before it; empty = it may
+        start."""
         standing = self.standing(vm)
-        team, wanted = standing.team, self.gpus[vm.ref]
-        beside = sum(self.gpus[each.ref] for each in started if self.team_by_vm[each.ref] == team.name)
-        runs = standing.running_gpus + beside
-        if team.gpus is not None and runs + wanted > team.gpus + _ROUNDING:
-            more = f", and this VM takes {wanted:g}" if runs < team.gpus else ""
-            return f"team {team.name} has {runs:g} of {team.gpus:g} GPUs at once{more}"
-        return self._hours_reached(standing, beside, wanted)
+        team, needed_gpus = standing.team, self.gpus[vm.ref]
+        starting_gpus = sum(self.gpus[earlier.ref] for earlier in started if self.team_by_vm[earlier.ref] == team.name)
+        busy_gpus = standing.running_gpus + starting_gpus
+        if team.gpus is not None and busy_gpus + needed_gpus > team.gpus + _ROUNDING:
+            this_vm = f", and this VM takes {needed_gpus:g}" if busy_gpus < team.gpus else ""
+            return f"team {team.name} has {busy_gpus:g} of {team.gpus:g} GPUs at once{this_vm}"
+        return self._hours_reached(standing, starting_gpus, needed_gpus)
 
-    def _hours_reached(self, standing: TeamStanding, beside: float, wanted: float) -> str:
+    def _hours_reached(self, standing: TeamStanding, starting_gpus: float, needed_gpus: float) -> str:
         team, used = standing.team, standing.use.week
         if team.gpu_hours is None:
             return ""
-        told = f"team {team.name} has used {used:.4g} of {team.gpu_hours:.4g} GPU-hours of the last 7 days"
+        use_text = f"team {team.name} has used {used:.4g} of {team.gpu_hours:.4g} GPU-hours of the last 7 days"
         if used >= team.gpu_hours:
-            return told
+            return use_text
         if self.hours is None:
-            return ""  # nobody knows how long it would run
-        before, own = standing.coming_hours + beside * self.hours, wanted * self.hours
-        if used + before + own <= team.gpu_hours + _ROUNDING:
+            return ""  # it is unknown how long it would run
+        hours_before, vm_hours = standing.coming_hours + starting_gpus * self.hours, needed_gpus * self.hours
+        if used + hours_before + vm_hours <= team.gpu_hours + _ROUNDING:
             return ""
-        others = f", what runs and starts before it may take {before:.4g}" if before else ""
-        return f"{told}{others}, and this VM {own:.4g} tonight"
+        other_text = f", what runs and starts before it may take {hours_before:.4g}" if hours_before else ""
+        return f"{use_text}{other_text}, and this VM {vm_hours:.4g} tonight"
 
     def _hours(self, vm: Vm) -> float:
-        """GPU-hours that it may use tonight."""
+        """Return the GPU-hours that the VM may use tonight."""
         length = NO_WINDOW.total_seconds() / 3600 if self.hours is None else self.hours
         return self.gpus[vm.ref] * length
 
     def _note(self, waits: WaitingVm) -> str:
-        standing = next(each for each in self.standings if each.team.name == waits.team)
-        had = "nothing" if standing.used_share is None else f"{standing.used_share:.0%}"
-        return f"fair share: team {waits.team} has had {had} of late, its share is {standing.share:.0%}"
+        standing = next(candidate for candidate in self.standings if candidate.team.name == waits.team)
+        use_text = "nothing" if standing.used_share is None else f"{standing.used_share:.0%}"
+        return f"fair share: team {waits.team} has had {use_text} of late, its share is {standing.share:.0%}"
 
 
-def _once(vms: Iterable[Vm]) -> Iterable[Vm]:
+def _unique_vms(vms: Iterable[Vm]) -> Iterable[Vm]:
     return {vm.ref: vm for vm in vms}.values()
 
 
 def _unclear(rule: FairShare, vms: Iterable[Vm], teams: Mapping[str, str]) -> Iterable[str]:
     vms = tuple(vms)
-    nobodys = [vm.name for vm in vms if teams[vm.ref] == NO_OWNER]
-    if nobodys:
-        yield f"{_names(nobodys)}: no owner ({rule.by}); served as team {NO_OWNER}"
+    unowned = [vm.name for vm in vms if teams[vm.ref] == NO_OWNER]
+    if unowned:
+        yield f"{_names(unowned)}: no owner ({rule.by}); served as team {NO_OWNER}"
     for vm in vms:
         if rule.by.of_several(vm) and teams[vm.ref] == team_of(rule.by.of(vm)):
             yield f"{vm.name}: several owners ({rule.by}); served as a team of its own, {teams[vm.ref]!r}"
 
 
 def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
+    more_text = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more_text}"

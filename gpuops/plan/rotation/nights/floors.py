@@ -1,8 +1,8 @@
-"""How many desktops of each pool stay running. `desktops.py` asks when a night is planned, `guard.py` before each step.
+"""Enforces how many desktops of each pool stay running. `desktops.py` calls it when a night is planned, `guard.py`
+before each step.
 
-A floor holds for everything that takes desktops: while a night of another policy is open, the floors of its pools hold
-as well. Two policies may select the same desktops; what the other night has taken does not run any more, so each count
-of running desktops includes what all open nights have taken.
+While a night of another policy is open, the floors of its pools hold as well. Two policies may select the same
+desktops. A desktop that the other night has taken no longer runs, so it does not count towards any floor.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Floors:
     """The floors that hold for the desktops of one night."""
 
     policy: Policy
-    others: tuple[Policy, ...] = ()
+    other_policies: tuple[Policy, ...] = ()
     """Other policies that have an open night in the journal."""
 
     def pools_of(self, vm: Vm) -> Iterator[tuple[FloorKey, Policy, Pool]]:
-        """The pools with a floor that select the VM, at most one of each policy."""
-        for number, policy in enumerate((self.policy, *self.others)):
+        """Yield the pools with a floor that select the VM, at most one of each policy."""
+        for number, policy in enumerate((self.policy, *self.other_policies)):
             pool = policy.pool_of(vm)
             if pool is not None and pool.floor:
                 yield (number, pool.name), policy, pool
 
     def count_running(self, vms: Iterable[Vm]) -> Counter[FloorKey]:
-        """How many of these VMs run and count towards each floor."""
+        """Count the running VMs for each floor."""
         return Counter(key for vm in vms if stays_running(vm) for key, _, _ in self.pools_of(vm))
 
     def objection(self, vm: Vm, running: Mapping[FloorKey, int]) -> str | None:
@@ -56,28 +56,34 @@ class Floors:
 
 
 def other_open_policies(policy: Policy, originals: Iterable[Original]) -> tuple[Policy, ...]:
-    """The policies of other names whose nights are open: what they keep running stays running.
+    """Return the policies with another name whose nights are open: their floors hold as well.
 
-    A policy that was edited since its night began is obeyed as it is now, so its earlier text does not count.
+    For a policy that was edited since its night began, only the current text counts.
     """
     policies = (original.policy for original in originals if not original.returned)
-    return tuple({id(other): other for other in policies if other is not None and other.name != policy.name}.values())
+    return tuple(
+        {
+            id(open_policy): open_policy
+            for open_policy in policies
+            if open_policy is not None and open_policy.name != policy.name
+        }.values()
+    )
 
 
-def floors_broken_by_others(policy: Policy, away: Iterable[TakenVm], inventory: Inventory) -> Iterator[Rejection]:
-    """The pools of which fewer desktops run than their floor, since a night of another policy has taken some."""
+def floors_broken_by_others(policy: Policy, away_vms: Iterable[TakenVm], inventory: Inventory) -> Iterator[Rejection]:
+    """Yield a refusal for each pool that is below its floor because a night of another policy took desktops of it."""
     running = Floors(policy).count_running(inventory.vms.values())
-    taken: Counter[tuple[str, str, str]] = Counter()
-    for taken_vm in away:
-        vm, other = taken_vm.vm, taken_vm.policy
+    counts_by_night: Counter[tuple[str, str, str]] = Counter()
+    for taken_vm in away_vms:
+        vm, policy_of_night = taken_vm.vm, taken_vm.policy
         pool = policy.pool_of(vm) if vm is not None else None
-        if pool is not None and other.name != policy.name and taken_vm.original.role is not Role.ML:
-            taken[pool.name, taken_vm.original.night, other.name] += 1
+        if pool is not None and policy_of_night.name != policy.name and taken_vm.original.role is not Role.ML:
+            counts_by_night[pool.name, taken_vm.original.night, policy_of_night.name] += 1
     for pool in policy.pools:
         count = running[0, pool.name]
         nights = [
             f"night {night} of policy {name} has taken {number}"
-            for (pool_name, night, name), number in sorted(taken.items())
+            for (pool_name, night, name), number in sorted(counts_by_night.items())
             if pool_name == pool.name
         ]
         if count < pool.floor and nights:

@@ -1,5 +1,5 @@
-"""One night with everything that speaks for it and against it, and the plan that follows. `night.py` makes it; `rotate
-plan` shows it.
+"""One night with its decisions, refusals and warnings, and the resulting plan. `night.py` builds it; `rotate plan`
+shows it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_NIGHT: Final = "there is no night now"
 
 @dataclass(frozen=True, slots=True)
 class NightPlan:
-    """One night, before anything is done."""
+    """One night before it begins."""
 
     policy: Policy
     night: str
@@ -45,34 +45,34 @@ class NightPlan:
     bounds: Bounds
     refusals: tuple[Rejection, ...] = ()
     """Why there is no night now."""
-    over: bool = False
-    """Its return has begun, or it is `skipped`: nothing more is taken."""
+    is_over: bool = False
+    """Whether its return has begun, or it is `skipped`: nothing more is taken."""
     skipped: bool = False
-    """`rotate skip-next` said that it is not to be taken."""
+    """Whether `rotate skip-next` skipped it."""
     off: str = ""
-    """Why the policy has no night this evening, where a clock called for one; empty = it has one."""
+    """Why the policy has no night this evening although a timer called; empty = it has one."""
     drs: Mapping[str, VmDrs] = field(default_factory=dict)
-    """ML VM ref -> what DRS does with it now, where DRS is kept off it for the night."""
+    """ML VM ref -> its DRS setting now, for the VMs that get an override for the night."""
     overrides: tuple[SetVmDrs, ...] = ()
     lease: int | None = None
-    """Number of the lease under which it is taken; None = the policy has no lock VM, or nothing is to be done."""
+    """Number of the lease of this night; None = the policy has no lock VM, or nothing is changed."""
     opened: tuple[OpenGate, ...] = ()
-    """Of desktops that run, and whose gate at the broker an earlier run of this night has closed in vain."""
+    """Steps that open the gates of running desktops that an earlier run of this night closed and this plan leaves."""
     queue: tuple[WaitingVm, ...] = ()
     """The ML queue in the order in which it is served."""
     shares: TeamShares | None = None
-    """How its teams stand; None = the policy knows none."""
+    """Use and shares of the teams; None = the policy has no `fair_share`."""
     also_kept: tuple[str, ...] = ()
     """Names of other policies with open nights, whose floors hold as well."""
     unmet: tuple[Rejection, ...] = ()
-    """The pools of which fewer desktops run than their floor, since another night has taken some."""
+    """A refusal for each pool that is below its floor because another night took desktops of it."""
 
     def plan(self) -> Plan:
-        """The plan: mark the VMs, suspend desktops, move ML VMs, keep DRS off them, start them."""
+        """Return the plan: mark the VMs, suspend desktops, move ML VMs, keep DRS off them, start them."""
         if self.refusals:
             return refuse(*self.refusals)
-        if self.over:
-            return Plan(because=(self.off or f"night {self.night} is {self.ended}",))
+        if self.is_over:
+            return Plan(because=(self.off or f"night {self.night} is {self.ended_reason}",))
         return Plan(
             waves=tuple(wave for wave in self._waves() if wave.steps),
             warnings=tuple(self._warnings()),
@@ -84,8 +84,8 @@ class NightPlan:
         )
 
     @property
-    def ended(self) -> str:
-        """Why nothing is taken, where the night is over."""
+    def ended_reason(self) -> str:
+        """Why nothing more is taken in a night that is over."""
         if self.skipped:
             return "skipped, as somebody said: gpuops rotate skip-next --undo takes that back"
         return "over: its morning has begun"
@@ -94,44 +94,44 @@ class NightPlan:
     def choices(self) -> tuple[Choice, ...]:
         """A reason for every VM of the queue and of the pools."""
         room_for = {desktop.ref: start.vm.name for start in self.decision.starts for desktop in start.desktops}
-        left = NO_NIGHT if self.refusals or self.over else "no VM of the queue needs its GPU"
+        idle_reason = NO_NIGHT if self.refusals or self.is_over else "no VM of the queue needs its GPU"
         free = [
             Choice(vm.name, chosen=True, reason=f"makes room for {room_for[vm.ref]}")
             if vm.ref in room_for
-            else Choice(vm.name, chosen=False, reason=f"idle; {left}")
+            else Choice(vm.name, chosen=False, reason=f"idle; {idle_reason}")
             for vm in self.desktops.free_to_take
         ]
-        return (*self.decision.choices, *sorted((*free, *self.desktops.kept), key=lambda choice: choice.subject))
+        return (*self.decision.choices, *sorted((*free, *self.desktops.staying), key=lambda choice: choice.subject))
 
     @property
     def return_times(self) -> Mapping[str, datetime]:
-        """Host ref -> from when on nothing is taken there; empty without a window."""
+        """Host ref -> when the return to the host begins; empty without a window."""
         load = self.bounds.load(self.decision.starts)
-        hosts = {start.host.ref for start in self.decision.starts} | {vm.host for vm in self.bounds.away}
+        hosts = {start.host.ref for start in self.decision.starts} | {vm.host for vm in self.bounds.taken_desktops}
         moments = {host: self.bounds.return_at(host, load) for host in sorted(filter(None, hosts))}
         return {host: moment for host, moment in moments.items() if moment is not None}
 
     @property
     def not_after(self) -> Mapping[str, datetime]:
-        """VM ref -> from when on no step of this plan is begun on it."""
+        """VM ref -> the moment after which no step of this plan begins for the VM."""
         times = self.return_times
-        taken = {vm.ref: start.host.ref for start in self.decision.starts for vm in (start.vm, *start.desktops)}
-        return {ref: times[host] for ref, host in taken.items() if host in times}
+        host_by_vm = {vm.ref: start.host.ref for start in self.decision.starts for vm in (start.vm, *start.desktops)}
+        return {ref: times[host] for ref, host in host_by_vm.items() if host in times}
 
     def _waves(self) -> Iterator[Wave]:
-        """The waves of the plan, some of them empty.
+        """Yield the waves of the plan, some of them empty.
 
-        All marks are set before anything is taken: a return that knows nothing but the markers then finds every VM. In
-        each stage GPUs must be free before a VM moves or starts there, and DRS must be off before it runs.
+        All markers are set before anything is taken, so that a return without the journal finds every VM. In each
+        stage, GPUs must be free before a VM moves or starts there, and its DRS override must be set before it runs.
         """
         yield Wave("let users in to desktops that are not taken", self.opened)
         yield Wave("mark what is taken", tuple(self._marks()))
         for stage in self.decision.stages:
             desktops = [vm for start in stage for vm in start.desktops]
-            yield Wave("keep users away from idle desktops", tuple(self._closed(desktops)))
-            taken: list[Step] = [suspend_or_shut_down(vm) for start in stage for vm in start.desktops]
-            yield Wave("shut down idle desktops", tuple(step for step in taken if isinstance(step, ShutDownGuest)))
-            yield Wave("suspend idle desktops", tuple(step for step in taken if isinstance(step, SuspendVm)))
+            yield Wave("keep users away from idle desktops", tuple(self._gate_closes(desktops)))
+            suspends: list[Step] = [suspend_or_shut_down(vm) for start in stage for vm in start.desktops]
+            yield Wave("shut down idle desktops", tuple(step for step in suspends if isinstance(step, ShutDownGuest)))
+            yield Wave("suspend idle desktops", tuple(step for step in suspends if isinstance(step, SuspendVm)))
             moves = (RelocateVm(start.vm.ref, start.host.ref) for start in stage if start.moves)
             yield Wave("move ML VMs to their hosts", tuple(moves))
             started = {start.vm.ref for start in stage}
@@ -139,26 +139,26 @@ class NightPlan:
             yield Wave("keep DRS off the ML VMs", overrides)
             yield Wave("start ML VMs", tuple(map(_power_on, stage)))
 
-    def _closed(self, desktops: Iterable[Vm]) -> Iterator[CloseGate]:
-        """The steps that close gates at the broker, but for those that a run which was cut off has closed."""
+    def _gate_closes(self, desktops: Iterable[Vm]) -> Iterator[CloseGate]:
+        """Yield the steps that close gates at the broker, except for gates that an interrupted run has closed."""
         for vm in desktops:
             pool, gate = self.policy.pool_of(vm), vm.gate
             if pool is not None and pool.gated and gate is not None and not gate.closed:
                 yield CloseGate(vm.ref, gate.machine)
 
     def _marks(self) -> Iterator[SetAttribute]:
-        """The steps that mark VMs, but for those that a run which was cut off has marked already."""
-        taken: Iterable[tuple[Vm, Role]] = [
+        """Yield the steps that mark VMs, except for VMs that an interrupted run has marked."""
+        vms_with_role: Iterable[tuple[Vm, Role]] = [
             *((vm, role_of(vm)) for vm in self.decision.desktops),
             *((start.vm, Role.ML) for start in self.decision.starts),
         ]
-        for vm, role in taken:
-            value = marker_value(self.night, role, self.drs.get(vm.ref), lease=self.lease)
-            if vm.attributes.get(self.policy.marker) != value:
-                yield SetAttribute(vm.ref, self.policy.marker, value)
+        for vm, role in vms_with_role:
+            marker_text = marker_value(self.night, role, self.drs.get(vm.ref), lease=self.lease)
+            if vm.attributes.get(self.policy.marker) != marker_text:
+                yield SetAttribute(vm.ref, self.policy.marker, marker_text)
 
     def _warnings(self) -> Iterator[str]:
-        """What in the policy is likely a mistake: else a night that takes nothing is noticed only in the morning."""
+        """Yield what is probably a mistake in the policy, so that it is noticed before a night takes nothing."""
         takes_desktops = self.policy.spare is None or self.policy.spare.take_idle
         for pool in self.policy.pools if takes_desktops else ():
             if not pool.users_kept_away:
@@ -170,7 +170,7 @@ class NightPlan:
         for pool_name, names in self.desktops.unknown_to_broker.items():
             yield f"pool {pool_name}: the connection broker has no machine for {', '.join(names)}"
         yield from (f"ML queue: {reason}" for reason in self.decision.unknown)
-        yield from (f"ML queue: {said}" for said in (self.shares.unclear if self.shares is not None else ()))
+        yield from (f"ML queue: {remark}" for remark in (self.shares.unclear if self.shares is not None else ()))
 
     def _because(self) -> Iterator[str]:
         spare = self.policy.spare
@@ -187,5 +187,5 @@ class NightPlan:
 
 
 def _power_on(start: Start) -> PowerOnVm:
-    """What starts it: one that gave way with its memory goes on."""
+    """Return the step that starts the VM, or resumes it if a watch suspended it."""
     return PowerOnVm(start.vm.ref, start.host.ref, resumes=start.vm.power is PowerState.SUSPENDED)

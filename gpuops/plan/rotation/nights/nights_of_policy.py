@@ -1,4 +1,4 @@
-"""What the nights of a policy have taken and not yet brought back, as the journal and the markers of VMs tell."""
+"""The VMs that the nights of a policy have taken and not yet returned, from the journal and the markers of VMs."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 
 @dataclass(frozen=True, slots=True)
 class NightsOfPolicy:
-    """A policy, and what the journal knows of the VMs that its nights have taken."""
+    """A policy, and the VMs of its nights that the journal knows."""
 
     policy: Policy
     originals: tuple[Original, ...] = ()
-    """What the journal knows of VMs of this night and of earlier ones."""
+    """The VMs of this night and of earlier ones, from the journal."""
 
     def night(self, inventory: Inventory, now: datetime) -> str:
-        """The id of this night: tonight's, or without a window the one that is still open."""
+        """Return the id of this night: tonight, or without a window the night that is still open."""
         if not self.policy.windows and self.policy.spare is None:
-            nights = {taken_vm.original.night for taken_vm in self.away(inventory)}
+            nights = {taken_vm.original.night for taken_vm in self.away_vms(inventory)}
             if nights:
                 return max(nights)
         return self.policy.night(now)
 
     def is_of(self, night: str, original: Original) -> bool:
-        """Whether it was taken by this night; a watch goes on with all that it has taken before."""
+        """Return whether this night took the VM. A watch keeps all VMs that it took before."""
         return original.night == night or self.policy.spare is not None
 
-    def goes_on_with(self, night: str, taken_vm: TakenVm) -> bool:
-        """Whether what it holds stays taken: not what another policy, or a night, has taken."""
+    def keeps_taken(self, night: str, taken_vm: TakenVm) -> bool:
+        """Return whether the VM stays taken: not if another policy or another night took it."""
         if self.policy.spare is None:
             return taken_vm.original.night == night
         return taken_vm.policy.name == self.policy.name and taken_vm.policy.spare is not None
 
-    def away(self, inventory: Inventory) -> list[TakenVm]:
-        """The VMs of nights that are not back yet, or whose power state is just changing."""
-        return [taken_vm for taken_vm in self.taken(inventory) if taken_vm.whereabouts in _NOT_BACK]
+    def away_vms(self, inventory: Inventory) -> list[TakenVm]:
+        """Return the VMs of nights that are not back yet, or whose power state is changing."""
+        return [taken_vm for taken_vm in self.vms_of_nights(inventory) if taken_vm.whereabouts in _NOT_BACK]
 
-    def taken(self, inventory: Inventory) -> list[TakenVm]:
-        """The VMs that nights of this policy have taken, and those of other policies that this one selects as well."""
+    def vms_of_nights(self, inventory: Inventory) -> list[TakenVm]:
+        """Return the VMs that nights of this policy took, and those of other policies that this policy selects as
+        well."""
         marked = (vm for vm in inventory.vms.values() if vm.attributes.get(self.policy.marker))
         selected = {vm.ref for vm in marked if self._selects(vm)}
         of_nights = taken_vms(self.policy, self.originals, inventory, believed=selected)
@@ -56,12 +57,12 @@ class NightsOfPolicy:
         ]
 
     def _selects(self, vm: Vm | None) -> bool:
-        """Whether the VM is of a pool or of the queue."""
+        """Return whether the VM is in a pool or in the queue of the policy."""
         return vm is not None and (self.policy.pool_of(vm) is not None or entry_of(self.policy.ml, vm) is not None)
 
-    def suspended(self, night: str, inventory: Inventory) -> list[Vm]:
-        """Desktops that tonight has suspended, or is suspending."""
-        tonight = (taken_vm for taken_vm in self.away(inventory) if self.is_of(night, taken_vm.original))
+    def suspended_desktops(self, night: str, inventory: Inventory) -> list[Vm]:
+        """Return the desktops that this night has suspended or is suspending."""
+        tonight = (taken_vm for taken_vm in self.away_vms(inventory) if self.is_of(night, taken_vm.original))
         return [
             taken_vm.vm for taken_vm in tonight if taken_vm.vm is not None and taken_vm.original.role is Role.DESKTOP
         ]

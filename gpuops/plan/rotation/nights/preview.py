@@ -1,10 +1,10 @@
-"""A night as it would be at a given moment, with the proof that every desktop can come back; nothing is done.
+"""Previews a night at a given moment, with the proof that every desktop can return. Nothing is changed.
 
-`rotate plan` shows it, on a snapshot of vCenter.
+`rotate plan` shows it, from a snapshot of vCenter.
 
-The proof names the order in which the desktops of each host come back, and the place that each then has. A slot is a
-number where all vGPUs of a GPU are of one size. On a mixed-size or MIG GPU it is the start of a placement: the ids that
-are shown lie beside each other, and beside what runs there all night; the host may choose others that do.
+The proof lists the order in which the desktops of each host return, and the place that each then gets. If all vGPUs of
+a GPU have one size, the place is the number of a slot. On a mixed-size or MIG GPU it is the start of a placement: the
+ids shown do not overlap each other or those of VMs that run all night; the host may choose others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpuops.plan.placement.return_order import resume_or_power_on, return_order,
 from gpuops.plan.placement.room import Room, around
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of_vm
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
-from gpuops.plan.rotation.nights.bounds import RunPeriod, hours_unsaid
+from gpuops.plan.rotation.nights.bounds import RunPeriod, refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.night_plan import NightPlan
@@ -46,11 +46,11 @@ class ExpectedRun:
     start: Start
     run: RunPeriod
     gpus: float
-    """The whole GPUs that its devices amount to: a vGPU of which four fit on a GPU is a quarter."""
+    """Its devices as a number of GPUs: a vGPU of which four fit on a GPU is 0.25."""
 
     @property
     def gpu_hours(self) -> float | None:
-        """The GPUs times the hours; None without a window, since it is not known when the run ends."""
+        """The GPUs times the hours; None without a window, because the end of the run is unknown."""
         if self.run.ends is None:
             return None
         return self.gpus * (self.run.ends - self.run.begins).total_seconds() / 3600
@@ -58,20 +58,20 @@ class ExpectedRun:
 
 @dataclass(frozen=True, slots=True)
 class NightPreview:
-    """One night as it would be."""
+    """The preview of one night."""
 
     at: datetime
     inventory: Inventory
     night_plan: NightPlan
     expected_runs: tuple[ExpectedRun, ...]
     proofs: tuple[HostProof, ...]
-    """That the desktops of each host can come back."""
+    """The proof for each host that its desktops can return."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
-    """Pool -> what is expected of it until the end of `morning`; empty = nothing was measured."""
+    """Pool -> its forecast until the end of `morning`; empty = nothing was measured."""
     no_forecast: str = ""
-    """Why what was measured cannot be read; empty = it could."""
+    """Why the measurements cannot be read; empty = they can."""
     timers: tuple[str, ...] = ()
-    """Where the timers and cron lines of this machine do not meet the windows of the policy."""
+    """Where the timers and cron lines of this machine do not fit the windows of the policy."""
 
     @property
     def night(self) -> Night | None:
@@ -79,47 +79,58 @@ class NightPreview:
 
     @property
     def morning(self) -> tuple[datetime, datetime]:
-        """Of which hours a forecast is shown."""
+        """The hours for which a forecast is shown."""
         return morning_of(self.night, self.at)
 
     @property
     def gpu_hours(self) -> float | None:
-        """The sum over all ML VMs; None = it is not known when the night ends."""
-        hours = [win.gpu_hours for win in self.expected_runs]
-        return None if None in hours else sum(each for each in hours if each is not None)
+        """The sum over all ML VMs; None = the end of the night is unknown."""
+        hours = [expected_run.gpu_hours for expected_run in self.expected_runs]
+        return None if None in hours else sum(run_hours for run_hours in hours if run_hours is not None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What in the policy is likely a mistake, and why a night would be refused before it is planned."""
+        """Probable mistakes in the policy, and why a night would be refused before it is planned."""
         policy = self.night_plan.policy
-        wrong = lock_vm_wrong(policy, self.inventory)
-        refused = () if wrong is None else (f"{wrong}: no night begins (gpuops rotate init --policy FILE)",)
-        unsaid = hours_unsaid(policy)
-        said = (unsaid.line,) if unsaid is not None else ()
-        unread = (f"no forecast: {self.no_forecast}",) if self.no_forecast else ()
-        return (*self.night_plan.plan().warnings, *refused, *said, *unread, *self.timers, *self._users_before_return())
+        lock_vm_problem = lock_vm_wrong(policy, self.inventory)
+        lock_vm_warning = (
+            ()
+            if lock_vm_problem is None
+            else (f"{lock_vm_problem}: no night begins (gpuops rotate init --policy FILE)",)
+        )
+        without_hours = refuse_without_hours(policy)
+        hours_warning = (without_hours.line,) if without_hours is not None else ()
+        forecast_warning = (f"no forecast: {self.no_forecast}",) if self.no_forecast else ()
+        return (
+            *self.night_plan.plan().warnings,
+            *lock_vm_warning,
+            *hours_warning,
+            *forecast_warning,
+            *self.timers,
+            *self._users_before_return(),
+        )
 
     def _users_before_return(self) -> Iterator[str]:
-        """The pools of which more desktops are expected in use than are left running, before the others come back."""
+        """Yield a warning for each pool that needs more desktops than stay running before the others return."""
         night, plan = self.night, self.night_plan
         if night is None:
             return
-        taken = [*plan.bounds.away, *plan.decision.desktops]
+        taken_desktops = [*plan.bounds.taken_desktops, *plan.decision.desktops]
         running = running_desktops(plan.policy, self.inventory.vms.values())
         for pool in plan.policy.pools:
-            hosts = {vm.host or "" for vm in taken if plan.policy.pool_of(vm) == pool}
+            hosts = {vm.host or "" for vm in taken_desktops if plan.policy.pool_of(vm) == pool}
             begins = min((plan.return_times[host] for host in hosts if host in plan.return_times), default=None)
             if pool.name not in self.forecasts or begins is None:
                 continue
-            going = [vm for vm in plan.decision.desktops if plan.policy.pool_of(vm) == pool]
-            stay = running[pool.name] - len(going)
-            early = self.forecasts[pool.name].first_above(stay, self.at, begins)
-            if early is not None:
-                comes, back = (f"{moment.astimezone(night.zone):%H:%M}" for moment in (early.begin, begins))
+            leaving = [vm for vm in plan.decision.desktops if plan.policy.pool_of(vm) == pool]
+            stay = running[pool.name] - len(leaving)
+            shortage = self.forecasts[pool.name].first_above(stay, self.at, begins)
+            if shortage is not None:
+                comes, back = (f"{moment.astimezone(night.zone):%H:%M}" for moment in (shortage.begin, begins))
                 yield (
-                    f"pool {pool.name}: {early.in_use} of its desktops are expected in use at {comes}, {stay} stay "
+                    f"pool {pool.name}: {shortage.in_use} of its desktops are expected in use at {comes}, {stay} stay "
                     f"running and the return of the others begins at {back}: set an earlier `back_by`, or `floor: "
-                    f"{early.in_use}`"
+                    f"{shortage.in_use}`"
                 )
 
     @property
@@ -128,12 +139,12 @@ class NightPreview:
 
     @property
     def exit_code(self) -> int:
-        """3 where the night would be refused, else 0."""
+        """3 if the night would be refused, otherwise 0."""
         return 3 if self.night_plan.refusals else 0
 
 
 def morning_of(night: Night | None, at: datetime) -> tuple[datetime, datetime]:
-    """From two hours before desktops are due until two hours after; without a window the next hours."""
+    """Return the time from two hours before desktops are due until two hours after; without a window the next hours."""
     if night is None:
         return at, at + 2 * SHOWN
     return max(at, night.back_by - SHOWN), night.back_by + SHOWN
@@ -147,7 +158,7 @@ def preview_night(
     forecasts: Mapping[str, Forecast] | None = None,
     no_forecast: str = "",
 ) -> NightPreview:
-    """The night that would begin at this moment."""
+    """Return the preview of the night that would begin at this moment."""
     survey = request.may_take(inventory, catalog, at)
     night_plan = request.night_plan(survey, inventory, catalog, at)
     bounds, starts = night_plan.bounds, night_plan.decision.starts
@@ -155,7 +166,7 @@ def preview_night(
     expected_runs = tuple(
         ExpectedRun(start, bounds.run(start, load), gpus_of_vm(start.vm, catalog)) for start in starts
     )
-    desktops = (*bounds.away, *night_plan.decision.desktops)
+    desktops = (*bounds.taken_desktops, *night_plan.decision.desktops)
     proofs = prove(desktops, request.at_return(bounds, inventory), catalog)
     return NightPreview(at, inventory, night_plan, expected_runs, proofs, forecasts or {}, no_forecast)
 
@@ -165,7 +176,7 @@ _GB = 1024
 
 @dataclass(frozen=True, slots=True)
 class PlaceOnGpu:
-    """Where a desktop is on one GPU once it is back."""
+    """The place of a returned desktop on one GPU."""
 
     gpu: PciAddress
     place: str
@@ -177,7 +188,7 @@ class PlaceOnGpu:
 
 @dataclass(frozen=True, slots=True)
 class ReturnedDesktop:
-    """One desktop that is back, and its places."""
+    """One returned desktop, and its places."""
 
     vm: Vm
     places: tuple[PlaceOnGpu, ...]
@@ -185,41 +196,41 @@ class ReturnedDesktop:
 
 @dataclass(frozen=True, slots=True)
 class HostProof:
-    """That the desktops of one host can come back, or why not."""
+    """The proof that the desktops of one host can return, or why they cannot."""
 
     host: Host
     order: tuple[ReturnedDesktop, ...]
     instants: int
-    """The number of suspends after each of which it was checked that all desktops suspended until then fit back."""
+    """Number of checked moments: after each suspend, all desktops suspended until then must fit back."""
     refusals: tuple[Rejection, ...] = ()
-    """What speaks against it; empty = proved."""
+    """Why the desktops cannot return; empty = proved."""
 
 
 def prove(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[HostProof, ...]:
-    """The proof of each host, by name. `inventory` has no ML VM of the night running."""
+    """Return the proofs, sorted by host name. In `inventory` no ML VM of the night is running."""
     hosts = {vm.host for vm in desktops} & inventory.hosts.keys()
     by_name = sorted((inventory.hosts[ref] for ref in hosts if ref), key=lambda host: host.name)
     return tuple(_prove(host, [vm for vm in desktops if vm.host == host.ref], inventory, catalog) for host in by_name)
 
 
 def _prove(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalog) -> HostProof:
-    # A night may be cut off after any suspend: what is suspended by then must fit back, not only all of it.
+    # A night may be interrupted after any suspend, so the desktops suspended until then must fit back each time.
     room = Room(catalog, certain=False)
     instants = range(1, len(desktops) + 1)
-    refusals = [each for number in instants for each in stranded(desktops[:number], inventory, catalog, room)]
-    # All desktops leave, and come back in the order that the morning uses; the snapshot then says where each is.
+    refusals = [refusal for number in instants for refusal in stranded(desktops[:number], inventory, catalog, room)]
+    # Suspend all desktops and resume them in the order of the morning; the snapshot then shows where each one is.
     world = around(host, inventory)
     for vm in desktops:
         world = project(suspend_or_shut_down(vm), world)
     order = [vm for part in return_order(desktops, world, catalog) for vm in part]
     for vm in order:
         world = project(resume_or_power_on(world.vm(vm.ref)), world, catalog)
-    places = {vm.ref: tuple(_seats(vm, order, world, catalog)) for vm in order}
+    places = {vm.ref: tuple(_places_of(vm, order, world, catalog)) for vm in order}
     returned = tuple(ReturnedDesktop(vm, places[vm.ref]) for vm in order)
     return HostProof(host, returned, len(instants), tuple(dict.fromkeys(refusals)))
 
 
-def _seats(vm: Vm, order: Sequence[Vm], world: Inventory, catalog: Catalog) -> Iterator[PlaceOnGpu]:
+def _places_of(vm: Vm, order: Sequence[Vm], world: Inventory, catalog: Catalog) -> Iterator[PlaceOnGpu]:
     host = world.hosts[vm.host or ""]
     for gpu in host.gpus:
         if vm.ref in (gpu.vms or ()):
@@ -228,13 +239,15 @@ def _seats(vm: Vm, order: Sequence[Vm], world: Inventory, catalog: Catalog) -> I
 
 
 def _places(gpu: PhysicalGpu, order: Sequence[Vm], world: Inventory, catalog: Catalog) -> dict[str, str]:
-    """VM ref -> its place on the GPU: first what runs there all night, then in the order of return."""
+    """Map VM ref -> its place on the GPU: first the VMs that run there all night, then the order of return."""
     returned = [vm.ref for vm in order]
-    there = sorted(gpu.vms or (), key=lambda ref: (ref in returned, returned.index(ref) if ref in returned else 0))
-    running = [ref for ref in there if ref in world.vms and world.vms[ref].power is PowerState.ON]
+    refs_in_order = sorted(
+        gpu.vms or (), key=lambda ref: (ref in returned, returned.index(ref) if ref in returned else 0)
+    )
+    running = [ref for ref in refs_in_order if ref in world.vms and world.vms[ref].power is PowerState.ON]
     tenants = [(ref, profile) for ref in running for profile in _profiles(world.vms[ref], catalog)]
     if gpu.vgpu_mode in (VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE):
-        return {ref: f"placement id {start}" for ref, start in _starts(gpu, tenants, catalog).items()}
+        return {ref: f"placement id {start}" for ref, start in _placement_starts(gpu, tenants, catalog).items()}
     slots = {ref: number for number, (ref, _) in reversed([*enumerate(tenants, 1)])}
     at_most = min((profile.max_per_gpu for _, profile in tenants), default=len(tenants))
     return {ref: f"slot {number} of {at_most}" for ref, number in slots.items()}
@@ -245,8 +258,8 @@ def _profiles(vm: Vm, catalog: Catalog) -> list[VgpuProfile]:
     return [profile for profile in profiles if profile is not None]
 
 
-def _starts(gpu: PhysicalGpu, tenants: Sequence[tuple[str, VgpuProfile]], catalog: Catalog) -> dict[str, int]:
-    """VM ref -> a start at which all of them lie beside each other; empty where the catalogue does not know the GPU."""
+def _placement_starts(gpu: PhysicalGpu, tenants: Sequence[tuple[str, VgpuProfile]], catalog: Catalog) -> dict[str, int]:
+    """Map VM ref -> a start so that no placements overlap; empty if the catalogue does not know the GPU."""
     largest_first = sorted(tenants, key=lambda tenant: -tenant[1].framebuffer_mib)
     if gpu.vgpu_mode is VgpuMode.MIXED_SIZE:
         placement_ids = next(_side_by_side([profile for _, profile in largest_first], ()), ())
@@ -255,11 +268,11 @@ def _starts(gpu: PhysicalGpu, tenants: Sequence[tuple[str, VgpuProfile]], catalo
     if board is None or board.mig is None:
         return {}
     kinds = [(ref, board.mig.profile(profile.mig_profile or "")) for ref, profile in largest_first]
-    wanted = [kind for _, kind in kinds if kind is not None]
-    placed = list(next(arrangements(wanted, board.mig), ()))
+    requested = [kind for _, kind in kinds if kind is not None]
+    placed = list(next(arrangements(requested, board.mig), ()))
     starts: dict[str, int] = {}
     for ref, kind in kinds:
-        at = next((each for each in placed if each.profile == kind), None)
+        at = next((arranged for arranged in placed if arranged.profile == kind), None)
         if at is not None:
             placed.remove(at)
             starts[ref] = at.start
@@ -267,15 +280,15 @@ def _starts(gpu: PhysicalGpu, tenants: Sequence[tuple[str, VgpuProfile]], catalo
 
 
 def _side_by_side(profiles: Sequence[VgpuProfile], placed: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, ...]]:
-    """Every way to give each of the profiles a start of its own, in GB, so that none lies over another."""
+    """Yield every way to give each profile a start, in GB, so that no placements overlap."""
     if not profiles:
         yield tuple(start for start, _ in placed)
         return
     size = -(-profiles[0].framebuffer_mib // _GB)
     for start in profiles[0].placement_ids_mixed:
-        if _free(start, start + size, placed):
+        if _is_free(start, start + size, placed):
             yield from _side_by_side(profiles[1:], (*placed, (start, start + size)))
 
 
-def _free(start: int, end: int, placed: Iterable[tuple[int, int]]) -> bool:
+def _is_free(start: int, end: int, placed: Iterable[tuple[int, int]]) -> bool:
     return all(end <= begun or ended <= start for begun, ended in placed)

@@ -1,7 +1,8 @@
-"""What a start of a night leaves of what is reserved for VMs of others (vSphere 9.0); `night.py` asks it.
+"""Checks that a start of a night leaves the GPU slots that are reserved for other VMs (vSphere 9.0). `night.py` calls
+it.
 
-A desktop that is suspended gives its slots to whoever starts first. Where a reservation has no room yet, it takes them,
-and the desktop finds none in the morning: so a desktop is taken only where what is reserved has room beside it.
+The slots of a suspended desktop go to the VM that starts first. If a reservation has no room yet, it takes these slots,
+and the desktop finds none in the morning. A desktop is therefore only taken if the reserved slots have room elsewhere.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from gpuops.plan.rotation.ml_queue.ml_vms import Start
 
 
 def reserved_objection(starts: Sequence[Start], inventory: Inventory, catalog: Catalog) -> str:
-    """Why the last of these starts would take what is reserved, or its desktops' slots would be; empty = neither."""
+    """Return why the last start would take reserved slots, or a reservation the slots of its desktops; empty =
+    neither."""
     if inventory.reservations is None or not any(start.vm.devices for start in starts):
         return ""
-    last = starts[-1]
-    unknown = reserved_unknown(last.host, inventory)
+    new_start = starts[-1]
+    unknown = reserved_unknown(new_start.host, inventory)
     if unknown is not None:
         return unknown
     after = inventory
@@ -32,10 +34,10 @@ def reserved_objection(starts: Sequence[Start], inventory: Inventory, catalog: C
         if start.moves:
             after = project(RelocateVm(start.vm.ref, start.host.ref), after)
         after = project(PowerOnVm(start.vm.ref, start.host.ref), after, catalog)
-    for each in reserved_left([last.host], inventory, after, catalog):
-        if last.desktops and each.before < each.reserved:
-            reserved = f"{each.reserved} of {each.profile} are reserved for others"
-            return f"{each.where}: {reserved}, and have no room yet: they would take the slots of suspended desktops"
-        if each.too_few:
-            return str(each)
+    for reservation in reserved_left([new_start.host], inventory, after, catalog):
+        if new_start.desktops and reservation.before < reservation.reserved:
+            reserved = f"{reservation.where}: {reservation.reserved} of {reservation.profile} are reserved for others"
+            return f"{reserved}, and have no room yet: they would take the slots of suspended desktops"
+        if reservation.too_few:
+            return str(reservation)
     return ""

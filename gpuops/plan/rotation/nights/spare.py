@@ -1,12 +1,12 @@
-"""What is spare beside what a policy keeps for desktops (`mode: spare-capacity`): whether a start leaves enough, what
-there is too little of, and which ML VMs give way.
+"""Spare capacity beyond the slots that a policy keeps free for desktops (`mode: spare-capacity`): whether a start
+leaves enough slots, which slots are missing, and which ML VMs stop to free them.
 
-`night.py` asks it before each start and `guard.py` once more just before the start is sent; `execute` asks it what
-gives way. Counted is as by `--keep-free` (`placement/keep_free.py`), in each cluster, or on a host of none: what can
-surely still start.
+`night.py` calls it before each start and `guard.py` once more just before the start is sent; `execute` uses it to
+select the ML VMs that stop. Free slots are counted as by `--keep-free` (`placement/keep_free.py`), in each cluster or
+on a host without a cluster: only what can certainly still start counts.
 
-A start goes by the lowest count of the last `calm_s` seconds, not by that of the moment: a slot that was taken and
-given back meanwhile is no room, and neither is one that an ML VM has just left.
+A start may only use the lowest count of the last `calm_s` seconds, not the current one: a slot that was taken and
+returned meanwhile does not count, and neither does one that an ML VM has just left.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from gpuops.plan.rotation.returns.way_free import loss_of, running_ml
 from gpuops.plan.rotation.taken_vms import TakenVm
 
 Key = tuple[str, str]
-"""(profile, ref of the cluster, or of the host where it is in none)."""
+"""(profile, ref of the cluster, or of the host if it is in no cluster)."""
 
 _NO_VM: Final = Vm(ref="", name="")
 
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """What is kept free of a profile in a cluster, or on a host of none, and how many can start there now."""
+    """How many slots of a profile are kept free in one place (a cluster, or a host without one), and how many are
+    free."""
 
     key: Key
     where: str
@@ -61,26 +62,26 @@ class KeptState:
 
 
 def place_of(host: Host) -> str:
-    """Ref of the host's cluster, or its own where it is in none."""
+    """Return the ref of the cluster of the host, or of the host itself if it is in no cluster."""
     return host.cluster or host.ref
 
 
 def kept_states(rule: SpareRule, inventory: Inventory, catalog: Catalog) -> tuple[KeptState, ...]:
-    """Each profile that is kept, in each place where one runs or could start. Raises ProfileUnknown."""
-    found: list[KeptState] = []
-    running = _running(inventory)
-    for kept in rule.keep_free:
-        profile = profile_meant(kept.profile, _NO_VM, None, inventory, catalog)
+    """Return the state of each kept profile in each place where it runs or could start. Raises ProfileUnknown."""
+    states: list[KeptState] = []
+    running = _count_running(inventory)
+    for kept_slots in rule.keep_free:
+        profile = profile_meant(kept_slots.profile, _NO_VM, None, inventory, catalog)
         slots = FreeSlots(inventory, catalog, claims=False)
-        for place, host in _places(inventory).items():
+        for place, host in _host_by_place(inventory).items():
             free, runs = slots.in_cluster_of(host, profile), running[profile, place]
             if free or runs or _offered_in(place, profile, inventory):
-                found.append(KeptState((profile, place), place_name(host, inventory), kept.of(runs, free), free))
-    return tuple(found)
+                states.append(KeptState((profile, place), place_name(host, inventory), kept_slots.of(runs, free), free))
+    return tuple(states)
 
 
-def _places(inventory: Inventory) -> dict[str, Host]:
-    """A host of each cluster with GPUs, and each host with GPUs that is in none."""
+def _host_by_place(inventory: Inventory) -> dict[str, Host]:
+    """Map each place with GPUs (a cluster, or a host without one) to one host in it."""
     places: dict[str, Host] = {}
     for host in gpu_hosts(inventory):
         places.setdefault(place_of(host), host)
@@ -91,8 +92,8 @@ def _offered_in(place: str, profile: str, inventory: Inventory) -> bool:
     return any(place_of(host) == place and host.offers(profile) is not None for host in gpu_hosts(inventory))
 
 
-def _running(inventory: Inventory) -> Counter[Key]:
-    """How many vGPUs run, by profile and place."""
+def _count_running(inventory: Inventory) -> Counter[Key]:
+    """Count the running vGPUs by profile and place."""
     running: Counter[Key] = Counter()
     for vm in inventory.vms.values():
         host = inventory.host_of(vm)
@@ -103,18 +104,18 @@ def _running(inventory: Inventory) -> Counter[Key]:
 
 @dataclass(frozen=True, slots=True)
 class SlotHistory:
-    """How many slots were free at each look of the last seconds."""
+    """The number of free slots at each look of the last seconds."""
 
     looks: tuple[tuple[float, Mapping[Key, int]], ...] = ()
-    """(seconds since some moment, what was free), the oldest first."""
+    """(seconds since a fixed moment, free slots by profile and place), the oldest first."""
 
     def after(self, passed_s: float, states: Iterable[KeptState], calm_s: float) -> SlotHistory:
-        """With one more look, and without those that tell nothing of the last `calm_s` seconds."""
+        """Return the history with one more look, and without looks that do not matter for the last `calm_s` seconds."""
         looks = (*self.looks, (passed_s, {state.key: state.free for state in states}))
         return SlotHistory(_since(passed_s - calm_s, looks))
 
     def lowest(self, passed_s: float, calm_s: float) -> Mapping[Key, int]:
-        """The lowest count of each place in the last `calm_s` seconds; none where the first look was later."""
+        """Return the lowest counts of the last `calm_s` seconds; empty if the first look was later than that."""
         looks = _since(passed_s - calm_s, self.looks)
         if not looks or looks[0][0] > passed_s - calm_s:
             return {}
@@ -124,14 +125,14 @@ class SlotHistory:
 def _since(
     since_s: float, looks: Sequence[tuple[float, Mapping[Key, int]]]
 ) -> tuple[tuple[float, Mapping[Key, int]], ...]:
-    """The looks since then, and the last one before: it tells how that time began."""
+    """Return the looks since then, and the last one before: its counts hold at the beginning of that time."""
     before = [at for at, _ in looks if at <= since_s]
     return tuple(look for look in looks if not before or look[0] >= before[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class SpareRoom:
-    """Whether starts leave what is kept, on this snapshot."""
+    """Checks on one snapshot whether starts leave the slots that are kept free."""
 
     rule: SpareRule
     inventory: Inventory
@@ -139,9 +140,9 @@ class SpareRoom:
     lowest: Mapping[Key, int] = field(default_factory=dict)
 
     def objection(self, starts: Sequence[Start]) -> str:
-        """Why the last of these starts would leave too little; empty = it leaves enough, or takes nothing away."""
-        *_, last = starts
-        host, after = last.host, self.inventory
+        """Return why the last start would leave too few free slots; empty = it leaves enough, or uses none of them."""
+        *_, new_start = starts
+        host, after = new_start.host, self.inventory
         for start in starts:
             for desktop in start.desktops:
                 after = project(suspend_or_shut_down(desktop), after)
@@ -151,13 +152,13 @@ class SpareRoom:
         for state in kept_states(self.rule, self.inventory, self.catalog):
             if state.key[1] != place_of(host):
                 continue
-            left = FreeSlots(after, self.catalog, claims=False).in_cluster_of(host, state.key[0])
-            if left >= state.free and not last.desktops:
-                continue  # it takes none of them away
+            remaining = FreeSlots(after, self.catalog, claims=False).in_cluster_of(host, state.key[0])
+            if remaining >= state.free and not new_start.desktops:
+                continue  # it uses none of these slots
             lowest = self.lowest.get(state.key)
             if lowest is None:
                 return f"{state.where}: it is not known yet that {state.key[0]} was free for {self.rule.calm_s} s"
-            spared = left - max(0, state.free - lowest)
+            spared = remaining - max(0, state.free - lowest)
             if spared < state.kept:
                 since = f" (at least so many for {self.rule.calm_s} s)" if lowest < state.free else ""
                 left_free = f"{max(spared, 0)} of {state.key[0]} would be left free{since}"
@@ -165,7 +166,8 @@ class SpareRoom:
         return ""
 
     def start_objection(self, step: PowerOnVm) -> str | None:
-        """Why the VM of the step must not start as things are now; None = it leaves enough, or takes nothing away."""
+        """Return why the VM of the step must not start now; None = it leaves enough free slots, or uses none of
+        them."""
         vm = self.inventory.vms.get(step.vm)
         host = self.inventory.hosts.get(step.host or (vm.host if vm is not None else None) or "")
         if vm is None or host is None:
@@ -173,19 +175,19 @@ class SpareRoom:
         after = project(step, self.inventory, self.catalog)
         for state in kept_states(self.rule, self.inventory, self.catalog):
             if state.key[1] == place_of(host):
-                left = FreeSlots(after, self.catalog, claims=False).in_cluster_of(host, state.key[0])
-                if left < min(state.free, state.kept):
-                    return f"{state.where}: {left} of {state.key[0]} would be left free, {state.kept} are kept"
+                remaining = FreeSlots(after, self.catalog, claims=False).in_cluster_of(host, state.key[0])
+                if remaining < min(state.free, state.kept):
+                    return f"{state.where}: {remaining} of {state.key[0]} would be left free, {state.kept} are kept"
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class GivesWay:
-    """An ML VM that is stopped so that desktops find what is kept for them."""
+    """An ML VM that stops so that the slots kept for desktops are free again."""
 
     taken_vm: TakenVm
     lost_s: float | None
-    """Seconds of its work that are lost by that; None = not known."""
+    """Seconds of lost work; None = it is unknown."""
     for_key: Key
     where: str
 
@@ -196,120 +198,127 @@ class GivesWay:
 
 @dataclass(frozen=True, slots=True)
 class GiveWay:
-    """Which ML VMs give way, and of what there is still too little then."""
+    """The ML VMs that stop for desktops, and the slots that are still missing then."""
 
     vms: tuple[GivesWay, ...]
     still_missing: tuple[KeptState, ...]
 
 
 def give_way(
-    rule: SpareRule, taken: Iterable[TakenVm], inventory: Inventory, catalog: Catalog, now: datetime
+    rule: SpareRule, taken_vms: Iterable[TakenVm], inventory: Inventory, catalog: Catalog, now: datetime
 ) -> GiveWay:
-    """The ML VMs of these that must stop so that what is kept is free again: of the lowest priority, and of that those
-    that lose the least work for each slot that they free.
+    """Return the ML VMs that must stop so that the kept slots are free again.
 
-    Example: two slots are missing. A frees one and loses 10 minutes, B frees two and loses 12: B gives way alone.
+    The lowest priority stops first; within it, the VMs that lose the least work for each slot that they free.
+
+    Example: two slots are missing. A frees one and loses 10 minutes, B frees two and loses 12: only B stops.
     """
-    running = [each for each in running_ml(taken) if each.vm is not None and each.vm.devices]
-    kept = with_their_memory(rule, running, inventory, catalog)
+    running = [ml_vm for ml_vm in running_ml(taken_vms) if ml_vm.vm is not None and ml_vm.vm.devices]
+    suspendable_refs = suspendable_ml_vms(rule, running, inventory, catalog)
     world, chosen = inventory, list[GivesWay]()
     while True:
         missing = [state for state in kept_states(rule, world, catalog) if state.missing]
         offers = (
-            _offer(with_their_clusters(together, running), missing, world, catalog, now, kept)
-            for together in _together(running, world)
+            _offer(with_their_clusters(group, running), missing, world, catalog, now, suspendable_refs)
+            for group in _groups_to_stop(running, world)
         )
         best = min((offer for offer in offers if offer is not None), key=lambda offer: offer.cost, default=None)
         if best is None:
-            return GiveWay(tuple(_needed(chosen, rule, inventory, catalog)), tuple(missing))
+            return GiveWay(tuple(_without_unneeded(chosen, rule, inventory, catalog)), tuple(missing))
         world = best.after
         chosen += best.gives
-        running = [each for each in running if each not in [gives.taken_vm for gives in best.gives]]
+        running = [ml_vm for ml_vm in running if ml_vm not in [gives.taken_vm for gives in best.gives]]
 
 
-def with_their_memory(
+def suspendable_ml_vms(
     rule: SpareRule, running: Iterable[TakenVm], inventory: Inventory, catalog: Catalog
 ) -> frozenset[str]:
-    """Those of these ML VMs (refs) that give way by being suspended: none, unless the policy says so."""
+    """Return the ML VMs (refs) that can be suspended instead of stopped; none unless the policy allows it."""
     if rule.give_way is not GivesWayBy.SUSPEND:
         return frozenset()
-    return suspendable((each.vm for each in running if each.vm is not None), inventory, catalog)
+    return suspendable((ml_vm.vm for ml_vm in running if ml_vm.vm is not None), inventory, catalog)
 
 
-def _together(running: Sequence[TakenVm], world: Inventory) -> Iterator[tuple[TakenVm, ...]]:
-    """Each of these alone; and all of them that are on one GPU, or on one host: two halves may have to leave a GPU
-    before it takes another size, and all VMs of a host before its memory is enough."""
-    yield from ((each,) for each in running)
-    by_ref = {each.vm.ref: each for each in running if each.vm is not None}
-    hosts = {each.vm.host for each in running if each.vm is not None and each.vm.host is not None}
+def _groups_to_stop(running: Sequence[TakenVm], world: Inventory) -> Iterator[tuple[TakenVm, ...]]:
+    """Yield the groups that may stop together: each VM alone, all VMs on one GPU, and all VMs on one host.
+
+    Two halves may have to leave a GPU before it accepts another size, and all VMs a host before its memory is enough.
+    """
+    yield from ((ml_vm,) for ml_vm in running)
+    by_ref = {ml_vm.vm.ref: ml_vm for ml_vm in running if ml_vm.vm is not None}
+    hosts = {ml_vm.vm.host for ml_vm in running if ml_vm.vm is not None and ml_vm.vm.host is not None}
     for ref in sorted(hosts & world.hosts.keys()):
         groups = {tuple(vm for vm in gpu.vms or () if vm in by_ref) for gpu in world.hosts[ref].gpus}
-        groups.add(tuple(vm for vm, each in by_ref.items() if each.vm is not None and each.vm.host == ref))
+        groups.add(tuple(vm for vm, ml_vm in by_ref.items() if ml_vm.vm is not None and ml_vm.vm.host == ref))
         yield from (tuple(by_ref[vm] for vm in group) for group in sorted(groups) if len(group) > 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """ML VMs of one host that may stop together, with the others of their clusters, and what that frees."""
+    """ML VMs of one host that may stop together, with the other VMs of their clusters, and the snapshot after that."""
 
     cost: tuple[int, float, int, str]
-    """(priority, seconds of work lost for each slot, how many, name)."""
+    """(priority, seconds of lost work for each slot, number of VMs, name)."""
     gives: tuple[GivesWay, ...]
     after: Inventory
 
 
 def _offer(
-    together: Sequence[TakenVm],
+    group: Sequence[TakenVm],
     missing: Sequence[KeptState],
     world: Inventory,
     catalog: Catalog,
     now: datetime,
-    kept: Collection[str],
+    suspendable_refs: Collection[str],
 ) -> _Offer | None:
-    """What it costs to stop these; None = that frees nothing that is missing. Those of `kept` lose no work."""
-    first = together[0].vm
+    """Return the cost of stopping these VMs; None = it frees no missing slot. VMs in `suspendable_refs` lose no
+    work."""
+    first = group[0].vm
     host = world.host_of(first) if first is not None else None
-    here = [state for state in missing if host is not None and state.key[1] == place_of(host)]
-    if host is None or not here:
+    states_here = [state for state in missing if host is not None and state.key[1] == place_of(host)]
+    if host is None or not states_here:
         return None
     after = world
-    for each in together:
-        after = project(ShutDownGuest(each.vm.ref if each.vm is not None else each.original.vm), after)
+    for ml_vm in group:
+        after = project(ShutDownGuest(ml_vm.vm.ref if ml_vm.vm is not None else ml_vm.original.vm), after)
     slots = FreeSlots(after, catalog, claims=False)
-    gains = [min(state.missing, slots.in_cluster_of(host, state.key[0]) - state.free) for state in here]
+    gains = [min(state.missing, slots.in_cluster_of(host, state.key[0]) - state.free) for state in states_here]
     if max(gains) <= 0:
         return None
     losses = [
-        (priority, 0.0 if each.vm is not None and each.vm.ref in kept else lost_s)
-        for each in together
-        for priority, lost_s in [loss_of(each, now)]
+        (priority, 0.0 if ml_vm.vm is not None and ml_vm.vm.ref in suspendable_refs else lost_s)
+        for ml_vm in group
+        for priority, lost_s in [loss_of(ml_vm, now)]
     ]
-    state, gained = here[gains.index(max(gains))], sum(gain for gain in gains if gain > 0)
+    state, gained = states_here[gains.index(max(gains))], sum(gain for gain in gains if gain > 0)
     gives = tuple(
-        GivesWay(each, None if lost_s == inf else lost_s, state.key, state.where)
-        for each, (_, lost_s) in zip(together, losses, strict=True)
+        GivesWay(ml_vm, None if lost_s == inf else lost_s, state.key, state.where)
+        for ml_vm, (_, lost_s) in zip(group, losses, strict=True)
     )
     lost_each_s = sum(lost_s for _, lost_s in losses) / gained
-    cost = (max(priority for priority, _ in losses), lost_each_s, len(together), together[0].original.name)
+    cost = (max(priority for priority, _ in losses), lost_each_s, len(group), group[0].original.name)
     return _Offer(cost, gives, after)
 
 
-def _needed(chosen: Sequence[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> Iterator[GivesWay]:
-    """Those without which something would be missing: a later one may have freed what an earlier one was chosen for."""
-    kept = list(chosen)
-    best = _missing(kept, rule, inventory, catalog)
-    for gives in sorted(chosen, key=lambda each: -(inf if each.lost_s is None else each.lost_s)):
-        together = with_their_clusters((gives.taken_vm,), [each.taken_vm for each in chosen])
-        fewer = [other for other in kept if other.taken_vm not in together]
-        if _missing(fewer, rule, inventory, catalog) == best:
-            kept = fewer
-    return iter(kept)
+def _without_unneeded(
+    chosen: Sequence[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog
+) -> Iterator[GivesWay]:
+    """Return the VMs that are really needed: a later VM may have freed the slots for which an earlier one was
+    chosen."""
+    needed = list(chosen)
+    best = _count_missing(needed, rule, inventory, catalog)
+    for candidate in sorted(chosen, key=lambda stopped_vm: -(inf if stopped_vm.lost_s is None else stopped_vm.lost_s)):
+        cluster = with_their_clusters((candidate.taken_vm,), [stopped_vm.taken_vm for stopped_vm in chosen])
+        fewer = [needed_vm for needed_vm in needed if needed_vm.taken_vm not in cluster]
+        if _count_missing(fewer, rule, inventory, catalog) == best:
+            needed = fewer
+    return iter(needed)
 
 
-def _missing(stopped: Iterable[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> int:
-    """How many slots are missing in all once these are stopped."""
+def _count_missing(stopped: Iterable[GivesWay], rule: SpareRule, inventory: Inventory, catalog: Catalog) -> int:
+    """Count the missing slots after these VMs have stopped."""
     world = inventory
-    for gives in stopped:
-        if gives.taken_vm.vm is not None:
-            world = project(ShutDownGuest(gives.taken_vm.vm.ref), world)
+    for stopped_vm in stopped:
+        if stopped_vm.taken_vm.vm is not None:
+            world = project(ShutDownGuest(stopped_vm.taken_vm.vm.ref), world)
     return sum(state.missing for state in kept_states(rule, world, catalog))

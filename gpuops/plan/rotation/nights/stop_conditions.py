@@ -1,8 +1,8 @@
-"""When a night takes nothing more: too many of its steps failed, the clocks of vCenter and of this machine differ, or
-desktops of a pool come back by themselves. `night.py` asks when it plans, `guard.py` before each step that takes
-something; a return never asks.
+"""The conditions that stop a night: too many of its steps failed, the clocks of vCenter and of this machine differ, or
+desktops of a pool come back by themselves. `night.py` checks them when it plans, `guard.py` before each step that takes
+something; a return does not check them.
 
-Steps are counted by night, not by run: a run that was killed and one that cron begins again go on with the same counts.
+Steps are counted by night, not by run: a run that continues after a killed one continues its counts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import GateStep
 
 FAILED_ON_HOST: Final = 3
-"""So many failed steps on one host stop the taking,"""
+"""This number of failed steps on one host stops a night,"""
 FAILED_SHARE: Final = 0.10
-"""or this share of what the night planned, on whatever hosts,"""
+"""or this share of all planned steps of the night,"""
 FEWEST_FAILED: Final = 3
-"""but never fewer than so many: one failure of a night of five steps is no pattern."""
+"""but at least this number of failures: one failure in a night of five steps is no pattern."""
 REFUSED_IN_A_ROW: Final = 2
-"""So many refusals in a row stop it too: the next one would be refused as well."""
+"""This number of refusals in a row also stops a night: the next step would be refused as well."""
 
 NOT_DONE: Final = (Verdict.FAILED, Verdict.UNKNOWN)
 
@@ -40,51 +40,51 @@ class StepCounts:
     """The steps of a night so far: how many were planned, ended and failed. `execute` keeps it in the journal."""
 
     planned: int = 0
-    """Steps of its longest plan, with those that had ended before it."""
+    """Steps of its longest plan, including those that had ended before."""
     ended: int = 0
     failed: int = 0
     on_host: Mapping[str, int] = field(default_factory=dict)
     """Host ref -> steps that failed there."""
     refused: int = 0
-    """The latest steps, one after the other, that vCenter refused."""
+    """Number of refusals by vCenter in a row at the end."""
 
-    def begun(self, steps: int) -> StepCounts:
-        """The counts once a plan of so many steps has begun."""
+    def with_plan(self, steps: int) -> StepCounts:
+        """Return the counts after a plan with this number of steps has begun."""
         return replace(self, planned=max(self.planned, self.ended + steps))
 
     def with_end(self, *, failed: bool, refused: bool, host: str | None) -> StepCounts:
-        """The counts with one more step that has ended."""
+        """Return the counts with one more ended step."""
         on_host = {**self.on_host, host: self.on_host.get(host, 0) + 1} if failed and host else self.on_host
         refused_in_a_row = self.refused + 1 if refused else 0
         return StepCounts(self.planned, self.ended + 1, self.failed + failed, on_host, refused_in_a_row)
 
 
 NO_STEP_COUNTS: Final = StepCounts()
-"""The counts of a night that has not begun a step."""
+"""The counts of a night without any step."""
 
 
 def reason_to_stop(before: StepCounts, ended: Sequence[Outcome], inventory: Inventory) -> str | None:
-    """Why the night takes nothing more; None = it goes on. `ended`: outcomes that `before` does not count yet."""
+    """Return why the night takes nothing more; None = it continues. `ended`: outcomes that are not in `before` yet."""
     failed_now = [outcome for outcome in ended if outcome.verdict in NOT_DONE]
     failed = before.failed + len(failed_now)
-    # Of 40 planned steps the fourth that fails stops the night, of 30 or fewer the third.
+    # With 40 planned steps the fourth failure stops the night, with 30 or fewer the third.
     if failed >= max(FEWEST_FAILED, FAILED_SHARE * before.planned):
         return f"{failed} of its steps failed"
-    hosts = Counter(dict(before.on_host))
-    hosts.update(
+    failures_by_host = Counter(dict(before.on_host))
+    failures_by_host.update(
         vm.host for outcome in failed_now if (vm := inventory.vms.get(outcome.step.vm)) is not None and vm.host
     )
-    worst = next(((ref, count) for ref, count in hosts.items() if count >= FAILED_ON_HOST), None)
-    if worst is not None:
-        host = inventory.hosts.get(worst[0])
-        return f"{worst[1]} steps failed on {host.name if host else worst[0]}"
-    if _refused(before, ended) >= REFUSED_IN_A_ROW:
+    failing_host = next(((ref, count) for ref, count in failures_by_host.items() if count >= FAILED_ON_HOST), None)
+    if failing_host is not None:
+        host = inventory.hosts.get(failing_host[0])
+        return f"{failing_host[1]} steps failed on {host.name if host else failing_host[0]}"
+    if _count_refusals(before, ended) >= REFUSED_IN_A_ROW:
         return "vCenter refuses one step after the other"
     return None
 
 
-def _refused(before: StepCounts, ended: Sequence[Outcome]) -> int:
-    """How many of the latest steps, one after the other, were refused; a skipped step was never sent."""
+def _count_refusals(before: StepCounts, ended: Sequence[Outcome]) -> int:
+    """Count the refusals in a row at the end; skipped steps were never sent and do not count."""
     count = 0
     for outcome in reversed(ended):
         if outcome.verdict is Verdict.SKIPPED:
@@ -96,44 +96,47 @@ def _refused(before: StepCounts, ended: Sequence[Outcome]) -> int:
 
 
 def is_refusal(outcome: Outcome) -> bool:
-    """Whether vCenter refused the step for want of a privilege, as it would the next one. What a broker says of one
-    machine it need not say of the next."""
+    """Return whether vCenter refused the step because a privilege is missing, so that it would refuse the next one too.
+
+    A refusal by a broker does not count, because it may concern only one machine.
+    """
     asked_of_vcenter = not isinstance(outcome.step, GateStep)
     return asked_of_vcenter and outcome.verdict in NOT_DONE and outcome.trouble is Trouble.DENIED
 
 
 MOST_CLOCK_DIFFERENCE: Final = timedelta(seconds=60)
-"""The clocks of two machines that NTP sets differ by less."""
+"""The clocks of two machines that use NTP differ by less."""
 
 
-def ahead_by(told: datetime, asked: datetime, answered: datetime) -> timedelta:
-    """How far vCenter's clock is ahead of this machine's, at the least; negative = behind.
+def ahead_by(vcenter_time: datetime, requested: datetime, answered: datetime) -> timedelta:
+    """Return how far vCenter's clock is at least ahead of this machine's; negative = behind.
 
-    vCenter told its time at some moment between question and answer, so a slow answer alone is no difference. Example:
-    asked at 20:00:00 and answered at 20:00:10, a told 20:00:07 is no difference, 20:01:10 is 60 s ahead.
+    vCenter read its clock at some moment between the request and the answer, so a slow answer is no difference.
+    Example: for a request at 20:00:00 and an answer at 20:00:10, the time 20:00:07 is no difference, and 20:01:10 is 60
+    s ahead.
     """
-    first, last = min(asked, answered), max(asked, answered)
-    return told - min(max(told, first), last)
+    first, last = min(requested, answered), max(requested, answered)
+    return vcenter_time - min(max(vcenter_time, first), last)
 
 
 def clock_refusals(ahead: timedelta | None) -> list[Rejection]:
-    """A refusal where vCenter's clock is too far `ahead` of this machine's, or behind it; None = they do not compare.
+    """Return a refusal if vCenter's clock is too far `ahead` of this machine's, or behind it.
 
-    Which of the two is wrong cannot be told from here, and a night by a wrong clock would end after the morning has
-    begun. A return needs no clock.
+    `ahead`: None = the clocks cannot be compared. gpuops cannot find out which of the two is wrong, and a night by a
+    wrong clock would end after the morning has begun. A return needs no clock.
     """
-    rule = clock_trouble(ahead)
-    if rule is None:
+    difference = clock_trouble(ahead)
+    if difference is None:
         return []
-    return [Rejection("clocks", rule, hint="set both by NTP; gpuops rotate day brings back at any time")]
+    return [Rejection("clocks", difference, hint="set both by NTP; gpuops rotate day brings back at any time")]
 
 
-def clock_trouble(ahead: timedelta | None, so: str = "the hours of a night cannot be told") -> str | None:
-    """What is wrong with the clocks, in words, and `so` what; None = nothing, or they do not compare."""
+def clock_trouble(ahead: timedelta | None, consequence: str = "the hours of a night cannot be told") -> str | None:
+    """Return how the clocks differ, with the `consequence`; None = they agree, or cannot be compared."""
     if ahead is None or abs(ahead) <= MOST_CLOCK_DIFFERENCE:
         return None
-    which = "ahead of" if ahead > timedelta() else "behind"
-    return f"vCenter's is {_text(abs(ahead))} {which} this machine's: {so}"
+    direction = "ahead of" if ahead > timedelta() else "behind"
+    return f"vCenter's is {_text(abs(ahead))} {direction} this machine's: {consequence}"
 
 
 def _text(length: timedelta) -> str:
@@ -143,13 +146,13 @@ def _text(length: timedelta) -> str:
 
 
 BACK_BY_THEMSELVES: Final = 3
-"""So many desktops of a pool that came back by themselves in a night, and the pool is left alone."""
+"""If this number of desktops of a pool come back by themselves in a night, the pool is left alone."""
 POOL_LEFT_ALONE: Final = (
     f"{BACK_BY_THEMSELVES} desktops of its pool came back by themselves tonight: no more of it are taken"
 )
 
 
 def pools_to_leave_alone(running_again: Iterable[Vm], policy: Policy) -> frozenset[str]:
-    """Names of the pools that are not parked, by these desktops: a night took them, and they run."""
+    """Return the names of the pools of which too many desktops that a night took are running again."""
     pools = Counter(pool.name for vm in running_again if (pool := policy.pool_of(vm)) is not None)
     return frozenset(name for name, count in pools.items() if count >= BACK_BY_THEMSELVES)

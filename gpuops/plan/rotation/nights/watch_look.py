@@ -1,5 +1,5 @@
-"""One look of `rotate watch`: what is kept, what is free, what starts, what gives way. `execute` acts by it, and
-`report` shows it.
+"""One look of `rotate watch`: which slots are kept and free, which ML VMs start, which stop for desktops. `execute`
+carries it out, and `report` shows it.
 """
 
 from __future__ import annotations
@@ -29,118 +29,126 @@ from gpuops.plan.rotation.returns.way_free import (
 )
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
-NOBODY: Final = DesktopReturn()
+NO_RETURN: Final = DesktopReturn()
 _ENDED: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolAhead:
-    """What a forecast asks of a pool now."""
+    """The number of running desktops of a pool, and the number that its forecast needs now."""
 
     pool: str
     running: int
-    """Desktops that run for users, whoever uses them."""
+    """Desktops that run for users, in use or not."""
     expected: int | None
-    """So many are to run; None = nothing is known to go by, and `at_least` holds alone."""
+    """How many should run; None = there is no forecast, and only `at_least` holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchLook:
-    """What one look found, and what follows from it: first ML VMs give way, and only where none has to, some start."""
+    """The state at one look, and its consequences: ML VMs stop for desktops first, and only if none has to, others
+    start."""
 
     at: datetime
     states: tuple[KeptState, ...]
     gives: GiveWay
     ended: tuple[TakenVm, ...]
-    """ML VMs and desktops that the watch has taken and that are as they were, by themselves: their markers go."""
+    """ML VMs and desktops that the watch took and that are as before without its action: their markers are cleared."""
     running: tuple[TakenVm, ...]
-    """ML VMs that the watch has started and that run."""
+    """Running ML VMs that the watch has started."""
     plan: Plan
-    """What would start."""
+    """The plan of the starts."""
     waiting: tuple[Choice, ...] = ()
-    """Why the others of the queue do not start."""
-    back: DesktopReturn = NOBODY
-    """Desktops that come back to users, and the ML VMs that stop for them."""
+    """Why the other VMs of the queue do not start."""
+    back: DesktopReturn = NO_RETURN
+    """Desktops that resume for users, and the ML VMs that stop for them."""
     ahead: tuple[PoolAhead, ...] = ()
-    """Of each pool whose desktops come back ahead of their users."""
+    """The pools whose desktops resume ahead of their users."""
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Refs of the ML VMs that start; none while others give way."""
+        """Refs of the ML VMs that start; none while others stop for desktops."""
         if self.gives.vms or self.back.desktops or not self.plan.feasible:
             return ()
         return tuple(step.vm for step in self.plan.steps if isinstance(step, PowerOnVm))
 
 
 @dataclass(frozen=True, slots=True)
-class WatchTold:
-    """One look, and what became of it."""
+class WatchReport:
+    """One look, and the outcomes of its steps."""
 
     look: WatchLook
     before: Inventory
     outcomes: tuple[Outcome, ...] = ()
-    """Of the steps that it took; none where nothing was to be done, or it was only looked."""
+    """The outcomes of its steps; empty if there was nothing to do, or the look was only shown."""
 
 
 def look_at(
     request: RotateNight, rule: SpareRule, plan: Plan, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> WatchLook:
-    """What this snapshot comes to. `plan`: that of the request on it."""
-    own = [each for each in request.taken(inventory) if each.policy.name == request.policy.name]
-    running = running_ml(own)
+    """Return the look at this snapshot. `plan`: the plan of the request on the same snapshot."""
+    vms_of_watch = [
+        taken_vm for taken_vm in request.vms_of_nights(inventory) if taken_vm.policy.name == request.policy.name
+    ]
+    running = running_ml(vms_of_watch)
     queue = {waits.name for waits in request.queue(inventory)}
     return WatchLook(
         at=now,
         states=kept_states(rule, inventory, catalog),
         gives=give_way(rule, running, inventory, catalog, now),
-        ended=tuple(each for each in own if each.whereabouts in _ENDED and each.vm is not None),
+        ended=tuple(
+            taken_vm for taken_vm in vms_of_watch if taken_vm.whereabouts in _ENDED and taken_vm.vm is not None
+        ),
         running=tuple(running),
         plan=plan,
         waiting=tuple(choice for choice in plan.choices if not choice.chosen and choice.subject in queue),
-        back=_back(request, own, running, plan, inventory, catalog),
-        ahead=_ahead(request, inventory),
+        back=_plan_desktop_return(request, vms_of_watch, running, plan, inventory, catalog),
+        ahead=_pools_ahead(request, inventory),
     )
 
 
-def _ahead(request: RotateNight, inventory: Inventory) -> tuple[PoolAhead, ...]:
+def _pools_ahead(request: RotateNight, inventory: Inventory) -> tuple[PoolAhead, ...]:
     pools = [pool for pool in request.policy.pools if pool.ready_ahead is not None]
     running = running_desktops(request.policy, inventory.vms.values()) if pools else {}
     return tuple(PoolAhead(pool.name, running[pool.name], request.expected.get(pool.name)) for pool in pools)
 
 
-def _back(
+def _plan_desktop_return(
     request: RotateNight,
-    own: Sequence[TakenVm],
+    vms_of_watch: Sequence[TakenVm],
     running: Sequence[TakenVm],
     plan: Plan,
     inventory: Inventory,
     catalog: Catalog,
 ) -> DesktopReturn:
-    """The desktops that come back: so many of each pool that enough are ready for users, now and by a forecast; and
-    where no ML VM waits any more, all those that come back without one being stopped."""
-    away = away_desktops(own)
-    if not away:
+    """Return the desktops that resume.
+
+    Each pool gets enough ready desktops for users, now and by a forecast. If no ML VM waits, all desktops resume that
+    do not need an ML VM to stop.
+    """
+    away_vms = away_desktops(vms_of_watch)
+    if not away_vms:
         return DesktopReturn()
     policy, now = request.policy, inventory.taken_at
-    kept = KeptForUsers.of(policy, inventory.vms.values(), request.expected)
-    wanted = [
+    kept_for_users = KeptForUsers.of(policy, inventory.vms.values(), request.expected)
+    requested = [
         (
-            [each for each in away if each.vm is not None and policy.pool_of(each.vm) == pool],
-            kept.missing(pool),
+            [desktop for desktop in away_vms if desktop.vm is not None and policy.pool_of(desktop.vm) == pool],
+            kept_for_users.missing(pool),
         )
         for pool in policy.pools
     ]
-    back = return_cheapest_desktops(wanted, running, inventory, catalog, now)
+    back = return_cheapest_desktops(requested, running, inventory, catalog, now)
     queue = request.queue(inventory)
     if back.desktops or plan.steps or any(waits.vm is not None and not waits.reason for waits in queue):
         return back
-    return return_desktops(away, (), inventory, catalog, now)
+    return return_desktops(away_vms, (), inventory, catalog, now)
 
 
-def shared_vms(policy: Policy, other: Policy, inventory: Inventory) -> Sequence[Vm]:
-    """The VMs that both policies mean, as desktops or as ML VMs."""
-    return [vm for vm in inventory.vms.values() if _means(policy, vm) and _means(other, vm)]
+def shared_vms(policy: Policy, second: Policy, inventory: Inventory) -> Sequence[Vm]:
+    """Return the VMs that both policies select, as desktops or as ML VMs."""
+    return [vm for vm in inventory.vms.values() if _selects(policy, vm) and _selects(second, vm)]
 
 
-def _means(policy: Policy, vm: Vm) -> bool:
+def _selects(policy: Policy, vm: Vm) -> bool:
     return policy.pool_of(vm) is not None or entry_of(policy.ml, vm) is not None

@@ -48,7 +48,7 @@ class Overdue:
 def overdue(vcenter: str, originals: Sequence[Original], last_return: datetime | None, now: datetime) -> Overdue | None:
     """Return the VMs of this vCenter whose night has closed without a return.
 
-    None if there are none, or no policy says when their night closes.
+    None if all of them are back, or if no policy says when their night closes.
     """
     # A record from the future comes from a machine whose clock is wrong: it must not hide an overdue return, hence
     # abs().

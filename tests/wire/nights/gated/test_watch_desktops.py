@@ -17,7 +17,7 @@ from gpuops.execute.rotation.watch_state import WatchState
 from gpuops.model.nights.rotation import Policy
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.nights.desktops import running_desktops
-from gpuops.plan.rotation.nights.watch_look import WatchTold
+from gpuops.plan.rotation.nights.watch_look import WatchReport
 from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.measured_use import measure
@@ -53,12 +53,12 @@ class Looks:
         self.last: Watch | None = None
         self.said: list[str] = []
 
-    def __call__(self) -> WatchTold:
-        found: list[WatchTold] = []
+    def __call__(self) -> WatchReport:
+        found: list[WatchReport] = []
         self.vdi.run(partial(self._look, found=found))
         return found[0]
 
-    def _look(self, site: Site, found: list[WatchTold]) -> Report:
+    def _look(self, site: Site, found: list[WatchReport]) -> Report:
         assert self.policy.spare is not None
         site.say = self.said.append
         watch = Watch(self.policy, self.policy.spare, site, WatchState(self.policy.text))
