@@ -25,7 +25,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.gpu_filters import holders, matches_type
 from gpuops.plan.placement.host_filters import refusals
-from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
 from gpuops.plan.placement.wanted import Wanted, WantsDynamic, demands_of
 from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.queue.batch.request_kinds import Device, RequestKind
@@ -106,7 +106,7 @@ class _ModelBuilder:
         states = gpu_states(host, self.inventory, self.catalog)
         beside = {state.gpu.numa_node for state in states}
         nodes = [node.id for node in sorted(host.numa_nodes, key=lambda node: node.id) if node.id in beside]
-        free_mib = (surely_unreserved if self.certain else unreserved)(host, _NO_VM, self.inventory)
+        free_mib = (surely_unreserved_mib if self.certain else unreserved_mib)(host, _NO_VM, self.inventory)
         capacity: list[int] = []
         node_by_id = {node.id: node for node in host.numa_nodes}
         for number in nodes:

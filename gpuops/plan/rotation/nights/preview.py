@@ -26,7 +26,7 @@ from gpuops.model.window import Night
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import resume_or_power_on, return_order, stranded, suspend_or_shut_down
+from gpuops.plan.placement.return_order import refuse_stranded, resume_or_power_on, return_order, suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of_vm
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
@@ -206,7 +206,7 @@ def _prove(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalo
     # A night may be cut off after any suspend: what is suspended by then must fit back, not only all of it.
     room = Room(catalog, certain=False)
     instants = range(1, len(desktops) + 1)
-    refusals = [each for number in instants for each in stranded(desktops[:number], inventory, catalog, room)]
+    refusals = [each for number in instants for each in refuse_stranded(desktops[:number], inventory, catalog, room)]
     # All desktops leave, and come back in the order that the morning uses; the snapshot then says where each is.
     world = around(host, inventory)
     for vm in desktops:
