@@ -34,8 +34,8 @@ from gpuops.plan.placement.wanted import (
 
 
 def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Choice]:
-    """Yield a line for each GPU of the host and each kind of device that the VM needs: the room, or why there is none
-    with its numbers."""
+    """Yield a line for each GPU of the host and each kind of device that the VM needs: the room, or the refusal with
+    its numbers."""
     kinds = _one_demand_per_kind(needs)
     for state in gpu_states(host, inventory, catalog):
         for demand in kinds:

@@ -57,7 +57,7 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
     """Return the snapshot after the step. A VM that starts, or arrives running, gets the GPUs that its host is expected
     to choose.
 
-    Without a catalogue GPU models cannot be told apart, so on a host with several GPUs the expected GPU is a guess.
+    Without a catalogue GPU models cannot be distinguished, so on a host with several GPUs the expected GPU is a guess.
     """
     vm = inventory.vm(step.vm)
     match step:
