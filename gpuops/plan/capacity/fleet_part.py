@@ -16,7 +16,7 @@ from gpuops.advise.capacity import Slots, best, total
 from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_free_memory_mib, unreserved
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_free_memory_mib, unreserved_mib
 
 _NOBODY = Vm(ref="", name="")
 
@@ -64,7 +64,7 @@ def free_on(host: Host, inventory: Inventory) -> Beside:
     running = [vm for vm in inventory.vms_on(host) if vm.may_run]
     claims = [vm.most_reserved_mib for vm in running]
     least = 0 if None in claims else host.memory_mib - sum(claim for claim in claims if claim is not None)
-    return Beside(host.cpu_cores, max(0, least), max(0, unreserved(host, _NOBODY, inventory) or 0))
+    return Beside(host.cpu_cores, max(0, least), max(0, unreserved_mib(host, _NOBODY, inventory) or 0))
 
 
 Key = TypeVar("Key", str, "Device")

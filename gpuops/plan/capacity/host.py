@@ -36,7 +36,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewVgpu
 from gpuops.plan.devices.rules import Case, several_vgpus
 from gpuops.plan.placement.gpu_filters import holders
-from gpuops.plan.placement.host_filters import Bar, bars, behind
+from gpuops.plan.placement.host_filters import Bar, bars, limit_slots
 
 _MOST = 64
 """More passthrough devices no release allows (VMware configuration maximums)."""
@@ -112,7 +112,7 @@ def rooms(
             label = (gpu.passthrough.label if gpu.passthrough else None) or ""
             kind = str(gpu.kind) if isinstance(gpu, OtherDevice) else ""
             found.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label, kind), []).append(room)
-    return {device: behind(general, total(found[device])) for device in sorted(found)}
+    return {device: limit_slots(general, total(found[device])) for device in sorted(found)}
 
 
 def _address(device: object) -> PciAddress | None:
@@ -203,7 +203,7 @@ class HostRoom:
                     found.setdefault(profile, []).append(slots)
             fits = {}
             for profile in sorted(found):
-                slots = behind(here.bars, total(found[profile]))
+                slots = limit_slots(here.bars, total(found[profile]))
                 one = self._in_one_vm.of(slots, profile, here.host)
                 fits[profile] = Fit(slots, _fed(one, local), one)
             self._known[key] = fits

@@ -1,9 +1,9 @@
-"""What a VM's settings were before gpuops changed them, kept with the VM in one extraConfig key.
+"""Keeps the settings that a VM had before gpuops changed them, in one extraConfig key of the VM.
 
 Problem: detach must restore exactly what attach changed, perhaps months later and from another machine.
-Choice: the values travel with the VM (`gpuops.baseline`, JSON) and are written in the same reconfigure that changes
-them, so there is no moment in which a value is changed and not kept. A value once kept is never overwritten: a second
-attach adds only what the first did not touch. The key goes when the last passthrough device goes.
+Choice: the values are stored with the VM (`gpuops.baseline`, JSON) by the same reconfigure that changes them, so that
+no value is ever changed without being kept. A kept value is never overwritten: a second attach adds only what the first
+did not change. The key is removed together with the last passthrough device.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _BOOLEAN, _INTEGER = (bool, type(None)), (int, type(None))
 )
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Settings as they were before; None = not changed, so nothing to restore."""
+    """Settings before gpuops changed them; None = not changed, so nothing to restore."""
 
     memory_locked: bool | None = None
     memory_reservation_mib: int | None = None
     cpu_hot_add: bool | None = None
     cores_per_numa_node: int | None = None
     extra_config: Mapping[str, str] = field(default_factory=dict)
-    """An empty value = there was no such key."""
+    """An empty string = the key did not exist."""
 
 
 def read(vm: Vm) -> Baseline | None:
-    """What is kept with the VM. None = the key is there, and cannot be read as gpuops wrote it."""
+    """Return the settings that are kept with the VM; None if the key exists but is not as gpuops writes it."""
     text = (vm.extra_config or {}).get(KEY, "")
     if not text:
         return Baseline()
@@ -58,16 +58,16 @@ def read(vm: Vm) -> Baseline | None:
 
 
 def write(baseline: Baseline) -> str:
-    """The text for the key: short, and the same for the same values."""
-    fields = {name: value for name, value in to_stored(baseline).items() if value is not None}
+    """Return the text for the key: short, and equal for equal settings."""
+    fields = {name: setting for name, setting in to_stored(baseline).items() if setting is not None}
     return json.dumps({"v": _VERSION, **fields}, sort_keys=True, separators=(",", ":"))
 
 
 def kept_with(vm: Vm, change: VmChange) -> VmChange:
-    """The change, keeping beside it what it changes. Values that are already kept stay as they are."""
-    old, new = read(vm), _touched(vm, change)
+    """Return the change, extended by keeping the settings that it changes. Already kept settings stay as they are."""
+    old, new = read(vm), _current_settings(vm, change)
     if old is None or new == Baseline():
-        # Nothing to keep, or a text that gpuops did not write: not ours to overwrite.
+        # Nothing to keep, or a text that gpuops did not write and must not overwrite.
         return change
     merged = Baseline(
         memory_locked=_first(old.memory_locked, new.memory_locked),
@@ -79,18 +79,19 @@ def kept_with(vm: Vm, change: VmChange) -> VmChange:
     return change if merged == old else replace(change, extra_config={**change.extra_config, KEY: write(merged)})
 
 
-def restored(vm: Vm, *, memory_too: bool) -> VmChange:
-    """The change that restores what is kept and drops the key; without `memory_too` the reservation stays full.
+def restore_settings(vm: Vm, *, memory_too: bool) -> VmChange:
+    """Return the change that restores the kept settings and removes the key; without `memory_too` the memory stays
+    fully reserved.
 
-    What is as it was, is not in it. Nothing at all where the kept values cannot be read.
+    Settings that already have their old value are not in it. It is empty if the kept settings cannot be read.
     """
     baseline = read(vm)
     if baseline is None:
         return VmChange()
-    there = vm.extra_config or {}
+    extra_config = vm.extra_config or {}
     keys = {**baseline.extra_config, KEY: ""}
     return VmChange(
-        extra_config={key: value for key, value in keys.items() if there.get(key, "") != value},
+        extra_config={key: setting for key, setting in keys.items() if extra_config.get(key, "") != setting},
         memory_locked=_if_other(baseline.memory_locked, vm.memory_locked) if memory_too else None,
         memory_reservation_mib=_reservation(baseline, vm) if memory_too else None,
         cpu_hot_add=_if_other(baseline.cpu_hot_add, vm.cpu_hot_add),
@@ -98,9 +99,9 @@ def restored(vm: Vm, *, memory_too: bool) -> VmChange:
     )
 
 
-def _touched(vm: Vm, change: VmChange) -> Baseline:
-    """What the settings that the change touches are now."""
-    there = vm.extra_config or {}
+def _current_settings(vm: Vm, change: VmChange) -> Baseline:
+    """Return the current values of the settings that the change would change."""
+    extra_config = vm.extra_config or {}
     locking = change.memory_locked is not None
     return Baseline(
         # Unset means off (vSphere API, memoryReservationLockedToMax).
@@ -109,7 +110,7 @@ def _touched(vm: Vm, change: VmChange) -> Baseline:
         memory_reservation_mib=vm.memory_reservation_mib if locking else None,
         cpu_hot_add=None if change.cpu_hot_add is None else vm.cpu_hot_add,
         cores_per_numa_node=None if change.cores_per_numa_node is None else vm.cores_per_numa_node,
-        extra_config={key: there.get(key, "") for key in change.extra_config},
+        extra_config={key: extra_config.get(key, "") for key in change.extra_config},
     )
 
 
@@ -136,5 +137,5 @@ def _sound(baseline: Baseline) -> bool:
         and isinstance(baseline.cpu_hot_add, _BOOLEAN)
         and isinstance(baseline.cores_per_numa_node, _INTEGER)
         and isinstance(baseline.extra_config, dict)
-        and all(isinstance(value, str) for value in baseline.extra_config.values())
+        and all(isinstance(setting, str) for setting in baseline.extra_config.values())
     )

@@ -30,7 +30,7 @@ from gpuops.plan.core.steps import NewDevice, NewVgpu
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Devices by what becomes of them. A VM's order is kept; what is new comes last."""
+    """The devices that a VM keeps, gets and loses. Kept devices stay in their order; new devices come last."""
 
     kept: tuple[GpuDevice, ...]
     """As they will be: an edited device carries its new profile."""
@@ -40,7 +40,7 @@ class Goal:
     """(device key, new profile)."""
     device_group: str | None = None
     asked: tuple[int, ...] = ()
-    """Keys of the kept devices that are what was asked for."""
+    """Keys of the kept devices that the request asks for."""
 
     @property
     def devices(self) -> tuple[GpuDevice | NewDevice, ...]:
@@ -58,93 +58,95 @@ class Goal:
 
 
 def vgpus(vm: Vm, profile: str, count: int | None, old: Sequence[GpuDevice]) -> Goal:
-    """So many vGPUs of a profile in all (those of a device group count), in the place of the `old` devices.
+    """Return the goal of `count` vGPUs of a profile in total, in place of the `old` devices.
 
-    Without a count: one, or as many as there are already and as take an old one's place.
+    vGPUs of a device group count too. Without a count, the VM keeps its vGPUs of the profile and gets one for each old
+    device, but at least one in total.
     """
     devices = vm.devices or ()
     same = [d for d in devices if isinstance(d, VgpuDevice) and d.profile == profile and d not in old]
     total = max(1, len(same) + len(old)) if count is None else count
-    # A member of a device group cannot leave it by an edit: it goes, and a new device comes.
+    # A member of a device group cannot leave it by an edit: it is removed, and a new device is added.
     single = [device for device in old if isinstance(device, VgpuDevice) and device.group is None]
     edited = single[: max(0, total - len(same))]
     keys = {device.key for device in edited}
     removed = [*(device for device in old if device.key not in keys), *same[total:]]
-    gone = {device.key for device in removed}
+    removed_keys = {device.key for device in removed}
     return Goal(
         kept=tuple(
             replace(device, profile=profile) if isinstance(device, VgpuDevice) and device.key in keys else device
             for device in devices
-            if device.key not in gone
+            if device.key not in removed_keys
         ),
         add=(NewVgpu(profile),) * max(0, total - len(same) - len(edited)),
         removed=tuple(removed),
         edited=tuple((device.key, profile) for device in edited),
-        asked=(*keys, *(device.key for device in same if device.key not in gone)),
+        asked=(*keys, *(device.key for device in same if device.key not in removed_keys)),
     )
 
 
-def with_devices(vm: Vm, wanted: Iterable[NewDevice], old: Sequence[GpuDevice], group: str | None = None) -> Goal:
-    """The VM's devices without the `old` ones and with these; one that is there already is not added again."""
-    kept = tuple(device for device in vm.devices or () if device not in old)
-    free = [device for device in kept if group_of(device) is None and group is None]
-    add, asked = [], []
-    for device in wanted:
-        there = next((other for other in free if signature(other) == signature(device)), None)
-        if there is None:
+def with_devices(vm: Vm, requested: Iterable[NewDevice], old: Sequence[GpuDevice], group: str | None = None) -> Goal:
+    """Return the goal of the VM's devices without the `old` ones and with these, unless the VM already has them."""
+    remaining = tuple(device for device in vm.devices or () if device not in old)
+    free = [device for device in remaining if group_of(device) is None and group is None]
+    add, matching_keys = [], []
+    for device in requested:
+        existing = next((candidate for candidate in free if signature(candidate) == signature(device)), None)
+        if existing is None:
             add.append(device)
         else:
-            free.remove(there)
-            asked.append(there.key)
-    return Goal(kept, tuple(add), tuple(old), device_group=group, asked=tuple(asked))
+            free.remove(existing)
+            matching_keys.append(existing.key)
+    return Goal(remaining, tuple(add), tuple(old), device_group=group, asked=tuple(matching_keys))
 
 
-def without(vm: Vm, gone: Iterable[GpuDevice]) -> Goal:
-    """The VM's devices without these."""
-    removed = tuple(gone)
+def without(vm: Vm, devices: Iterable[GpuDevice]) -> Goal:
+    """Return the goal of the VM's devices without these."""
+    removed = tuple(devices)
     return Goal(tuple(device for device in vm.devices or () if device not in removed), removed=removed)
 
 
-def named(text: str, vm: Vm) -> tuple[GpuDevice, ...]:
-    """The VM's GPU devices that a profile name, a PCI address or `dynamic` means."""
+def devices_named(text: str, vm: Vm) -> tuple[GpuDevice, ...]:
+    """Return the VM's GPU devices with this profile name or PCI address, or the dynamic ones for `dynamic`."""
     if text.lower() == "dynamic":
         return tuple(device for device in vm.devices or () if isinstance(device, DynamicDevice))
     address = PciAddress.parse_or_none(text)
-    wanted = without_brand("_".join(text.split()))
-    found: list[GpuDevice] = []
+    profile_name = without_brand("_".join(text.split()))
+    matches: list[GpuDevice] = []
     for device in vm.devices or ():
         match device:
-            case VgpuDevice(profile=profile) if without_brand(profile) == wanted or profile == text:
-                found.append(device)
-            case DirectPathDevice(address=held) if held == address:
-                found.append(device)
+            case VgpuDevice(profile=profile) if without_brand(profile) == profile_name or profile == text:
+                matches.append(device)
+            case DirectPathDevice(address=device_address) if device_address == address:
+                matches.append(device)
             case _:
                 pass
-    return tuple(found)
+    return tuple(matches)
 
 
 def broken_groups(vm: Vm, goal: Goal) -> tuple[Rejection, ...]:
-    """Device groups that the goal would take apart. Members come and go only together (vSphere API, deviceGroups)."""
+    """Return the device groups that the goal would break up: their members can only be added and removed together
+    (vSphere API, deviceGroups)."""
     keys = {device.key for device in goal.removed}
     rejections = []
     for number in sorted({group for device in vm.devices or () if (group := group_of(device)) is not None}):
         members = [device for device in vm.devices or () if group_of(device) == number]
-        touched = [device for device in members if device.key in keys]
-        if 0 < len(touched) < len(members):
-            what = ", ".join(signature(device) for device in members)
-            rule = f"device group of {len(members)} ({what}) can only be removed whole"
+        removed_members = [device for device in members if device.key in keys]
+        if 0 < len(removed_members) < len(members):
+            member_names = ", ".join(signature(device) for device in members)
+            rule = f"device group of {len(members)} ({member_names}) can only be removed whole"
             hint = "gpuops detach --device-group NAME takes the whole group"
-            rejections.append(Rejection(vm.name, rule, len(members), len(touched), "devices", hint))
+            rejections.append(Rejection(vm.name, rule, len(members), len(removed_members), "devices", hint))
     return tuple(rejections)
 
 
 def other_gpus(goal: Goal) -> tuple[GpuDevice, ...]:
-    """GPU devices that stay and are not what was asked for."""
+    """Return the GPU devices that stay although the request does not ask for them."""
     return tuple(device for device in goal.kept if is_gpu(device) and device.key not in goal.asked)
 
 
 def only_requested(goal: Goal) -> Goal:
-    """Return the goal with the GPU devices removed that are not what was asked for."""
+    """Return the goal without the GPU devices that the request does not ask for."""
     other_devices = other_gpus(goal)
     kept_devices = tuple(device for device in goal.kept if device not in other_devices)
     return replace(goal, kept=kept_devices, removed=(*goal.removed, *other_devices))
@@ -167,12 +169,12 @@ def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
     return {ordinal: pins[ordinal] for ordinal in numbers if ordinal in pins}
 
 
-def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress]) -> dict[str, str]:
+def pin_changes(vm: Vm, wanted_pins: Mapping[int, PciAddress]) -> dict[str, str]:
     """Return the extraConfig entries that leave the VM's devices with exactly the pins `wanted`; "" removes an entry.
 
     A pin whose number no device of the VM has is not changed.
     """
     existing_pins = pins_of(vm)
     numbers = {ordinal for ordinal, _ in with_passthru_numbers(vm.devices or ())}
-    removed = {pin_key(n): "" for n in existing_pins if n not in wanted and n in numbers}
-    return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted.items() if existing_pins.get(n) != gpu}}
+    removed = {pin_key(n): "" for n in existing_pins if n not in wanted_pins and n in numbers}
+    return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted_pins.items() if existing_pins.get(n) != gpu}}

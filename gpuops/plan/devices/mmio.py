@@ -4,10 +4,10 @@
 * NVIDIA AI Enterprise docs, "vGPU (C-Series)": a figure per GPU model (`mmio_gib` of the catalogue), added up and
   rounded up to a power of two.
 
-Too much costs some megabytes of overhead; too little fails at power-on. Both rules are for whole GPUs and for C-series
-vGPUs, which count as the GPU they are cut from; A, B and Q types need none, nor does a GPU with a BAR1 of 256 MB. Of
-a device that is no NVIDIA GPU the first rule is followed where its memory is known; where it is not, as of most FPGAs
-and NICs, what it needs is not known, and is said.
+Too much costs some megabytes of overhead; with too little the power-on fails. Both rules are for whole GPUs and for
+C-series vGPUs, which count as the GPU they are cut from. A, B and Q types need no such space, and neither does a GPU
+with a BAR1 of 256 MB. For other devices than NVIDIA GPUs the first rule is used if their memory is known. If not, as
+for most FPGAs and NICs, a warning tells that the space is unknown.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SMALL_BAR: Final = frozenset({"T4"})
 
 @dataclass(frozen=True, slots=True)
 class Mmio:
-    """Space for all of the devices; `unknown` names those whose GPU is not known well enough."""
+    """The MMIO space for all devices; `unknown` names the devices whose need is unknown."""
 
     size_gib: int
-    """0 = none is needed."""
+    """0 = no space is needed."""
     unknown: tuple[str, ...] = ()
 
 
@@ -49,7 +49,7 @@ class _Gpu:
 
 
 def mmio_for(devices: Iterable[GpuDevice | NewDevice], host: Host | None, catalog: Catalog) -> Mmio:
-    """The space a VM with exactly these passthrough devices needs."""
+    """Return the MMIO space that a VM with exactly these passthrough devices needs."""
     gpus: list[_Gpu] = []
     unknown: list[str] = []
     for device in devices:
@@ -68,7 +68,7 @@ def mmio_for(devices: Iterable[GpuDevice | NewDevice], host: Host | None, catalo
 
 
 def needs_large_bar(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> bool | None:
-    """Whether the device maps a large BAR into the VM: 64-bit MMIO, and with it EFI firmware; None = not known."""
+    """Whether the device maps a large BAR into the VM, which needs 64-bit MMIO and EFI firmware; None = unknown."""
     board = board_of(device, host, catalog)
     if board is not None and board.short_name in SMALL_BAR:
         return False
@@ -105,9 +105,13 @@ def board_of(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog)
             return catalog.board_by_pci(device.vendor_id, device.device_id, subsystem_id)
         case DynamicDevice(allowed=allowed) | NewDynamic(allowed=allowed):
             boards = [catalog.board_by_pci(*pair) for pair in allowed]
-            # Any of the types may come: the one that needs most decides.
-            known = [board for board in boards if board is not None]
-            return max(known, key=lambda board: board.framebuffer_mib) if known and len(known) == len(boards) else None
+            # The host may give a device of any of these types: the type that needs most decides.
+            known_boards = [board for board in boards if board is not None]
+            return (
+                max(known_boards, key=lambda board: board.framebuffer_mib)
+                if known_boards and len(known_boards) == len(boards)
+                else None
+            )
         case OtherPassthrough():
             return None
         case _:
@@ -115,7 +119,7 @@ def board_of(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog)
 
 
 def mmio_keys(needed: Mmio, extra_config: Mapping[str, str]) -> dict[str, str]:
-    """The extraConfig entries to write; none where the VM has as much or more."""
+    """Return the extraConfig keys to write; empty if the VM already has as much space or more."""
     if not needed.size_gib:
         return {}
     keys = {}
@@ -135,24 +139,26 @@ def _gpu(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> 
 
 
 def _memory_mib(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> int | None:
-    """Its memory, as its host tells it or the catalogue knows it; of several types any may come, so the largest."""
+    """Return the device's memory from its host or the catalogue; with several types, the largest one."""
     if isinstance(device, DirectPathDevice | NewDirectPath) and host is not None:
-        there = host.device(device.address)
-        if there is not None and there.memory_mib is not None:
-            return there.memory_mib
+        host_device = host.device(device.address)
+        if host_device is not None and host_device.memory_mib is not None:
+            return host_device.memory_mib
     models = [catalog.device_model(*pair) for pair in types_of(device)]
     sizes = [model.memory_mib for model in models if model is not None and model.memory_mib is not None]
     return max(sizes) if sizes and len(sizes) == len(models) else None
 
 
 def _kind_of(vendor_id: int, device_id: int, host: Host | None) -> DeviceKind | None:
-    """What a device of that type is; None = a GPU of NVIDIA, or not known to be anything else."""
+    """Return the kind of a device of that type; None for an NVIDIA GPU and for an unknown type."""
     if vendor_id in (0, NVIDIA_VENDOR_ID):
         return None
-    there = (
-        each for each in (host.others if host else ()) if (each.vendor_id, each.device_id) == (vendor_id, device_id)
+    same_type = (
+        device
+        for device in (host.others if host else ())
+        if (device.vendor_id, device.device_id) == (vendor_id, device_id)
     )
-    return next((each.kind for each in there), DeviceKind.OTHER)
+    return next((device.kind for device in same_type), DeviceKind.OTHER)
 
 
 def _power_of_two(number: int) -> int:

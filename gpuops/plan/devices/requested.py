@@ -1,6 +1,6 @@
-"""What the options of `attach` mean on this snapshot: which devices the VM is to have.
+"""Resolves the options of `attach` in a snapshot: which devices the VM gets.
 
-Each function answers with a `Goal`, or with every reason why the VM or the host cannot have it.
+Each function returns a `Goal`, or every reason why the VM or the host cannot have it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ Answer = Goal | tuple[Rejection, ...]
 
 
 def profile_meant(text: str, vm: Vm, host: Host | None, inventory: Inventory, catalog: Catalog) -> str:
-    """The profile that the text means: of those the host offers, else of those any host does, else of its GPU models.
+    """Return the profile named by the text: one that the host offers, that the VM has, that any host offers, or that a
+    GPU model of the catalogue has, in this order.
 
-    A host stops offering a profile while all of its GPUs are locked to another size; that is a refusal with numbers,
-    not an unknown name. Raises ProfileUnknown, ProfileAmbiguous.
+    A host does not offer a profile while all its GPUs are set to another size. That is a refusal with numbers and not
+    an unknown name. Raises ProfileUnknown, ProfileAmbiguous.
     """
-    here = [offer.name for offer in (host.profiles if host else None) or ()]
+    host_profiles = [offer.name for offer in (host.profiles if host else None) or ()]
     models = [profile.name for board in catalog.boards for profile in board.profiles]
-    for names in (here, vm.profiles, inventory.offered_profiles, models):
+    for names in (host_profiles, vm.profiles, inventory.offered_profiles, models):
         try:
             return resolve(text, names)
         except ProfileUnknown:
@@ -44,8 +45,8 @@ def profile_meant(text: str, vm: Vm, host: Host | None, inventory: Inventory, ca
 
 
 def offered_profile(text: str, inventory: Inventory, catalog: Catalog) -> str:
-    """The offered profile of that name. Raises ProfileUnknown, ProfileAmbiguous; Refused for a profile that the GPUs
-    here could have, and that no host offers."""
+    """Return the offered profile of that name. Raises ProfileUnknown, ProfileAmbiguous, and Refused for a profile that
+    a GPU model of the catalogue has but no host offers."""
     try:
         return resolve(text, inventory.offered_profiles)
     except ProfileUnknown as unknown:
@@ -56,14 +57,14 @@ def offered_profile(text: str, inventory: Inventory, catalog: Catalog) -> str:
         raise Refused(unknown.message, hint=unknown.hint) from unknown
 
 
-def profiles_to_keep(given: Iterable[str], inventory: Inventory, catalog: Catalog) -> tuple[KeptProfile, ...]:
-    """What --keep-free says, by the names that hosts or GPU models have. Raises ProfileUnknown, UsageError."""
-    nobody = Vm(ref="", name="")
-    meant = [
-        replace(kept, profile=profile_meant(kept.profile, nobody, None, inventory, catalog))
-        for kept in kept_profiles(given)
+def profiles_to_keep(texts: Iterable[str], inventory: Inventory, catalog: Catalog) -> tuple[KeptProfile, ...]:
+    """Parse --keep-free, with the profile names of hosts or GPU models. Raises ProfileUnknown, UsageError."""
+    no_vm = Vm(ref="", name="")
+    resolved = [
+        replace(kept_profile, profile=profile_meant(kept_profile.profile, no_vm, None, inventory, catalog))
+        for kept_profile in kept_profiles(texts)
     ]
-    return once(meant)
+    return once(resolved)
 
 
 def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:
@@ -71,32 +72,34 @@ def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old:
 
     An entry that the VM has for such an address and that its host refuses at power-on is replaced by a new one.
     """
-    wanted = []
+    new_devices = []
     addresses = tuple(dict.fromkeys(addresses))
     own_host = host if host is not None and host.ref == vm.host else None
     for address in addresses:
         gpu = host.device(address) if host else None
         vendor_id, device_id = (gpu.vendor_id, gpu.device_id) if gpu else (0, 0)
-        wanted.append(NewDirectPath(address, gpu.name if gpu else "", "", vendor_id, device_id))
-    return with_devices(vm, wanted, (*old, *entries_to_replace(vm, own_host, addresses)))
+        new_devices.append(NewDirectPath(address, gpu.name if gpu else "", "", vendor_id, device_id))
+    return with_devices(vm, new_devices, (*old, *entries_to_replace(vm, own_host, addresses)))
 
 
 def dynamic_goal(
     vm: Vm, types: Sequence[str], label: str | None, count: int | None, hosts: Sequence[Host], old: Sequence[GpuDevice]
 ) -> Answer:
-    """Return so many devices of these types in all; without types, of every type that has the label on these hosts.
+    """Return the goal of `count` devices of these types in total; without types, of all types with the label on these
+    hosts.
 
-    Without a count: one, or as many as there are already and as take an old one's place. Without types, a device that
-    the VM has counts if it asks for the same label and may get one of those types, whatever other types it allows.
+    Without a count, the VM keeps its devices of these types and gets one for each old device, but at least one in
+    total. Without types, an existing device counts if it asks for the same label and may get one of those types, even
+    if it also allows other types.
     """
     allowed = tuple(sorted({pci_type(text) for text in types}))
     if not allowed:
-        allowed = _labelled(label, hosts)
+        allowed = _types_with_label(label, hosts)
     if not allowed:
-        what = f"has no device with hardware label {label}" if label else "has no GPU in passthrough"
+        rule = f"has no device with hardware label {label}" if label else "has no GPU in passthrough"
         names = sorted(host.name for host in hosts)
         hint = "gpuops inventory --hosts shows the GPUs in DirectPath I/O and their hardware labels"
-        return tuple(Rejection(name, what, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
+        return tuple(Rejection(name, rule, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
     new_device = NewDynamic(allowed, label)
     single = [device for device in vm.devices or () if isinstance(device, DynamicDevice) and not group_of(device)]
     is_same = _has_signature if types else _may_get
@@ -113,7 +116,7 @@ def dynamic_goal(
 
 
 def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice]) -> Answer:
-    """All devices of the vendor device group, or none where the VM has them already."""
+    """Return the goal with all devices of the vendor device group, which are not added if the VM already has them."""
     groups = [group for host in hosts for group in groups_of(host) if group.name == name]
     if not groups:
         return tuple(_no_group(name, host) for host in hosts) or (Rejection(vm.name, "no host to look at"),)
@@ -121,14 +124,14 @@ def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice
     if strange:
         kinds = ", ".join(sorted(strange))
         return (Rejection(vm.name, f"device group {name} has members that gpuops cannot add ({kinds})"),)
-    there = _same_group(vm, members)
-    if there:
-        return replace(with_devices(vm, (), old), asked=tuple(device.key for device in there))
+    existing_members = _same_group(vm, members)
+    if existing_members:
+        return replace(with_devices(vm, (), old), asked=tuple(device.key for device in existing_members))
     return with_devices(vm, members, old, group=name)
 
 
 def with_backings(goal: Goal, host: Host) -> Answer:
-    """The goal with what static backings carry, as the host tells it (vSphere API, QueryConfigTarget)."""
+    """Return the goal with the fields of static backings as the host reports them (vSphere API, QueryConfigTarget)."""
     targets = {target.address: target for target in host.config_target.passthrough} if host.config_target else {}
     add: list[NewDevice] = []
     missing = []
@@ -136,8 +139,8 @@ def with_backings(goal: Goal, host: Host) -> Answer:
         if not isinstance(device, NewDirectPath):
             add.append(device)
         elif (target := targets.get(device.address)) is not None:
-            found = NewDirectPath(target.address, target.name, target.system_id, target.vendor_id, target.device_id)
-            add.append(replace(found, sequence_id=device.sequence_id))
+            backing = NewDirectPath(target.address, target.name, target.system_id, target.vendor_id, target.device_id)
+            add.append(replace(backing, sequence_id=device.sequence_id))
         else:
             why = "is not offered by the host" if host.config_target else "was not looked up: read the host again"
             missing.append(Rejection(f"{host.name} {device.address}", f"its system id {why}"))
@@ -170,30 +173,34 @@ def _may_get(device: DynamicDevice, new_device: NewDynamic) -> bool:
     return device.label == new_device.label and not set(device.allowed).isdisjoint(new_device.allowed)
 
 
-def _labelled(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int], ...]:
-    """The types that carry the label; without one those of NVIDIA's GPUs, for `--dynamic` alone asks for a GPU."""
-    found = {
+def _types_with_label(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int], ...]:
+    """Return the PCI types with the label; without a label those of NVIDIA GPUs: `--dynamic` alone means a GPU."""
+    types = {
         (gpu.vendor_id, gpu.device_id)
         for host in hosts
         for gpu in (host.gpus if label is None else host.devices)
         if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(types))
 
 
 def _no_group(name: str, host: Host) -> Rejection:
     if host.config_target is None:
         return Rejection(host.name, "its device groups were not read")
-    there = ", ".join(sorted(group.name for group in groups_of(host)))
-    known = f"it offers: {there}" if there else "it offers no group"
+    offered_groups = ", ".join(sorted(group.name for group in groups_of(host)))
+    offer_text = f"it offers: {offered_groups}" if offered_groups else "it offers no group"
     hint = "--move cold looks at the other hosts too"
-    return Rejection(host.name, f"does not offer device group {name} ({known})", hint=hint)
+    return Rejection(host.name, f"does not offer device group {name} ({offer_text})", hint=hint)
 
 
 def group_members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
-    """The devices of the group in its order, and the kinds that are not GPUs."""
-    found = [(member.kind, _member(member)) for member in sorted(group.members, key=lambda member: member.sequence_id)]
-    return [device for _, device in found if device is not None], [kind for kind, device in found if device is None]
+    """Return the devices of the group in its order, and the kinds of members that are not GPUs."""
+    members_by_kind = [
+        (member.kind, _member(member)) for member in sorted(group.members, key=lambda member: member.sequence_id)
+    ]
+    return [device for _, device in members_by_kind if device is not None], [
+        kind for kind, device in members_by_kind if device is None
+    ]
 
 
 def _member(member: DeviceGroupMember) -> NewDevice | None:
@@ -205,11 +212,11 @@ def _member(member: DeviceGroupMember) -> NewDevice | None:
 
 
 def _same_group(vm: Vm, members: Iterable[NewDevice]) -> tuple[GpuDevice, ...]:
-    """The devices of a group that the VM has already with just these members."""
+    """Return the devices of the VM's group that has exactly these members; () if it has no such group."""
     devices = vm.devices or ()
-    wanted = signatures(members)
+    member_signatures = signatures(members)
     for number in sorted({group for device in devices if (group := group_of(device)) is not None}):
-        there = tuple(device for device in devices if group_of(device) == number)
-        if signatures(there) == wanted:
-            return there
+        group_devices = tuple(device for device in devices if group_of(device) == number)
+        if signatures(group_devices) == member_signatures:
+            return group_devices
     return ()

@@ -1,6 +1,6 @@
-"""What a VM must be, and what it may carry, for the passthrough devices it is to have.
+"""Rules for a VM and the passthrough devices it gets.
 
-Each rule looks at the VM as it will be and yields what it finds: a `Rejection` blocks, a line of text warns.
+Each rule checks the future VM and yields its findings: a `Rejection` blocks the change, a line of text warns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Finding = Rejection | str
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A VM with the passthrough devices it is to have, and the host it is to have them on."""
+    """A VM with its future passthrough devices, and its future host."""
 
     vm: Vm
     devices: tuple[GpuDevice | NewDevice, ...]
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def whole(self) -> tuple[GpuDevice | NewDevice, ...]:
-        """Devices given whole, by DirectPath I/O of either kind."""
+        """Devices given to the VM as a whole, by DirectPath I/O or Dynamic DirectPath I/O."""
         return tuple(device for device in self.devices if not isinstance(device, VgpuDevice | NewVgpu))
 
     @property
@@ -54,7 +54,7 @@ def efi_firmware(case: Case) -> Iterator[Finding]:
     if not case.devices or case.vm.firmware is Firmware.EFI:
         return
     large = [signature(device) for device in case.devices if needs_large_bar(device, case.host, case.catalog)]
-    unknown = [signature(each) for each in case.devices if needs_large_bar(each, case.host, case.catalog) is None]
+    unknown = [signature(device) for device in case.devices if needs_large_bar(device, case.host, case.catalog) is None]
     bios = case.vm.firmware is Firmware.BIOS
     if large and bios:
         hint = "a guest installed under BIOS does not start under EFI: prepare another VM with EFI firmware"
@@ -76,13 +76,15 @@ def hardware_version(case: Case) -> Iterator[Finding]:
         needs.append((20, "device groups"))
     if len(case.profiles) > 1:
         needs.append((14, "several vGPUs"))
-    there = case.vm.hardware_version
+    vm_version = case.vm.hardware_version
     hint = "upgrade its virtual hardware (vSphere Client: Compatibility); gpuops never does"
-    for needed, what in needs:
-        if there is None:
-            yield Rejection(case.vm.name, f"virtual hardware for {what}", f"vmx-{needed}", "an unreadable version")
-        elif there < needed:
-            yield Rejection(case.vm.name, f"virtual hardware for {what}", f"vmx-{needed}", f"vmx-{there}", hint=hint)
+    for needed, feature in needs:
+        if vm_version is None:
+            yield Rejection(case.vm.name, f"virtual hardware for {feature}", f"vmx-{needed}", "an unreadable version")
+        elif vm_version < needed:
+            yield Rejection(
+                case.vm.name, f"virtual hardware for {feature}", f"vmx-{needed}", f"vmx-{vm_version}", hint=hint
+            )
 
 
 def tied_to_its_host(case: Case) -> Iterator[Finding]:
@@ -171,7 +173,7 @@ def no_nested_virtualization(case: Case) -> Iterator[Finding]:
 
 
 def nothing_lost(case: Case) -> Iterator[Finding]:
-    """What a VM can no longer do with a device given whole (VMware vSphere docs, DirectPath I/O)."""
+    """Warn of what a VM can no longer do with a whole device (VMware vSphere docs, DirectPath I/O)."""
     whole = [device for device in case.whole if isinstance(device, NewDevice)]
     if whole:
         yield f"with {signature(whole[0])} {case.vm.name} cannot be suspended, snapshotted or moved while it runs"
@@ -207,23 +209,23 @@ START_RULES: Final = (
 
 
 def start_obstacles(case: Case) -> tuple[Rejection, ...]:
-    """Why a VM that is not running starts on no host with the devices it has."""
-    found = (finding for rule in START_RULES for finding in rule(case))
-    return tuple(finding for finding in found if isinstance(finding, Rejection))
+    """Return why a VM that is not running cannot start on any host with its current devices."""
+    all_findings = (finding for rule in START_RULES for finding in rule(case))
+    return tuple(finding for finding in all_findings if isinstance(finding, Rejection))
 
 
 def findings(case: Case) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
-    """(every blocker, every warning) about the devices the VM is to have."""
-    found = [finding for rule in RULES for finding in rule(case)]
-    blockers = tuple(finding for finding in found if isinstance(finding, Rejection))
-    return blockers, tuple(dict.fromkeys(finding for finding in found if isinstance(finding, str)))
+    """Return (every blocker, every warning) about the VM's future devices."""
+    all_findings = [finding for rule in RULES for finding in rule(case)]
+    blockers = tuple(finding for finding in all_findings if isinstance(finding, Rejection))
+    return blockers, tuple(dict.fromkeys(finding for finding in all_findings if isinstance(finding, str)))
 
 
-def _vgpu_limit(known: Release | None) -> int | None:
-    if known is None:
+def _vgpu_limit(esxi_release: Release | None) -> int | None:
+    if esxi_release is None:
         return None
-    if known < (6, 7):
+    if esxi_release < (6, 7):
         return 1
-    if known < (8,):
+    if esxi_release < (8,):
         return 4
-    return 8 if known < (8, 0, 2) else 16
+    return 8 if esxi_release < (8, 0, 2) else 16

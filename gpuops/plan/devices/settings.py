@@ -1,4 +1,4 @@
-"""The one reconfigure that brings a VM its devices and all that must go with them.
+"""The reconfigure that gives a VM its devices and the settings that they need.
 
 Sources: VMware vSphere docs: full memory reservation for every passthrough device, 64-bit MMIO for large BARs, and
 vNUMA only while CPU hot-add is off; `numa.nodeAffinity` of vSphere Resource Management.
@@ -28,7 +28,7 @@ VNUMA_HARDWARE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """What a change is made of: the VM, the devices it is to have, and the place found for them."""
+    """The input of a change: the VM, its future devices, and the place found for them."""
 
     vm: Vm
     goal: Goal
@@ -42,7 +42,7 @@ class Fitting:
 
 
 def change_of(fitting: Fitting) -> VmChange:
-    """The whole change, with the values before it kept beside; empty when the VM is as it should be."""
+    """Return the complete change, including the old settings to keep; empty if nothing has to change."""
     vm, goal = fitting.vm, fitting.goal
     mmio = mmio_for(goal.devices, fitting.placement.host, fitting.catalog)
     change = VmChange(
@@ -60,25 +60,25 @@ def change_of(fitting: Fitting) -> VmChange:
 
 
 def warnings_of(fitting: Fitting) -> tuple[str, ...]:
-    """What the change means beyond its purpose, one line each."""
+    """Return the side effects of the change, one line each."""
     vm, placement = fitting.vm, fitting.placement
     own_host = placement.host if not fitting.moved else None
     replaced = [reason for device, reason in find_stale_entries(vm, own_host) if device in fitting.goal.removed]
-    found = [f"{vm.name}: {reason}: it is replaced" for reason in replaced]
+    warnings = [f"{vm.name}: {reason}: it is replaced" for reason in replaced]
     unknown = mmio_for(fitting.goal.devices, placement.host, fitting.catalog).unknown
     if unknown:
-        found.append(f"the MMIO space for {', '.join(unknown)} is not known: it is left as it is")
+        warnings.append(f"the MMIO space for {', '.join(unknown)} is not known: it is left as it is")
     if fitting.numa is NumaPolicy.REQUIRED:
-        found.append(trade_off([vm.name], nodes_of(placement)))
+        warnings.append(trade_off([vm.name], nodes_of(placement)))
     if placement.numa_nodes:
-        found.append(wider(vm, placement, fitting.numa))
+        warnings.append(wider(vm, placement, fitting.numa))
     if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
-        found.append(f"{AFFINITY_KEY} was for the old host: it is {_rebound(fitting)}")
+        warnings.append(f"{AFFINITY_KEY} was for the old host: it is {_rebound(fitting)}")
     if vm.cpu_hot_add is None and fitting.numa is not NumaPolicy.NONE:
-        found.append(
+        warnings.append(
             f"CPU hot-add of {vm.name} cannot be read and is left as it is; if it is on, the guest sees no vNUMA"
         )
-    return tuple(found)
+    return tuple(warnings)
 
 
 def nodes_of(placement: Placement) -> str:
@@ -88,7 +88,7 @@ def nodes_of(placement: Placement) -> str:
 
 
 def trade_off(names: Sequence[str], where: str) -> str:
-    """What it costs to bind VMs to NUMA nodes, in a line (VMware vSphere Resource Management, NUMA node affinity)."""
+    """Describe what binding VMs to NUMA nodes costs (VMware vSphere Resource Management, NUMA node affinity)."""
     return (
         f"{AFFINITY_KEY} binds {', '.join(names)} to {where}: ESXi no longer balances it over nodes, memory beyond the "
         "node is remote, and the number means another place on another host, which neither DRS nor vMotion looks at"
@@ -96,7 +96,7 @@ def trade_off(names: Sequence[str], where: str) -> str:
 
 
 def wider(vm: Vm, placement: Placement, numa: NumaPolicy) -> str:
-    """What is done for a VM that no node can hold, in a line."""
+    """Describe how a VM that is larger than a NUMA node is spread over nodes."""
     count, gpus = len(placement.numa_nodes), f"its GPUs are on {nodes_of(placement)}"
     cores, wide = _virtual_cores(vm, placement, numa), f"{vm.name} is wider than a NUMA node"
     if cores is not None:
@@ -106,12 +106,12 @@ def wider(vm: Vm, placement: Placement, numa: NumaPolicy) -> str:
     if not _has_vnuma(vm):
         has = "unknown" if vm.hardware_version is None else f"vmx-{vm.hardware_version}"
         return f"{wide}; coresPerNumaNode needs vmx-{VNUMA_HARDWARE}, it has {has}: its vNUMA is left to ESXi, {gpus}"
-    there = "cannot be read" if vm.cores_per_numa_node is None else f"is set to {vm.cores_per_numa_node}"
-    return f"{wide}; its coresPerNumaNode {there} and stays, {vm.vcpus // count} would show its {count} nodes; {gpus}"
+    current = "cannot be read" if vm.cores_per_numa_node is None else f"is set to {vm.cores_per_numa_node}"
+    return f"{wide}; its coresPerNumaNode {current} and stays, {vm.vcpus // count} would show its {count} nodes; {gpus}"
 
 
 def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
-    """A new vGPU shown to the guest on the virtual node that lies where its GPU is."""
+    """Assign a new vGPU to the virtual NUMA node that is on the physical node of its GPU."""
     cores = _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
     if not isinstance(device, NewVgpu) or cores is None:
         return device
@@ -122,13 +122,13 @@ def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
 
 
 def _cores_per_node(fitting: Fitting) -> int | None:
-    """The vCPUs in equal parts on its virtual nodes, for a VM beside its GPUs whose nodes nobody has sized by hand."""
-    by_hand = fitting.vm.cores_per_numa_node != 0
-    return None if by_hand else _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
+    """Return the cores of each virtual NUMA node for a VM next to its GPUs; None if an admin set coresPerNumaNode."""
+    sized_by_admin = fitting.vm.cores_per_numa_node != 0
+    return None if sized_by_admin else _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
 
 
 def _virtual_cores(vm: Vm, placement: Placement, numa: NumaPolicy) -> int | None:
-    """Cores of each virtual node, where the VM has as many nodes as it is on; None = that is left to ESXi."""
+    """Return the cores of each virtual node if the VM gets as many virtual as physical nodes; None = ESXi decides."""
     nodes = placement.bound_to
     if numa is NumaPolicy.NONE or not nodes or vm.vcpus is None or vm.vcpus % len(nodes) or not _has_vnuma(vm):
         return None
@@ -141,10 +141,10 @@ def _has_vnuma(vm: Vm) -> bool:
 
 
 def _affinity(fitting: Fitting) -> dict[str, str]:
-    there = (fitting.vm.extra_config or {}).get(AFFINITY_KEY, "")
+    current_nodes = (fitting.vm.extra_config or {}).get(AFFINITY_KEY, "")
     nodes = affinity(fitting.placement.bound_to)
-    if fitting.numa is NumaPolicy.REQUIRED or (fitting.moved and there):
-        return {} if nodes == there else {AFFINITY_KEY: nodes}
+    if fitting.numa is NumaPolicy.REQUIRED or (fitting.moved and current_nodes):
+        return {} if nodes == current_nodes else {AFFINITY_KEY: nodes}
     return {}
 
 
@@ -153,8 +153,8 @@ def _rebound(fitting: Fitting) -> str:
 
 
 def _pins(fitting: Fitting) -> dict[str, str]:
-    """Pin entries that differ from what they must be. A pinned vGPU that moves is pinned to its GPU on the new host."""
-    kept = kept_pins(fitting.vm, fitting.goal)
+    """Return the pin keys to change. A pinned vGPU that moves is pinned to its GPU on the new host."""
+    pins = kept_pins(fitting.vm, fitting.goal)
     if fitting.moved:
-        kept = {ordinal: seat for ordinal in kept if (seat := fitting.placement.seats.get(ordinal)) is not None}
-    return pin_changes(fitting.vm, {**kept, **fitting.placement.pins})
+        pins = {ordinal: seat for ordinal in pins if (seat := fitting.placement.seats.get(ordinal)) is not None}
+    return pin_changes(fitting.vm, {**pins, **fitting.placement.pins})

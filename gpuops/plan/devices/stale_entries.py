@@ -37,12 +37,14 @@ def entry_mismatch(device: DirectPathDevice, host: Host) -> str | None:
 def find_stale_entries(vm: Vm, host: Host | None) -> tuple[tuple[DirectPathDevice, str], ...]:
     """Return the DirectPath entries with which the VM does not start on the host, each with the reason.
 
-    None of a VM that runs: it has its devices.
+    Empty for a running VM, since it has its devices.
     """
     if host is None or vm.power is PowerState.ON:
         return ()
-    entries = (device for device in vm.devices or () if isinstance(device, DirectPathDevice))
-    return tuple((device, reason) for device in entries if (reason := entry_mismatch(device, host)) is not None)
+    direct_path_devices = (device for device in vm.devices or () if isinstance(device, DirectPathDevice))
+    return tuple(
+        (device, reason) for device in direct_path_devices if (reason := entry_mismatch(device, host)) is not None
+    )
 
 
 def entries_to_replace(vm: Vm, host: Host | None, addresses: Iterable[PciAddress]) -> tuple[DirectPathDevice, ...]:

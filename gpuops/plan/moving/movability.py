@@ -29,12 +29,12 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ReconfigureVm, RelocateVm, VmChange
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.host_filters import (
-    connected,
     cpu_to_reserve,
     logical_cpus,
     not_in_maintenance,
     offers,
     refusals,
+    refuse_unreachable,
     sees_files,
     stays_in_its_vapp,
 )
@@ -51,7 +51,7 @@ NO_PINS: Final[Mapping[int, Mapping[str, str]]] = MappingProxyType({})
 _CPU_AFFINITY: Final = "sched.cpu.affinity"
 _PLUGIN_PARAMETERS: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
 _FILTERS: Final[tuple[Callable[[Wanted, Host, Inventory], Rejection | None], ...]] = (
-    connected,
+    refuse_unreachable,
     not_in_maintenance,
     logical_cpus,
     cpu_to_reserve,

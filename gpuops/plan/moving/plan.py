@@ -32,7 +32,7 @@ from gpuops.plan.moving.cluster import (
 from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_cluster
 from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, judge_all
 from gpuops.plan.moving.result import Defragmentation, StayingVm, describe_plan
-from gpuops.plan.placement.nodes import surely_unreserved
+from gpuops.plan.placement.nodes import surely_unreserved_mib
 from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.wanted import PinPolicy
 
@@ -140,7 +140,7 @@ def _first_state(model: ClusterModel, states: Mapping[str, Sequence[GpuState]], 
         model.host_state(
             number,
             gpu_contents(states[cluster_host.host.ref], numbers),
-            surely_unreserved(world.hosts[cluster_host.host.ref], _NO_VM, world) or 0,
+            surely_unreserved_mib(world.hosts[cluster_host.host.ref], _NO_VM, world) or 0,
         )
         for number, cluster_host in enumerate(model.cluster_hosts)
     )

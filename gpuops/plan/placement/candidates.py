@@ -49,34 +49,34 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PlacementQuestion:
-    """What is wanted, and the snapshot and the catalogue that answer it."""
+    """What a VM needs, and the snapshot and the catalogue in which a place for it is looked for."""
 
-    wanted: Wanted
+    needs: Wanted
     inventory: Inventory
     catalog: Catalog
 
     @cached_property
     def losses(self) -> Losses:
-        """The measure of what a place takes from other VMs. Made when first needed: where there is no choice, never."""
+        """The measure of what a place takes from other VMs. It is made at the first use: a single place needs none."""
         from gpuops.plan.placement.fleet.index import FleetIndex
         from gpuops.plan.placement.fleet.losses import Losses
 
-        return Losses(self.wanted, FleetIndex.of(self.inventory, self.catalog))
+        return Losses(self.needs, FleetIndex.of(self.inventory, self.catalog))
 
     @cached_property
-    def kept(self) -> KeptRoom:
+    def kept_room(self) -> KeptRoom:
         """What the places must leave free."""
-        return KeptRoom(self.wanted, self.inventory, self.catalog)
+        return KeptRoom(self.needs, self.inventory, self.catalog)
 
 
 def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
-    """Each feasible place on the host, and each reason against.
+    """Yield each feasible place on the host, and each reason why other places are not feasible.
 
     One place for the host; one for each NUMA node if locality is required; one for each GPU if the plan may choose it.
     """
-    wanted = question.wanted
-    # 1. The host filters. A refused host is not looked into, unless it is the only one and its GPUs may tell the cause.
-    refused = refusals(wanted, host, question.inventory)
+    needs = question.needs
+    # 1. The host filters. The GPUs of a refused host are only checked if it is the only host: they may explain why.
+    refused = refusals(needs, host, question.inventory)
     if refused and not _worth_a_look(host, question):
         yield from refused
         return
@@ -93,29 +93,31 @@ def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Cand
 
 
 def _leaving_enough(feasible: Sequence[Candidate], question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
-    """The places of one host after which enough is left; where none is, what the best of them would leave."""
-    if not feasible or not question.kept.keeps(feasible[0].host):
+    """Yield the places of one host that leave enough free; if no place does, the rejection with the most left free."""
+    if not feasible or not question.kept_room.keeps(feasible[0].host):
         yield from feasible
         return
-    against = [question.kept.refusal(each.host, each.seating.seats) for each in feasible]
-    yield from (each for each, reason in zip(feasible, against, strict=True) if reason is None)
+    against = [question.kept_room.refusal(candidate.host, candidate.seating.seats) for candidate in feasible]
+    yield from (candidate for candidate, reason in zip(feasible, against, strict=True) if reason is None)
     if None not in against:
-        yield from sorted((each for each in against if each), key=lambda each: -float(each.available or 0))[:1]
+        yield from sorted(
+            (rejection for rejection in against if rejection), key=lambda rejection: -float(rejection.available or 0)
+        )[:1]
 
 
 def _worth_a_look(host: Host, question: PlacementQuestion) -> bool:
-    """Whether the GPUs of a refused host are looked at: it is the only host, and its GPUs may tell the cause."""
-    demands = question.wanted.demands
-    return len(question.wanted.hosts) == 1 and any(
+    """Whether to check the GPUs of a refused host: it is the only host, and its GPUs may explain why it is refused."""
+    demands = question.needs.demands
+    return len(question.needs.hosts) == 1 and any(
         not isinstance(demand, WantsVgpu) or any(may_run(gpu, demand.profile, question.catalog) for gpu in host.gpus)
         for demand in demands
     )
 
 
 def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
-    wanted, demands = question.wanted, demands_on(host, question.wanted)
-    if wanted.numa is not NumaPolicy.REQUIRED:
-        seating = seat(wanted.vm, demands, host, question.inventory, question.catalog)
+    needs, demands = question.needs, demands_on(host, question.needs)
+    if needs.numa is not NumaPolicy.REQUIRED:
+        seating = seat(needs.vm, demands, host, question.inventory, question.catalog)
         if seating.complete:
             yield from _with_bound_candidates(Candidate(host, seating), question)
         yield from seating.rejections
@@ -123,10 +125,10 @@ def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate |
     if not host.numa_nodes:
         yield Rejection(host.name, "its NUMA nodes cannot be read", hint="--numa preferred does without")
     for node in sorted(host.numa_nodes, key=lambda node: node.id):
-        short = short_beside(wanted.vm, node, host, question.inventory)
-        seating = seat(wanted.vm, demands, host, question.inventory, question.catalog, node.id)
+        short = short_beside(needs.vm, node, host, question.inventory)
+        seating = seat(needs.vm, demands, host, question.inventory, question.catalog, node.id)
         candidate = Candidate(host, seating, node)
-        unpinned = _needs_forbidden_pin(candidate, question) if wanted.pin is PinPolicy.NEVER else None
+        unpinned = _needs_forbidden_pin(candidate, question) if needs.pin is PinPolicy.NEVER else None
         if seating.complete and not short and unpinned is None:
             yield from _with_bound_candidates(candidate, question)
         yield from (*short, *seating.rejections, *([unpinned] if unpinned else []))
@@ -140,26 +142,30 @@ def _with_bound_candidates(host_choice: Candidate, question: PlacementQuestion) 
 
 
 def _bound_candidates(host: Host, node: NumaNode | None, question: PlacementQuestion) -> Iterator[Candidate]:
-    profile = question.wanted.bindable
+    profile = question.needs.bindable
     if profile is None:
-        if question.wanted.numa is NumaPolicy.PREFERRED and question.wanted.mixed:
+        if question.needs.numa is NumaPolicy.PREFERRED and question.needs.mixed:
             yield from (
                 candidate
-                for each in host.numa_nodes
-                if (candidate := _mixed_profiles_on_node(host, each, question)) is not None
+                for numa_node in host.numa_nodes
+                if (candidate := _mixed_profiles_on_node(host, numa_node, question)) is not None
             )
         return
-    if len(question.wanted.demands) == 1:
-        yield from _on_one_gpu(WantsVgpu(question.wanted.demands[0].ordinal, profile), host, node, question)
-    elif question.wanted.numa is not NumaPolicy.NONE:
+    if len(question.needs.demands) == 1:
+        yield from _on_one_gpu(WantsVgpu(question.needs.demands[0].ordinal, profile), host, node, question)
+    elif question.needs.numa is not NumaPolicy.NONE:
         nodes = host.numa_nodes if node is None else (node,)
-        yield from (each for node in nodes if (each := _on_one_node(profile, host, node, question)) is not None)
+        yield from (
+            bound_candidate
+            for node in nodes
+            if (bound_candidate := _on_one_node(profile, host, node, question)) is not None
+        )
 
 
 def _on_one_gpu(
     demand: WantsVgpu, host: Host, node: NumaNode | None, question: PlacementQuestion
 ) -> Iterator[Candidate]:
-    vm = question.wanted.vm
+    vm = question.needs.vm
     memory = memory_doubt(vm, host, question.inventory)
     for state in gpu_states(host, question.inventory, question.catalog):
         if node is not None and state.gpu.numa_node != node.id:
@@ -167,31 +173,31 @@ def _on_one_gpu(
         answer = judge_slot(state.without(vm.ref), demand, vm, host, question.catalog)
         if not isinstance(answer, Rejection):
             doubt = f"{host.name} {state.gpu.address}: {answer}" if answer else ""
-            doubts = tuple(each for each in (memory, doubt) if each)
+            doubts = tuple(reason for reason in (memory, doubt) if reason)
             yield Candidate(host, Seating({demand.ordinal: state.gpu.address}, (), doubts), node, bound=True)
 
 
 def _on_one_node(profile: str, host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
     """Several vGPUs on the GPUs of this node that leave the most to others, if the exact rules admit them without
     doubt."""
-    wanted = question.wanted
-    if short_beside(wanted.vm, node, host, question.inventory):
+    needs = question.needs
+    if short_beside(needs.vm, node, host, question.inventory):
         return None
     gpus = question.losses.on_node(profile, host, node.id)
     if gpus is None:
         return None
-    pins = {demand.ordinal: gpu for demand, gpu in zip(wanted.demands, gpus, strict=True)}
+    pins = {demand.ordinal: gpu for demand, gpu in zip(needs.demands, gpus, strict=True)}
     seating = bound_to(pins, host, question)
-    inside = node if wanted.numa is NumaPolicy.REQUIRED else None
+    inside = node if needs.numa is NumaPolicy.REQUIRED else None
     return Candidate(host, seating, inside, bound=True) if seating.complete and not seating.doubts else None
 
 
 def _mixed_profiles_on_node(host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
     """vGPUs of several profiles where the host would put them if it had only the GPUs of this node."""
-    wanted = question.wanted
-    if short_beside(wanted.vm, node, host, question.inventory):
+    needs = question.needs
+    if short_beside(needs.vm, node, host, question.inventory):
         return None
-    inside = seat(wanted.vm, wanted.demands, host, question.inventory, question.catalog, node.id)
+    inside = seat(needs.vm, needs.demands, host, question.inventory, question.catalog, node.id)
     if not inside.complete:
         return None
     seating = bound_to(dict(inside.seats), host, question)
@@ -201,25 +207,25 @@ def _mixed_profiles_on_node(host: Host, node: NumaNode, question: PlacementQuest
 def bound_to(gpus: dict[int, PciAddress], host: Host, question: PlacementQuestion) -> Seating:
     """The seating of the vGPUs bound to these GPUs, by ordinal."""
     demands = [
-        replace(demand, pin=gpus[demand.ordinal]) for demand in question.wanted.demands if isinstance(demand, WantsVgpu)
+        replace(demand, pin=gpus[demand.ordinal]) for demand in question.needs.demands if isinstance(demand, WantsVgpu)
     ]
-    return seat(question.wanted.vm, demands, host, question.inventory, question.catalog)
+    return seat(question.needs.vm, demands, host, question.inventory, question.catalog)
 
 
-def demands_on(host: Host, wanted: Wanted) -> tuple[Demand, ...]:
+def demands_on(host: Host, needs: Wanted) -> tuple[Demand, ...]:
     """The demands without pins on another host: a pin is an address of the host that the VM is on."""
-    if host.ref == wanted.vm.host:
-        return wanted.demands
-    pinned = (demand for demand in wanted.demands if isinstance(demand, WantsVgpu) and demand.pin is not None)
+    if host.ref == needs.vm.host:
+        return needs.demands
+    pinned = (demand for demand in needs.demands if isinstance(demand, WantsVgpu) and demand.pin is not None)
     free = {demand.ordinal: replace(demand, pin=None) for demand in pinned}
-    return tuple(free.get(demand.ordinal, demand) for demand in wanted.demands) if free else wanted.demands
+    return tuple(free.get(demand.ordinal, demand) for demand in needs.demands) if free else needs.demands
 
 
 def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[int, PciAddress]:
     """The pins that the placement needs: where the plan chose the GPUs, or locality is required and the host could
     choose a GPU of another node."""
     node, seats = candidate.node, candidate.seating.seats
-    vgpus = [each for each in question.wanted.demands if isinstance(each, WantsVgpu) and each.ordinal in seats]
+    vgpus = [demand for demand in question.needs.demands if isinstance(demand, WantsVgpu) and demand.ordinal in seats]
     if candidate.bound:
         return {demand.ordinal: seats[demand.ordinal] for demand in vgpus}
     if node is None:
@@ -232,7 +238,7 @@ def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[in
 
 
 def _served_elsewhere(demand: WantsVgpu, node: NumaNode, gpus: Sequence[PhysicalGpu], catalog: Catalog) -> bool:
-    """Whether a GPU of another node could serve it too."""
+    """Whether a GPU of another NUMA node could also serve the vGPU."""
     return any(
         gpu.numa_node != node.id
         and gpu.graphics_type is GraphicsType.SHARED_DIRECT

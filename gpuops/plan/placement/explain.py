@@ -1,5 +1,5 @@
-"""What a plan says about a placement beyond where it is: room on each GPU, memory that may be remote, device groups
-whose joined GPUs may not be free, and VMs that would find no slot any more.
+"""Explains a placement: room on each GPU, memory that may be remote, device groups whose joined GPUs may not be free,
+and VMs that could then no longer start.
 
 `plan/vm/attach.py` and `plan/queue/one_workload.py` call it; nothing here chooses a place.
 """
@@ -33,31 +33,31 @@ from gpuops.plan.placement.wanted import (
 )
 
 
-def explain_gpus(wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Choice]:
-    """A line for each GPU of the host and each kind of device wanted: the room there, or the refusal with its
-    numbers."""
-    kinds = _one_demand_per_kind(wanted)
+def explain_gpus(needs: Wanted, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Choice]:
+    """Yield a line for each GPU of the host and each kind of device that the VM needs: the room, or the refusal with
+    its numbers."""
+    kinds = _one_demand_per_kind(needs)
     for state in gpu_states(host, inventory, catalog):
         for demand in kinds:
             subject = f"{host.name} {state.gpu.address}"
             if isinstance(demand, WantsVgpu):
-                answer = judge_slot(state.without(wanted.vm.ref), demand, wanted.vm, host, catalog)
+                answer = judge_slot(state.without(needs.vm.ref), demand, needs.vm, host, catalog)
                 room = f"room for {_slots_text(state, demand, catalog)} {demand.profile}"
             else:
-                answer = _judge_whole_gpu(demand, wanted, state.gpu, host, inventory)
+                answer = _judge_whole_gpu(demand, needs, state.gpu, host, inventory)
                 room = "free as a whole"
             yield _as_choice(subject, answer, room)
-    for device in host.others if any(not isinstance(each, WantsVgpu) for each in kinds) else ():
+    for device in host.others if any(not isinstance(demand, WantsVgpu) for demand in kinds) else ():
         for demand in kinds:
             if not isinstance(demand, WantsVgpu) and device.passed_through:
-                told = _judge_whole_gpu(demand, wanted, device, host, inventory)
-                yield _as_choice(f"{host.name} {device.address}", told, "free as a whole")
+                verdict = _judge_whole_gpu(demand, needs, device, host, inventory)
+                yield _as_choice(f"{host.name} {device.address}", verdict, "free as a whole")
 
 
-def _one_demand_per_kind(wanted: Wanted) -> tuple[Demand, ...]:
+def _one_demand_per_kind(needs: Wanted) -> tuple[Demand, ...]:
     """One demand of each kind, so that a VM with eight equal vGPUs gets one line for each GPU."""
     kinds: dict[object, Demand] = {}
-    for demand in wanted.demands:
+    for demand in needs.demands:
         match demand:
             case WantsVgpu(profile=profile):
                 kinds.setdefault(profile, demand)
@@ -70,14 +70,14 @@ def _one_demand_per_kind(wanted: Wanted) -> tuple[Demand, ...]:
 
 def _judge_whole_gpu(
     demand: WantsDirectPath | WantsDynamic,
-    wanted: Wanted,
+    needs: Wanted,
     gpu: PhysicalGpu | OtherDevice,
     host: Host,
     inventory: Inventory,
 ) -> Rejection | str:
     if isinstance(demand, WantsDynamic) and (gpu.vendor_id, gpu.device_id) not in demand.allowed:
         return Rejection(f"{host.name} {gpu.address}", f"is another model ({gpu.name})")
-    return judge_device(WantsDirectPath(demand.ordinal, gpu.address), wanted.vm, host, inventory)
+    return judge_device(WantsDirectPath(demand.ordinal, gpu.address), needs.vm, host, inventory)
 
 
 def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
@@ -133,7 +133,7 @@ def as_device_group(vm: Vm, placement: Placement, inventory: Inventory, catalog:
     """The placement of a VM whose devices are a vendor device group: without pins, in doubt where GPUs may not be
     joined.
 
-    A group is given whole, on GPUs that the host knows to be joined and vCenter does not tell (vSphere API,
+    The host gives a group its GPUs together and knows which GPUs are joined. vCenter does not show it (vSphere API,
     VirtualMachineVendorDeviceGroupInfo: its component devices carry no address).
     """
     doubt = _doubt_of_joined_gpus(vm, placement, inventory, catalog)
@@ -148,30 +148,38 @@ def _doubt_of_joined_gpus(vm: Vm, placement: Placement, inventory: Inventory, ca
         return any(may_run(state.gpu, profile, catalog) is not False for profile in profiles)
 
     states = [state for state in gpu_states(placement.host, inventory, catalog) if may_join(state)]
-    taken = [state for state in states if state.tenants or state.unclear]
-    if not taken or len(states) <= len(vm.devices or ()):
+    busy_states = [state for state in states if state.tenants or state.unclear]
+    if not busy_states or len(states) <= len(vm.devices or ()):
         return ""
-    return f"{placement.host.name}: which of its GPUs are joined vCenter does not tell; {len(taken)} of them are in use"
+    in_use = f"{len(busy_states)} of them are in use"
+    return f"{placement.host.name}: which of its GPUs are joined vCenter does not tell; {in_use}"
 
 
-def displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[Vm, ...]:
-    """VMs of the host, off or suspended, that could start beside what runs now, and not beside this VM too."""
-    # Only what the host knows is copied from step to step: a fleet has other VMs in thousands.
-    local = replace(inventory, vms={other.ref: other for other in inventory.vms_on(host) if other.ref != vm.ref})
-    waiting = [other for other in local.vms.values() if _is_waiting(other)]
-    waiting.sort(key=lambda other: (other.power is not PowerState.SUSPENDED, other.name))
+def find_displaced_vms(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[Vm, ...]:
+    """Return the VMs of the host, off or suspended, that could start now and could not once this VM runs."""
+    # Only the VMs of this host are copied from step to step: a fleet has thousands of others.
+    local = replace(
+        inventory, vms={other_vm.ref: other_vm for other_vm in inventory.vms_on(host) if other_vm.ref != vm.ref}
+    )
+    waiting = [other_vm for other_vm in local.vms.values() if _is_waiting(other_vm)]
+    waiting.sort(key=lambda other_vm: (other_vm.power is not PowerState.SUSPENDED, other_vm.name))
     without = _startable(waiting, local, catalog)
     running = replace(vm, host=host.ref, power=PowerState.ON)
     beside = _startable(waiting, take(running, local, catalog), catalog)
-    return tuple(other for other in waiting if other.ref in without and other.ref not in beside)
+    return tuple(other_vm for other_vm in waiting if other_vm.ref in without and other_vm.ref not in beside)
 
 
 def warn_of_displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
-    """A warning that names the displaced VMs; empty = none is."""
-    others = displaced(vm, host, inventory, catalog)
-    names = ", ".join(f"{o.name} ({'suspended' if o.power is PowerState.SUSPENDED else 'off'})" for o in others)
-    what = "GPU" if any(is_gpu(device) for other in others for device in other.devices or ()) else "device"
-    return (f"while {vm.name} runs, {host.name} has no {what} left for {names}",) if others else ()
+    """A warning that names the displaced VMs; empty if there are no such VMs."""
+    displaced_vms = find_displaced_vms(vm, host, inventory, catalog)
+    names = ", ".join(
+        f"{other_vm.name} ({'suspended' if other_vm.power is PowerState.SUSPENDED else 'off'})"
+        for other_vm in displaced_vms
+    )
+    device_word = (
+        "GPU" if any(is_gpu(device) for other_vm in displaced_vms for device in other_vm.devices or ()) else "device"
+    )
+    return (f"while {vm.name} runs, {host.name} has no {device_word} left for {names}",) if displaced_vms else ()
 
 
 def _is_waiting(vm: Vm) -> bool:
@@ -179,7 +187,7 @@ def _is_waiting(vm: Vm) -> bool:
 
 
 def _startable(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> frozenset[str]:
-    """Those that could be started one after the other."""
+    """Return the refs of the VMs that could be started one after the other."""
     started = []
     for vm in vms:
         host = inventory.hosts.get(vm.host or "")

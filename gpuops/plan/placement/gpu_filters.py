@@ -1,5 +1,4 @@
-"""Whether a GPU has a slot for a vGPU, or a host can give a PCI device whole; and in which order hosts
-choose.
+"""Whether a GPU has a slot for a vGPU, whether a host can give a PCI device to a VM, and in which order hosts choose.
 
 `seating.py`, `candidates.py`, `explain.py` and `fleet/states.py` call it.
 
@@ -34,59 +33,64 @@ _Question = Callable[[GpuState, str, str, Catalog], _Answer]
 
 
 def _once_for_alike(ask: _Question[_Answer]) -> _Question[_Answer]:
-    """The same question, whose answer names nobody, worked out once for all GPUs of a fleet that are alike."""
+    """Cache the answer for all GPUs of a fleet that are alike. The answer must not name a VM."""
 
     @wraps(ask)
     def answer(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _Answer:
-        known = catalog.worked_out.setdefault(ask, {})
+        cached_answers = catalog.worked_out.setdefault(ask, {})
         key = (profile, state.alike(vm))
-        found = known.get(key, known)
-        if found is known:
-            found = known[key] = ask(state, profile, vm, catalog)
-        return cast("_Answer", found)
+        cached_answer = cached_answers.get(key, cached_answers)
+        if cached_answer is cached_answers:
+            cached_answer = cached_answers[key] = ask(state, profile, vm, catalog)
+        return cast("_Answer", cached_answer)
 
     return answer
 
 
 @dataclass(frozen=True, slots=True)
 class _NoSlot:
-    """Why GPUs that are alike have no slot; who is named differs from one to the next."""
+    """Why GPUs that are alike have no slot. The VMs that the reason names differ from GPU to GPU."""
 
     rule: str
     named: tuple[int, ...] = ()
     """Numbers of the tenants whose VMs follow the rule."""
-    rest: str = ""
+    ending: str = ""
     counted: bool = False
     of_model: bool = True
     """Whether the GPU may be of the profile's model."""
 
     def of(self, state: GpuState, subject: str) -> Rejection:
         names = ", ".join(sorted({state.tenants[number].name for number in self.named}))
-        rule = f"{self.rule}{names}{self.rest}"
+        rule = f"{self.rule}{names}{self.ending}"
         return Rejection(subject, rule, 1, 0, "slot") if self.counted else Rejection(subject, rule)
 
 
 def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:
-    """A doubt about the slot ("" = certain), or why the GPU has none beside what runs and the VM's own vGPUs so far.
+    """Return a doubt about the slot ("" = certain), or why the GPU has no slot next to the running vGPUs and those that
+    this VM already got.
 
     A doubt does not name the GPU.
     """
     verdict = _verdict(state, demand.profile, vm.ref, catalog)
-    return verdict if isinstance(verdict, str) else _worded(verdict, state, host)
+    return verdict if isinstance(verdict, str) else _as_rejection(verdict, state, host)
 
 
 def judge_slots(
     states: Iterable[GpuState], profile: str, vm: Vm, host: Host, catalog: Catalog
 ) -> Iterator[tuple[GpuState, Rejection | str]]:
-    """The same of the GPUs that may be of the profile's model, in the order in which the host tries them."""
+    """Judge the GPUs that may be of the profile's model, in the order in which the host tries them."""
     verdicts = {state.gpu.address: _verdict(state, profile, vm.ref, catalog) for state in states}
-    able = [s for s in states if isinstance(found := verdicts[s.gpu.address], str) or found.of_model]
+    able = [
+        state
+        for state in states
+        if isinstance(slot_verdict := verdicts[state.gpu.address], str) or slot_verdict.of_model
+    ]
     for state in host_order(able, host, catalog):
         verdict = verdicts[state.gpu.address]
-        yield state, verdict if isinstance(verdict, str) else _worded(verdict, state, host)
+        yield state, verdict if isinstance(verdict, str) else _as_rejection(verdict, state, host)
 
 
-def _worded(verdict: _NoSlot, state: GpuState, host: Host) -> Rejection:
+def _as_rejection(verdict: _NoSlot, state: GpuState, host: Host) -> Rejection:
     subject = f"{host.name} {state.gpu.address}"
     return refuse_vgpus(state.gpu, subject) or verdict.of(state, subject)
 
@@ -118,19 +122,21 @@ def _verdict(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlo
 
 
 def _no_slot(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlot:
-    """Why the GPU has no slot: for what runs there, or for what takes the slots that this leaves.
+    """Return why the GPU has no slot: because of the VMs that run there, or of those that take the remaining slots.
 
-    Only what surely runs there is said to. What may run there, and what a plan counts beside it, is asked in turn until
-    no slot is left.
+    The reason names as running only the VMs that surely run there. VMs that may run there and VMs that the plan counts
+    are added one group after the other, until no slot is left.
     """
     running = [tenant for tenant in state.tenants if tenant.awaited is None and tenant.vm != vm]
-    there = replace(state, tenants=tuple(tenant for tenant in running if tenant.certain))
-    now = room_for(there, profile, catalog)
+    running_state = replace(state, tenants=tuple(tenant for tenant in running if tenant.certain))
+    now = room_for(running_state, profile, catalog)
     if not now.possible:
-        return _NoSlot(now.because + _HELD * bool(there.tenants), _numbers(there.tenants, state), counted=True)
+        return _NoSlot(
+            now.because + _HELD * bool(running_state.tenants), _numbers(running_state.tenants, state), counted=True
+        )
     unsure = [tenant for tenant in running if not tenant.certain]
-    there = there.with_tenants(*unsure)
-    if not room_for(there, profile, catalog).possible:
+    running_state = running_state.with_tenants(*unsure)
+    if not room_for(running_state, profile, catalog).possible:
         rule = f"no slot for {profile} can be promised: which vGPUs of "
         return _NoSlot(rule, _numbers(unsure, state), " run on it vCenter does not tell")
     takers: list[str] = []
@@ -138,57 +144,58 @@ def _no_slot(state: GpuState, profile: str, vm: str, catalog: Catalog) -> _NoSlo
     for taker, tenants in _in_the_plan(state, vm):
         takers.append(taker)
         counted += tenants
-        if not room_for(there.with_tenants(*counted), profile, catalog).possible:
+        if not room_for(running_state.with_tenants(*counted), profile, catalog).possible:
             break
     room = f"its room for {profile} is" if unsure else _slots_of(profile, now)
-    all_there = len(_surely_there(counted, there, profile, catalog)) == len(counted)
-    verb = "taken" if all_there else "perhaps taken"
-    others = [tenant for tenant in counted if tenant.vm != vm]
-    held = _HELD if others else ""
-    return _NoSlot(f"{room} {verb} by {' and '.join(takers)}{held}", _numbers(others, state))
+    all_certain = len(_certain_takers(counted, running_state, profile, catalog)) == len(counted)
+    verb = "taken" if all_certain else "perhaps taken"
+    other_tenants = [tenant for tenant in counted if tenant.vm != vm]
+    held_by = _HELD if other_tenants else ""
+    return _NoSlot(f"{room} {verb} by {' and '.join(takers)}{held_by}", _numbers(other_tenants, state))
 
 
 def _numbers(tenants: Collection[Tenant], state: GpuState) -> tuple[int, ...]:
-    """Where they are among the tenants, each vGPU of a VM too: on a GPU that is alike it may be another VM's."""
+    """The positions among the tenants of the GPU. On a GPU that is alike the same position may be another VM's."""
     return tuple(number for number, tenant in enumerate(state.tenants) if tenant in tenants)
 
 
 @_once_for_alike
 def range_beside(state: GpuState, profile: str, vm: str, catalog: Catalog) -> Slots | None:
-    """Room for the profile from the worst to the best: if what a plan counts there in doubt finds no place on it; None
-    = the GPU is of another model."""
+    """Return the least and the most room for the profile next to the running vGPUs and what the plan surely adds to the
+    GPU; None if the GPU is of another model."""
     if may_run(state.gpu, profile, catalog) is False:
         return None
     running = replace(state, tenants=tuple(t for t in state.tenants if t.awaited is None and t.vm != vm))
     counted = [tenant for tenant in state.tenants if tenant.awaited is not None or tenant.vm == vm]
-    there = running.with_tenants(*_surely_there(counted, running, profile, catalog))
-    return range_of_room(there, profile, catalog)
+    occupied_state = running.with_tenants(*_certain_takers(counted, running, profile, catalog))
+    return range_of_room(occupied_state, profile, catalog)
 
 
-def _surely_there(counted: Iterable[Tenant], there: GpuState, profile: str, catalog: Catalog) -> list[Tenant]:
-    """Those of what a plan counts on the GPU that take room for this profile, however the running vGPUs lie.
+def _certain_takers(counted: Iterable[Tenant], state: GpuState, profile: str, catalog: Catalog) -> list[Tenant]:
+    """Return the tenants of the plan that take room for this profile however the running vGPUs lie on the GPU.
 
-    A vGPU of the profile itself takes a slot or finds none, and then there is none. Another may find no room where
-    there is some for the profile.
+    A vGPU of the profile itself takes a slot, or there is no slot left anyway. A vGPU of another profile may find no
+    room although the profile has some.
     """
     surely = []
     for tenant in counted:
-        fits = tenant.profile == profile or room_for(there, tenant.profile, catalog).at_least
+        fits = tenant.profile == profile or room_for(state, tenant.profile, catalog).at_least
         if tenant.certain and fits:
             surely.append(tenant)
-            there = there.with_tenants(tenant)
+            state = state.with_tenants(tenant)
     return surely
 
 
 def _in_the_plan(state: GpuState, vm: str) -> Iterator[tuple[str, list[Tenant]]]:
-    """What a plan counts on the GPU although it does not run: in words whose it is, and the vGPUs."""
+    """Yield the vGPUs that the plan counts on the GPU although they do not run yet, with words for the VMs they are
+    for."""
     for awaited in Awaited:
         tenants = [tenant for tenant in state.tenants if tenant.awaited is awaited and tenant.vm != vm]
         if tenants:
             yield awaited.value, tenants
-    own = [tenant for tenant in state.tenants if tenant.vm == vm]
-    if own:
-        yield "this VM's first vGPUs", own
+    own_tenants = [tenant for tenant in state.tenants if tenant.vm == vm]
+    if own_tenants:
+        yield "this VM's first vGPUs", own_tenants
 
 
 def _slots_of(profile: str, room: Slots) -> str:
@@ -210,13 +217,21 @@ def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
         return Rejection(subject, gpu.vgpu_obstacle, hint="reboot the host")
     if gpu.graphics_type is GraphicsType.SHARED_DIRECT:
         return None
-    wanted, now = GraphicsType.SHARED_DIRECT.value, gpu.graphics_type
+    required_type, type_in_force = GraphicsType.SHARED_DIRECT.value, gpu.graphics_type
     if gpu.configured_graphics_type is GraphicsType.SHARED_DIRECT:
         hint = "the change is configured: restart Xorg on the host, or the host"
-        return Rejection(subject, "graphics type in force", wanted, now.value if now else "unknown", hint=hint)
-    if now is None:
+        return Rejection(
+            subject,
+            "graphics type in force",
+            required_type,
+            type_in_force.value if type_in_force else "unknown",
+            hint=hint,
+        )
+    if type_in_force is None:
         return Rejection(subject, "its graphics type cannot be read")
-    return Rejection(subject, "graphics type", wanted, now.value, hint="set it to Shared Direct on the host")
+    return Rejection(
+        subject, "graphics type", required_type, type_in_force.value, hint="set it to Shared Direct on the host"
+    )
 
 
 def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list[GpuState]:
@@ -248,11 +263,11 @@ def used_mib(state: GpuState, catalog: Catalog) -> int:
 
 
 def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory) -> Rejection | str:
-    """A doubt about the device ("" = certain), which does not name it, or why the host cannot give it to the VM."""
+    """Return a doubt about the device ("" = certain) without its name, or why the host cannot give it to the VM."""
     subject = f"{host.name} {demand.address}"
     holder = holders(host, inventory).get(demand.address)
     if holder is not None and holder != vm.ref:
-        return _is_held(subject, holder, inventory)
+        return _refuse_held(subject, holder, inventory)
     device = host.device(demand.address)
     if device is not None:
         return _refuse_inactive(device, host, subject) or ""
@@ -265,11 +280,11 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
     addresses = [target.address for target in host.config_target.passthrough]
     if demand.address in addresses:
         return ""
-    known = ", ".join(str(address) for address in sorted(addresses)) or "none"
-    return Rejection(subject, f"is no passthrough device of this host (it has: {known})")
+    address_list = ", ".join(str(address) for address in sorted(addresses)) or "none"
+    return Rejection(subject, f"is no passthrough device of this host (it has: {address_list})")
 
 
-def _is_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
+def _refuse_held(subject: str, holder: str, inventory: Inventory) -> Rejection:
     vm = inventory.vms.get(holder)
     name = vm.name if vm is not None else holder
     match vm.awaited if vm is not None else None:
@@ -304,30 +319,35 @@ def _refuse_inactive(gpu: PhysicalGpu | OtherDevice, host: Host, subject: str) -
 def find_free_device(
     demand: WantsDynamic,
     vm: Vm,
-    taken: Collection[PciAddress],
+    taken_addresses: Collection[PciAddress],
     host: Host,
     inventory: Inventory,
     node: int | None = None,
     missing: int = 1,
 ) -> PciAddress | Rejection:
-    """A device of the host (of its NUMA node `node`) that fits and nobody holds, lowest address first; or why none.
+    """Return the free device with the lowest address that fits, on NUMA node `node` if given, or why there is no such
+    device.
 
-    `missing` is how many such devices the VM has yet to be given, this one among them.
+    `missing` is how many such devices the VM still needs, including this one.
     """
     fitting = [gpu for gpu in host.devices if matches_type(gpu, demand) and node in (None, gpu.numa_node)]
     active = sorted(gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active)
     held_by_others = {address: ref for address, ref in holders(host, inventory).items() if ref != vm.ref}
-    free = [address for address in active if address not in held_by_others and address not in taken]
+    free = [address for address in active if address not in held_by_others and address not in taken_addresses]
     if free:
         return free[0]
-    wanted = f"device of type {_types(demand)}" + (f" with label {demand.label}" if demand.label else "")
+    description = f"device of type {_types(demand)}" + (f" with label {demand.label}" if demand.label else "")
     where = "" if node is None else f" on NUMA node {node}"
     if not active:
-        return Rejection(host.name, f"has no {wanted} in passthrough{where}")
-    held = [held_by_others[address] for address in active if address in held_by_others]
-    who = ", ".join(sorted({_holder(ref, inventory) for ref in held}))
-    rule = f"{wanted} that is free{where} ({len(active)} there" + (f", held by {who})" if who else ")")
-    return Rejection(host.name, rule, missing + sum(address in taken for address in active), len(active) - len(held))
+        return Rejection(host.name, f"has no {description} in passthrough{where}")
+    held_refs = [held_by_others[address] for address in active if address in held_by_others]
+    holder_names = ", ".join(sorted({_holder(ref, inventory) for ref in held_refs}))
+    rule = f"{description} that is free{where} ({len(active)} there" + (
+        f", held by {holder_names})" if holder_names else ")"
+    )
+    return Rejection(
+        host.name, rule, missing + sum(address in taken_addresses for address in active), len(active) - len(held_refs)
+    )
 
 
 def _holder(ref: str, inventory: Inventory) -> str:
@@ -338,7 +358,7 @@ def _holder(ref: str, inventory: Inventory) -> str:
 
 
 def holders(host: Host, inventory: Inventory) -> dict[PciAddress, str]:
-    """Which VM holds each passthrough device of the host now: as the host binds them, and as running VMs carry them."""
+    """Return the ref of the VM that holds each passthrough device: by the host's bindings and the running VMs."""
     holder_of = {binding.address: binding.vm for binding in host.bindings if _may_hold(binding.vm, inventory)}
     for vm in inventory.vms_on(host):
         if vm.power is not PowerState.ON:

@@ -1,10 +1,11 @@
-"""Keeps vGPUs of a profile free: after a VM has its place, so many more of it must be able to start in that cluster.
+"""Keeps vGPUs of a profile free: once a VM has its place, so many more of them must be able to start in its cluster.
 
-`select.py` and `multi_node.py` ask it of each place. A VM that takes none of them away is let in even where fewer are
-free already. Counted is what `gpuops capacity` counts as sure (`advise/room.py`); a VM that starts takes from the GPUs
-it is expected on, and as much as a VM on several GPUs may have on any of them. A host of no cluster is one of its own.
+`select.py` and `multi_node.py` check each place with it. A VM that takes none of these vGPUs away is admitted even if
+fewer are free already. What `gpuops capacity` counts as sure is counted (`advise/room.py`); a VM that starts takes from
+the GPUs it is expected on, and as much as a VM on several GPUs may have on any of them. A host outside any cluster
+counts as a cluster of its own.
 
-What is reserved for VMs of others (`reserved.py`) stays free in the same way, whatever the request says.
+What vCenter reserves for other VMs (`reserved.py`) stays free in the same way, whatever the request says.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm, pin_key
 from gpuops.plan.core.command_line import Option, command, hosts_called
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts
-from gpuops.plan.placement.host_filters import bars, behind
+from gpuops.plan.placement.host_filters import bars, limit_slots
 from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.reserved import is_reserved_in, place_name, reserved_left, reserved_refusal
 from gpuops.plan.placement.suspended_vms import host_with_claims
@@ -39,34 +40,34 @@ KeepFreeOption = Annotated[
 _SHAPE_HINT: Final = "write PROFILE=N: a100-3-20c=4"
 
 
-def kept_profiles(given: Iterable[str]) -> tuple[KeptProfile, ...]:
-    """What the values of --keep-free say, with the names as they were typed. Raises UsageError."""
-    found: dict[str, KeptProfile] = {}
-    for text in given:
+def kept_profiles(texts: Iterable[str]) -> tuple[KeptProfile, ...]:
+    """Parse the values of --keep-free, with the profile names as they were typed. Raises UsageError."""
+    by_name: dict[str, KeptProfile] = {}
+    for text in texts:
         name, equals, number = text.rpartition("=")
         if not equals or not name.strip():
             raise UsageError(f"--keep-free {text!r} is not PROFILE=N", hint=_SHAPE_HINT)
         if not (number.isascii() and number.isdigit()):
             raise UsageError(f"--keep-free {text!r}: {number!r} is not a whole number", hint=_SHAPE_HINT)
-        if name in found:
+        if name in by_name:
             raise UsageError(f"--keep-free names {name} twice", hint="say it once, with one number")
-        found[name] = KeptProfile(name.strip(), int(number))
-    return tuple(found.values())
+        by_name[name] = KeptProfile(name.strip(), int(number))
+    return tuple(by_name.values())
 
 
-def once(kept: Iterable[KeptProfile]) -> tuple[KeptProfile, ...]:
-    """The same, where no profile is meant twice. Raises UsageError."""
-    found: dict[str, KeptProfile] = {}
-    for each in kept:
-        if each.profile in found:
-            raise UsageError(f"--keep-free names {each.profile} twice", hint="say it once, with one number")
-        found[each.profile] = each
-    return tuple(found.values())
+def once(kept_profiles: Iterable[KeptProfile]) -> tuple[KeptProfile, ...]:
+    """Return the kept profiles, if each profile occurs once. Raises UsageError."""
+    by_profile: dict[str, KeptProfile] = {}
+    for kept_profile in kept_profiles:
+        if kept_profile.profile in by_profile:
+            raise UsageError(f"--keep-free names {kept_profile.profile} twice", hint="say it once, with one number")
+        by_profile[kept_profile.profile] = kept_profile
+    return tuple(by_profile.values())
 
 
 @dataclass(frozen=True, slots=True)
 class KeptCount:
-    """What is left of a profile in a cluster, or on a host of none, and how many there were before."""
+    """How many vGPUs of a profile are free in a cluster, or on a host outside any cluster, before and after a plan."""
 
     profile: str
     count: int
@@ -76,22 +77,24 @@ class KeptCount:
 
 
 def kept_counts(keep: KeepFree, before: Inventory, after: Inventory, catalog: Catalog) -> Iterator[KeptCount]:
-    """For each profile that is kept the clusters that had room for it."""
-    for kept in keep.profiles:
-        seen: set[str] = set()
+    """Yield the counts of each kept profile in each cluster that had room for it."""
+    for kept_profile in keep.profiles:
+        counted_places: set[str] = set()
         for host in gpu_hosts(before):
             where = host.cluster or host.ref
-            if where not in seen:
-                seen.add(where)
-                was = FreeSlots(before, catalog, keep.claims).in_cluster_of(host, kept.profile)
-                if was:
-                    now = FreeSlots(after, catalog, keep.claims).in_cluster_of(host, kept.profile)
-                    yield KeptCount(kept.profile, kept.count, place_name(host, before), was, now)
+            if where not in counted_places:
+                counted_places.add(where)
+                slots_before = FreeSlots(before, catalog, keep.claims).in_cluster_of(host, kept_profile.profile)
+                if slots_before:
+                    slots_after = FreeSlots(after, catalog, keep.claims).in_cluster_of(host, kept_profile.profile)
+                    yield KeptCount(
+                        kept_profile.profile, kept_profile.count, place_name(host, before), slots_before, slots_after
+                    )
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownCount:
-    """An answer, and for what: as long as these are the very same objects it holds."""
+    """A cached count. It is valid as long as the host, its VMs, its GPU states and its cluster are the same objects."""
 
     host: Host
     vms: tuple[Vm, ...]
@@ -113,83 +116,89 @@ class FreeSlots:
     """Whether suspended VMs count as if they were back."""
 
     def in_cluster_of(self, host: Host, profile: str) -> int:
-        """On all hosts of the host's cluster; on the host alone where it is in none."""
+        """Count on all hosts of the host's cluster, or on the host alone if it is in no cluster."""
         if host.cluster is None:
             return self.on(host, profile)
-        return sum(self.on(each, profile) for each in self.inventory.hosts.values() if each.cluster == host.cluster)
+        return sum(
+            self.on(cluster_host, profile)
+            for cluster_host in self.inventory.hosts.values()
+            if cluster_host.cluster == host.cluster
+        )
 
     def on(self, host: Host, profile: str) -> int:
-        """On this host."""
+        """Count on this host."""
         if not host.gpus or (host.profiles is not None and host.offers(profile) is None):
             return 0
         answers = self.inventory.worked_out.setdefault((FreeSlots, profile, self.claims), {})
-        assert isinstance(answers, dict), "nobody else has this key"
+        assert isinstance(answers, dict), "only this method uses this key"
         vms, states = self.inventory.vms_on(host), gpu_states(host, self.inventory, self.catalog)
         cluster = self.inventory.clusters.get(host.cluster or "")
-        known = answers.get(host.ref)
-        if isinstance(known, _KnownCount) and known.is_of(host, vms, states, cluster):
-            return known.free
-        known = answers[host.ref] = _KnownCount(host, vms, states, cluster, self._count(host, profile))
-        return known.free
+        known_count = answers.get(host.ref)
+        if isinstance(known_count, _KnownCount) and known_count.is_of(host, vms, states, cluster):
+            return known_count.free
+        known_count = answers[host.ref] = _KnownCount(host, vms, states, cluster, self._count(host, profile))
+        return known_count.free
 
     def _count(self, host: Host, profile: str) -> int:
         world = host_with_claims(host, self.inventory, self.catalog) if self.claims else self.inventory
-        there, rooms = world.hosts[host.ref], Rooms(self.catalog)
-        free = [rooms.on(state, (profile,)) for state in gpu_states(there, world, self.catalog)]
-        found = total([slots[profile] for slots in free if profile in slots])
-        return behind([*bars(there, world)], found).at_least
+        host_now, rooms = world.hosts[host.ref], Rooms(self.catalog)
+        free = [rooms.on(state, (profile,)) for state in gpu_states(host_now, world, self.catalog)]
+        sure_slots = total([slots[profile] for slots in free if profile in slots])
+        return limit_slots([*bars(host_now, world)], sure_slots).at_least
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRoom:
-    """What is to stay free, asked of one place of a VM after another."""
+    """What must stay free, checked for one place of a VM after another."""
 
-    wanted: Wanted
+    needs: Wanted
     inventory: Inventory
     catalog: Catalog
     _free: dict[tuple[str, str], int] = field(default_factory=dict)
     """Counts by profile and cluster, kept because many places are of one cluster."""
 
     def refusal(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
-        """Why the VM may not have these GPUs: fewer than are to be kept, and than now, would be left; None = it may.
+        """Return why the VM may not have these GPUs, or None.
 
-        Of several profiles the first one is told.
+        A place is refused if fewer vGPUs would stay free than are to be kept, and fewer than now. If that is so for
+        several profiles, the first one is reported.
         """
-        then: FreeSlots | None = None
-        for kept in self.wanted.keep_free.profiles:
-            free = self._free_in_cluster(host, kept.profile)
-            if free - self.free_on(host, kept.profile) >= kept.count:
-                continue  # whatever it takes of this host, the others have enough
-            then = then or replace(self._now, inventory=self._with_vm(host, seats))
-            left = free + sum(
-                then.on(each, kept.profile) - self.free_on(each, kept.profile) for each in self._touched(host)
+        afterwards: FreeSlots | None = None
+        for kept_profile in self.needs.keep_free.profiles:
+            free = self._free_in_cluster(host, kept_profile.profile)
+            if free - self.free_on(host, kept_profile.profile) >= kept_profile.count:
+                continue  # the other hosts have enough, even if the VM takes all of this host
+            afterwards = afterwards or replace(self._now, inventory=self._with_vm(host, seats))
+            free_afterwards = free + sum(
+                afterwards.on(affected_host, kept_profile.profile) - self.free_on(affected_host, kept_profile.profile)
+                for affected_host in self._affected_hosts(host)
             )
-            if left < min(free, kept.count):
-                return _refused(kept, left, host, self.inventory)
+            if free_afterwards < min(free, kept_profile.count):
+                return _too_few_free(kept_profile, free_afterwards, host, self.inventory)
         return self._takes_reserved(host, seats)
 
     def keeps(self, host: Host) -> bool:
         """Whether anything is to stay free in the host's cluster."""
-        return bool(self.wanted.keep_free.profiles) or is_reserved_in(host, self.inventory)
+        return bool(self.needs.keep_free.profiles) or is_reserved_in(host, self.inventory)
 
     def _takes_reserved(self, host: Host, seats: Mapping[int, PciAddress]) -> Rejection | None:
         if not is_reserved_in(host, self.inventory):
             return None
         after = self._with_vm(host, seats)
-        left = reserved_left([host], self.inventory, after, self.catalog)
-        return next((reserved_refusal(each, host) for each in left if each.too_few), None)
+        remainders = reserved_left([host], self.inventory, after, self.catalog)
+        return next((reserved_refusal(remainder, host) for remainder in remainders if remainder.too_few), None)
 
-    def spare(self, host: Host, kept: KeptProfile) -> int:
-        """How many of the profile the VM may take away in the host's cluster."""
-        return max(0, self._free_in_cluster(host, kept.profile) - kept.count)
+    def spare(self, host: Host, kept_profile: KeptProfile) -> int:
+        """Return how many vGPUs of the profile the VM may take away in the host's cluster."""
+        return max(0, self._free_in_cluster(host, kept_profile.profile) - kept_profile.count)
 
     def free_on(self, host: Host, profile: str) -> int:
-        """How many there are on the host now."""
+        """Return how many vGPUs of the profile can start on the host now."""
         return self._now.on(host, profile)
 
     @property
     def _now(self) -> FreeSlots:
-        return FreeSlots(self.inventory, self.catalog, self.wanted.keep_free.claims)
+        return FreeSlots(self.inventory, self.catalog, self.needs.keep_free.claims)
 
     def _free_in_cluster(self, host: Host, profile: str) -> int:
         key = (profile, host.cluster or host.ref)
@@ -197,44 +206,48 @@ class KeptRoom:
             self._free[key] = self._now.in_cluster_of(host, profile)
         return self._free[key]
 
-    def _touched(self, host: Host) -> Iterator[Host]:
-        """The hosts of that cluster that the VM comes to, and that it goes from."""
+    def _affected_hosts(self, host: Host) -> Iterator[Host]:
+        """Yield the host that the VM goes to and, if it is in the same cluster, the host that it leaves."""
         yield host
-        own = self.inventory.host_of(self.wanted.vm)
-        if own is not None and own.ref != host.ref and own.cluster is not None and own.cluster == host.cluster:
-            yield own
+        own_host = self.inventory.host_of(self.needs.vm)
+        if (
+            own_host is not None
+            and own_host.ref != host.ref
+            and own_host.cluster is not None
+            and own_host.cluster == host.cluster
+        ):
+            yield own_host
 
     def _with_vm(self, host: Host, seats: Mapping[int, PciAddress]) -> Inventory:
-        """The snapshot once the VM runs there, with its vGPUs and the GPUs that are given to it whole."""
-        vm = self.wanted.vm
-        vgpus = [each for each in self.wanted.demands if isinstance(each, WantsVgpu) and each.ordinal in seats]
+        """Return the snapshot once the VM runs there, with its vGPUs and the GPUs that it gets as a whole."""
+        vm = self.needs.vm
+        vgpus = [demand for demand in self.needs.demands if isinstance(demand, WantsVgpu) and demand.ordinal in seats]
         whole = [
-            seats[each.ordinal]
-            for each in self.wanted.demands
-            if not isinstance(each, WantsVgpu) and each.ordinal in seats
+            seats[demand.ordinal]
+            for demand in self.needs.demands
+            if not isinstance(demand, WantsVgpu) and demand.ordinal in seats
         ]
-        there = replace(
+        running_vm = replace(
             vm,
             host=host.ref,
             power=PowerState.ON,
             memory_reservation_mib=vm.memory_mib,
-            devices=tuple(VgpuDevice(FIRST_DEVICE_KEY + number, each.profile) for number, each in enumerate(vgpus)),
-            extra_config={pin_key(number): str(seats[each.ordinal]) for number, each in enumerate(vgpus)},
+            devices=tuple(VgpuDevice(FIRST_DEVICE_KEY + number, demand.profile) for number, demand in enumerate(vgpus)),
+            extra_config={pin_key(number): str(seats[demand.ordinal]) for number, demand in enumerate(vgpus)},
         )
-        taken = take(there, release(vm, self.inventory), self.catalog)
-        pins = {pin_key(number): str(each.pin) for number, each in enumerate(vgpus) if each.pin is not None}
-        taken = taken.with_vm(replace(taken.vms[vm.ref], extra_config=pins))  # the host chooses the other GPUs itself
-        holding = taken.hosts[host.ref]
+        world = take(running_vm, release(vm, self.inventory), self.catalog)
+        pins = {pin_key(number): str(demand.pin) for number, demand in enumerate(vgpus) if demand.pin is not None}
+        world = world.with_vm(replace(world.vms[vm.ref], extra_config=pins))  # the host chooses the other GPUs itself
+        holding = world.hosts[host.ref]
         bindings = (*holding.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
-        return taken.with_hosts([replace(holding, bindings=bindings)]) if whole else taken
+        return world.with_hosts([replace(holding, bindings=bindings)]) if whole else world
 
 
-def _refused(kept: KeptProfile, left: int, host: Host, inventory: Inventory) -> Rejection:
+def _too_few_free(kept_profile: KeptProfile, free_afterwards: int, host: Host, inventory: Inventory) -> Rejection:
     cluster = cluster_name(host, inventory)
     where = f"in cluster {cluster}" if cluster else "on it"
-    rule = f"vGPUs of {kept.profile} left free {where} afterwards (--keep-free)"
+    rule = f"vGPUs of {kept_profile.profile} left free {where} afterwards (--keep-free)"
     scope = {"cluster": cluster} if cluster else {"host": hosts_called(host.name)}
-    hint = (
-        f"{command('capacity', profile=kept.profile, **scope)} shows where they are; a lower --keep-free lets it start"
-    )
-    return Rejection(host.name, rule, kept.count, left, hint=hint)
+    capacity_command = command("capacity", profile=kept_profile.profile, **scope)
+    hint = f"{capacity_command} shows where they are; it can start with a lower --keep-free"
+    return Rejection(host.name, rule, kept_profile.count, free_afterwards, hint=hint)

@@ -36,46 +36,46 @@ from gpuops.plan.placement.select import place, without_full_hosts
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
 
 _UNKNOWN_DEVICES: Final = 64
-"""More devices than a VM may have: a GPU of which nothing is known counts as room for all."""
+"""More devices than a VM may have: an unknown GPU counts as room for all of them."""
 
 
-def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | tuple[Rejection, ...]:
-    """The best place; where locality counts and the VM is larger than a node, with GPUs beside each of its nodes.
+def place_near(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | tuple[Rejection, ...]:
+    """Return the best place. If locality counts and the VM is larger than a node, its GPUs are spread over its nodes.
 
-    For a VM that fits a node this is `place`.
+    For a VM that fits into one node it does the same as `place`.
     """
     # 1. The ordinary placement. If it is local, or locality does not count, that is all.
-    if not wanted.reasons:
-        wanted = without_full_hosts(wanted, inventory, catalog)
-    best = place(wanted, inventory, catalog)
+    if not needs.reasons:
+        needs = without_full_hosts(needs, inventory, catalog)
+    best = place(needs, inventory, catalog)
     local = isinstance(best, Placement) and best.numa_node is not None
-    if local or wanted.numa is NumaPolicy.NONE or not _may_be_spread(wanted):
+    if local or needs.numa is NumaPolicy.NONE or not _may_be_spread(needs):
         return best
     refused = not isinstance(best, Placement)
-    if refused and wanted.numa is NumaPolicy.PREFERRED and _alike(wanted) and _keeps_nothing(wanted, inventory):
-        return best  # what all GPUs of a host together have no room for, those of some nodes have not either
-    # 2. Spread over nodes, on the host that would be taken anyway first; a place without a doubt before any other,
-    # but a VM stays where it is as it does otherwise.
+    if refused and needs.numa is NumaPolicy.PREFERRED and _alike(needs) and _keeps_nothing(needs, inventory):
+        return best  # if all GPUs of a host have no room, neither have the GPUs of some of its nodes
+    # 2. Spread over nodes, first on the host of the ordinary placement. A place without doubts comes before any other,
+    # except that a VM stays on the host that it is on.
     rejections: dict[str, tuple[Rejection, ...]] = {}
     doubtful: list[Placement] = []
-    for host in _hosts_in_order(wanted, best, inventory):
-        spread = spread_over_nodes(wanted, host, inventory, catalog)
+    for host in _hosts_in_order(needs, best, inventory):
+        spread = spread_over_nodes(needs, host, inventory, catalog)
         if not isinstance(spread, Placement):
             rejections[host.name] = spread
-        elif spread.doubts and host.ref != wanted.vm.host:
+        elif spread.doubts and host.ref != needs.vm.host:
             doubtful.append(spread)
         else:
             return spread
     if doubtful:
         surest = min(doubtful, key=_doubts)
         return best if isinstance(best, Placement) and _doubts(best) < _doubts(surest) else surest
-    if isinstance(best, Placement) or wanted.numa is not NumaPolicy.REQUIRED:
-        # Without required locality it was refused for other reasons than nodes.
+    if isinstance(best, Placement) or needs.numa is not NumaPolicy.REQUIRED:
+        # If locality is not required, the refusal had other reasons than NUMA nodes.
         return best
-    # 3. What one node lacks for all of the VM is no reason where it needs several.
+    # 3. Leave out what single nodes lack for the complete VM: on these hosts it needs several nodes.
     spread_on = [name for name, reasons in rejections.items() if reasons]
-    others = (reason for reason in best if not any(_is_about(reason, name) for name in spread_on))
-    return tuple(dict.fromkeys((*others, *(reason for spread in rejections.values() for reason in spread))))
+    other_reasons = (reason for reason in best if not any(_is_about(reason, name) for name in spread_on))
+    return tuple(dict.fromkeys((*other_reasons, *(reason for spread in rejections.values() for reason in spread))))
 
 
 def _doubts(placement: Placement) -> int:
@@ -83,13 +83,13 @@ def _doubts(placement: Placement) -> int:
 
 
 def _is_about(rejection: Rejection, host: str) -> bool:
-    """Whether it is about the host, or a NUMA node or GPU of it, whose name follows that of the host."""
+    """Whether the rejection is about the host or one of its NUMA nodes or GPUs ("esx-01 numa0")."""
     return rejection.subject == host or rejection.subject.startswith(f"{host} ")
 
 
 def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
-    """The fewest NUMA nodes of this host that hold the VM's cores, memory and GPUs; 0 = more than it has, or
-    unknown."""
+    """Return the smallest number of NUMA nodes of this host that hold the VM's cores, memory and GPUs; 0 if the host
+    has not enough nodes or their number is unknown."""
     nodes = host.numa_nodes
     if not nodes or vm.vcpus is None or vm.memory_mib is None:
         return 0
@@ -103,9 +103,11 @@ def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog
 
 
 def _room_if_empty(node: NumaNode, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
-    """How many such devices the GPUs beside the node could give if all were free; what is not known counts as room."""
-    there = [device for device in host.devices if device.numa_node == node.id]
-    return sum(max((_devices_possible(each, demand, catalog) for demand in demands), default=0) for each in there)
+    """Return how many such devices the GPUs of the node could give if all were free; unknown GPUs count as room."""
+    node_devices = [device for device in host.devices if device.numa_node == node.id]
+    return sum(
+        max((_devices_possible(device, demand, catalog) for demand in demands), default=0) for device in node_devices
+    )
 
 
 def _devices_possible(gpu: PhysicalGpu | OtherDevice, demand: Demand, catalog: Catalog) -> int:
@@ -122,99 +124,99 @@ def _devices_possible(gpu: PhysicalGpu | OtherDevice, demand: Demand, catalog: C
 
 
 def spread_over_nodes(
-    wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog
+    needs: Wanted, host: Host, inventory: Inventory, catalog: Catalog
 ) -> Placement | tuple[Rejection, ...]:
-    """The place on this host with GPUs on each node that the VM needs about which least is in doubt, or what each of
-    them lacks.
+    """Return the place with the fewest doubts among those on this host with GPUs on each node that the VM needs, or
+    what the nodes lack.
 
-    () = one node is enough, or the host is refused whatever its nodes have.
+    () = one node is enough, or the host is refused for other reasons than its nodes.
     """
-    count = nodes_needed(wanted.vm, () if wanted.grouped else wanted.demands, host, catalog)
-    if count < 2 or len(wanted.demands) < count:
+    count = nodes_needed(needs.vm, () if needs.grouped else needs.demands, host, catalog)
+    if count < 2 or len(needs.demands) < count:
         return ()
-    if refusals(wanted, host, inventory):
+    if refusals(needs, host, inventory):
         return ()
-    rejections = [_wider(wanted, host, count)]
+    rejections = [_wider(needs, host, count)]
     doubtful: list[Placement] = []
-    for nodes in _nodes_in_order(wanted, host, count):
-        vm_share = share_of_vm(wanted.vm, count)
+    for nodes in _nodes_in_order(needs, host, count):
+        vm_share = share_of_vm(needs.vm, count)
         short = [reason for node in nodes for reason in short_beside(vm_share, node, host, inventory)]
-        seating = _seat_over_nodes(wanted, nodes, host, inventory, catalog)
-        taken = KeptRoom(wanted, inventory, catalog).refusal(host, seating.seats) if seating.complete else None
-        if not short and seating.complete and taken is None:
-            there = _placement(wanted, host, nodes, seating)
+        seating = _seat_over_nodes(needs, nodes, host, inventory, catalog)
+        kept_refusal = KeptRoom(needs, inventory, catalog).refusal(host, seating.seats) if seating.complete else None
+        if not short and seating.complete and kept_refusal is None:
+            placement = _placement(needs, host, nodes, seating)
             unknown = reserved_unknown(host, inventory)
-            there = replace(there, doubts=(*there.doubts, unknown)) if unknown else there
-            if not there.doubts:
-                return there
-            doubtful.append(there)
-        rejections += (*short, *seating.rejections, *([taken] if taken else []))
+            placement = replace(placement, doubts=(*placement.doubts, unknown)) if unknown else placement
+            if not placement.doubts:
+                return placement
+            doubtful.append(placement)
+        rejections += (*short, *seating.rejections, *([kept_refusal] if kept_refusal else []))
     return min(doubtful, key=_doubts) if doubtful else tuple(dict.fromkeys(rejections))
 
 
-def _nodes_in_order(wanted: Wanted, host: Host, count: int) -> Iterator[tuple[NumaNode, ...]]:
-    """Every choice of so many nodes of the host. Where the devices do not divide by them, the first of a choice get one
-    more: each of its nodes in turn."""
-    more = len(wanted.demands) % count
+def _nodes_in_order(needs: Wanted, host: Host, count: int) -> Iterator[tuple[NumaNode, ...]]:
+    """Yield every choice of `count` nodes of the host. If the devices do not divide evenly, the first nodes of a choice
+    get one device more: the same nodes then occur in several orders."""
+    wider_nodes = len(needs.demands) % count
     for nodes in combinations(sorted(host.numa_nodes, key=lambda node: node.id), count):
-        for first in combinations(nodes, more):
+        for first in combinations(nodes, wider_nodes):
             yield (*first, *(node for node in nodes if node not in first))
 
 
-def _wider(wanted: Wanted, host: Host, count: int) -> Rejection:
-    """What is needed of each of its nodes."""
-    part, devices = share_of_vm(wanted.vm, count), len(wanted.demands)
+def _wider(needs: Wanted, host: Host, count: int) -> Rejection:
+    """Return the rejection that tells what each of the `count` nodes must have."""
+    part, devices = share_of_vm(needs.vm, count), len(needs.demands)
     least, most = devices // count, -(-devices // count)
-    what = "vGPUs" if any(isinstance(demand, WantsVgpu) for demand in wanted.demands) else "GPUs"
-    gpus = f"{most if least == most else f'{least} or {most}'} of its {devices} {what}"
+    device_word = "vGPUs" if any(isinstance(demand, WantsVgpu) for demand in needs.demands) else "GPUs"
+    gpus = f"{most if least == most else f'{least} or {most}'} of its {devices} {device_word}"
     rule = f"is too small in one NUMA node: each of {count} needs {gpus}, {part.vcpus} cores and {part.memory_mib} MiB"
     return Rejection(host.name, rule)
 
 
-def _keeps_nothing(wanted: Wanted, inventory: Inventory) -> bool:
-    return not wanted.keep_free.profiles and inventory.reservations is None
+def _keeps_nothing(needs: Wanted, inventory: Inventory) -> bool:
+    return not needs.keep_free.profiles and inventory.reservations is None
 
 
-def _may_be_spread(wanted: Wanted) -> bool:
-    named = any(isinstance(demand, WantsDirectPath) for demand in wanted.demands)
-    pins = any(isinstance(demand, WantsVgpu) for demand in wanted.demands) and wanted.pin is PinPolicy.NEVER
-    return len(wanted.demands) > 1 and not named and not pins
+def _may_be_spread(needs: Wanted) -> bool:
+    named = any(isinstance(demand, WantsDirectPath) for demand in needs.demands)
+    pins = any(isinstance(demand, WantsVgpu) for demand in needs.demands) and needs.pin is PinPolicy.NEVER
+    return len(needs.demands) > 1 and not named and not pins
 
 
-def _alike(wanted: Wanted) -> bool:
+def _alike(needs: Wanted) -> bool:
     """Whether all are vGPUs of one profile, none of them pinned."""
     kinds = {
-        (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else ("", demand) for demand in wanted.demands
+        (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else ("", demand) for demand in needs.demands
     }
-    return len(kinds) == 1 and all(isinstance(demand, WantsVgpu) and demand.pin is None for demand in wanted.demands)
+    return len(kinds) == 1 and all(isinstance(demand, WantsVgpu) and demand.pin is None for demand in needs.demands)
 
 
-def _hosts_in_order(wanted: Wanted, best: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:
-    """The hosts to try, the one that would be taken anyway or else its own first; a VM that exists is not moved for
-    this."""
-    found = isinstance(best, Placement)
-    first = best.host.ref if isinstance(best, Placement) else wanted.vm.host
-    if first in wanted.hosts:
+def _hosts_in_order(needs: Wanted, best: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:
+    """Yield the hosts to try: first the host of the ordinary placement, or else the VM's own host. An existing VM that
+    has a place is not moved only to be spread."""
+    has_place = isinstance(best, Placement)
+    first = best.host.ref if isinstance(best, Placement) else needs.vm.host
+    if first in needs.hosts:
         yield inventory.hosts[first]
-        if found and wanted.vm.host is not None:
+        if has_place and needs.vm.host is not None:
             return
-    yield from (inventory.hosts[ref] for ref in wanted.hosts if ref != first)
+    yield from (inventory.hosts[ref] for ref in needs.hosts if ref != first)
 
 
 def share_of_vm(vm: Vm, count: int) -> Vm:
-    """The part of the VM on each of `count` nodes; only for VMs that `nodes_needed` has an answer for."""
+    """Return the part of the VM on each of `count` nodes. Requires that `nodes_needed` returned a number above 0."""
     assert vm.vcpus is not None and vm.memory_mib is not None, "nodes_needed knew them"
     return replace(vm, vcpus=-(-vm.vcpus // count), memory_mib=-(-vm.memory_mib // count))
 
 
 def _seat_over_nodes(
-    wanted: Wanted, nodes: Sequence[NumaNode], host: Host, inventory: Inventory, catalog: Catalog
+    needs: Wanted, nodes: Sequence[NumaNode], host: Host, inventory: Inventory, catalog: Catalog
 ) -> Seating:
-    """The demands given to the nodes in turn, and each node's part seated on its own."""
+    """Deal the demands to the nodes in turn and seat each node's part on its own."""
     parts = []
     for number, node in enumerate(nodes):
-        dealt: list[Demand] = list(wanted.demands[number :: len(nodes)])
-        parts.append(seat(wanted.vm, dealt, host, inventory, catalog, node.id))
+        dealt: list[Demand] = list(needs.demands[number :: len(nodes)])
+        parts.append(seat(needs.vm, dealt, host, inventory, catalog, node.id))
     return Seating(
         seats={ordinal: address for part in parts for ordinal, address in part.seats.items()},
         rejections=tuple(dict.fromkeys(reason for part in parts for reason in part.rejections)),
@@ -222,10 +224,10 @@ def _seat_over_nodes(
     )
 
 
-def _placement(wanted: Wanted, host: Host, nodes: Sequence[NumaNode], seating: Seating) -> Placement:
-    pins = {demand.ordinal: seating.seats[demand.ordinal] for demand in wanted.demands if isinstance(demand, WantsVgpu)}
+def _placement(needs: Wanted, host: Host, nodes: Sequence[NumaNode], seating: Seating) -> Placement:
+    pins = {demand.ordinal: seating.seats[demand.ordinal] for demand in needs.demands if isinstance(demand, WantsVgpu)}
     ids = tuple(sorted(node.id for node in nodes))
     gpus = ", ".join(sorted({str(address) for address in seating.seats.values()}))
     reason = f"GPU {gpus}: wider than a NUMA node, with GPUs on nodes {', '.join(map(str, ids))}"
-    chosen = (Choice(host.name, chosen=True, reason=reason, feasible=True),) if wanted.explain else ()
+    chosen = (Choice(host.name, chosen=True, reason=reason, feasible=True),) if needs.explain else ()
     return Placement(host, seating.seats, pins, doubts=seating.doubts, choices=chosen, numa_nodes=ids)

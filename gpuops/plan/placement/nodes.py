@@ -22,7 +22,7 @@ _FEW: Final = 3
 
 
 def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
-    """What the node lacks for the VM: cores, memory or both."""
+    """Return what the node lacks for the VM: cores, memory or both."""
     subject = f"{host.name} numa{node.id}"
     cores, memory_mib = free_cores(node, vm, host, inventory), free_memory_mib(node, vm, host, inventory)
     rejections = []
@@ -35,9 +35,9 @@ def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tu
     if vm.memory_mib is None:
         rejections.append(Rejection(vm.name, "its memory size cannot be read"))
     elif vm.memory_mib > memory_mib:
-        bound = {other.awaited for other in inventory.vms_on(host) if _holds_memory_of(node, other, vm)}
-        others = " and ".join(awaited.value for awaited in Awaited if awaited in bound)
-        rule = "memory beside the GPU" + (f", without that of {others}" if others else "")
+        bound = {neighbour.awaited for neighbour in inventory.vms_on(host) if _holds_memory_of(node, neighbour, vm)}
+        holders_text = " and ".join(awaited.value for awaited in Awaited if awaited in bound)
+        rule = "memory beside the GPU" + (f", without that of {holders_text}" if holders_text else "")
         rejections.append(Rejection(subject, rule, vm.memory_mib, memory_mib, "MiB", short_of=Shortage.MEMORY))
     return tuple(rejections)
 
@@ -50,16 +50,18 @@ def cores_of(node: NumaNode, host: Host) -> int:
 
 
 def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
-    """Cores of a node beside those that VMs bound to it, and not surely off, reserve; sharing the others is ESXi's
-    business."""
+    """Return the cores of a node less the CPU reservations of VMs that are bound to it and not surely powered off.
+
+    ESXi shares the other cores among its VMs.
+    """
     cores = cores_of(node, host)
     reserved_mhz = sum(
-        -(-other.cpu_reservation_mhz // len(nodes))
-        for other in inventory.vms_on(host)
-        if other.cpu_reservation_mhz
-        and other.ref != vm.ref
-        and other.may_run
-        and str(node.id) in (nodes := _bound_to(other))
+        -(-neighbour.cpu_reservation_mhz // len(nodes))
+        for neighbour in inventory.vms_on(host)
+        if neighbour.cpu_reservation_mhz
+        and neighbour.ref != vm.ref
+        and neighbour.may_run
+        and str(node.id) in (nodes := _bound_to(neighbour))
     )
     if not reserved_mhz or not host.cpu_mhz:
         return cores
@@ -67,81 +69,94 @@ def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
 
 
 def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
-    """Memory of a node beside what VMs bound to it, and not surely off, reserve; what unbound ones use is not told."""
+    """Return the memory of a node less the reservations of VMs that are bound to it and not surely powered off.
+
+    vCenter does not show what unbound VMs use of the node.
+    """
     bound = sum(
-        -(-(other.most_reserved_mib or 0) // len(nodes))
-        for other in inventory.vms_on(host)
-        if _holds_memory_of(node, other, vm) and (nodes := _bound_to(other))
+        -(-(neighbour.most_reserved_mib or 0) // len(nodes))
+        for neighbour in inventory.vms_on(host)
+        if _holds_memory_of(node, neighbour, vm) and (nodes := _bound_to(neighbour))
     )
     return node.memory_mib - bound
 
 
-def _holds_memory_of(node: NumaNode, other: Vm, vm: Vm) -> bool:
-    """Whether the other VM is bound to the node, among others perhaps, and not surely off."""
-    return other.ref != vm.ref and other.may_run and str(node.id) in _bound_to(other)
+def _holds_memory_of(node: NumaNode, neighbour: Vm, vm: Vm) -> bool:
+    """Whether another VM of the host is bound to the node, possibly among others, and not surely powered off."""
+    return neighbour.ref != vm.ref and neighbour.may_run and str(node.id) in _bound_to(neighbour)
 
 
 def surely_free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
-    """The same, however the memory of the VMs lies that are bound to no node, or to this one among others."""
+    """Return the memory of a node that is free even if all VMs that may use the node have all their memory on it."""
     claims = [
-        other.most_reserved_mib
-        for other in inventory.vms_on(host)
-        if other.ref != vm.ref and other.may_run and str(node.id) in (_bound_to(other) or (str(node.id),))
+        neighbour.most_reserved_mib
+        for neighbour in inventory.vms_on(host)
+        if neighbour.ref != vm.ref and neighbour.may_run and str(node.id) in (_bound_to(neighbour) or (str(node.id),))
     ]
     return 0 if None in claims else max(0, node.memory_mib - sum(claim for claim in claims if claim is not None))
 
 
 def unreserved_mhz(host: Host, vm: Vm, inventory: Inventory) -> int | None:
-    """CPU of the host, in MHz, that running VMs other than this one are not known to reserve; None = unknown."""
+    """Return the CPU of the host, in MHz, less the known reservations of other running VMs; None = unknown."""
     if host.cpu_mhz is None or host.cpu_cores is None:
         return None
-    running = (other for other in inventory.vms_on(host) if other.power is PowerState.ON and other.ref != vm.ref)
-    return host.cpu_mhz * host.cpu_cores - sum(other.cpu_reservation_mhz or 0 for other in running)
+    running = (
+        neighbour
+        for neighbour in inventory.vms_on(host)
+        if neighbour.power is PowerState.ON and neighbour.ref != vm.ref
+    )
+    return host.cpu_mhz * host.cpu_cores - sum(neighbour.cpu_reservation_mhz or 0 for neighbour in running)
 
 
-def unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
-    """Memory of the host, in MiB, that running VMs other than this one do not reserve; None = unknown.
+def unreserved_mib(host: Host, vm: Vm, inventory: Inventory) -> int | None:
+    """Return the memory of the host, in MiB, less the reservations of other running VMs; None = unknown.
 
-    A suspended VM reserves none (assumption: suspended-vm-memory).
+    A suspended VM reserves no memory (assumption: suspended-vm-memory).
     """
     if host.memory_mib is None:
         return None
-    running = (other for other in inventory.vms_on(host) if other.power is PowerState.ON and other.ref != vm.ref)
-    return host.memory_mib - sum(other.memory_reservation_mib or 0 for other in running)
+    running = (
+        neighbour
+        for neighbour in inventory.vms_on(host)
+        if neighbour.power is PowerState.ON and neighbour.ref != vm.ref
+    )
+    return host.memory_mib - sum(neighbour.memory_reservation_mib or 0 for neighbour in running)
 
 
-def surely_unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
-    """Memory of the host, in MiB, that no VM other than this one can have reserved; None = unknown.
+def surely_unreserved_mib(host: Host, vm: Vm, inventory: Inventory) -> int | None:
+    """Return the memory of the host, in MiB, that no other VM can have reserved; None = unknown.
 
-    What a VM reserves is no more than its memory.
+    A VM reserves at most its memory size.
     """
-    free_mib = unreserved(host, vm, inventory)
-    claims = [other.most_reserved_mib for other in _with_unknown_claim(host, vm, inventory)]
+    free_mib = unreserved_mib(host, vm, inventory)
+    claims = [neighbour.most_reserved_mib for neighbour in _with_unknown_claim(host, vm, inventory)]
     if free_mib is None or None in claims:
         return None
     return free_mib - sum(claim for claim in claims if claim is not None)
 
 
 def memory_doubt(vm: Vm, host: Host, inventory: Inventory) -> str:
-    """Why it is not certain that the host has the VM's memory left to reserve; empty = it is, or surely has not."""
-    free_mib = unreserved(host, vm, inventory)
-    untold = _with_unknown_claim(host, vm, inventory)
-    if not untold or free_mib is None or vm.memory_mib is None:
+    """Return why it is uncertain whether the host can reserve the VM's memory; empty if it surely can or cannot."""
+    free_mib = unreserved_mib(host, vm, inventory)
+    unknown_claims = _with_unknown_claim(host, vm, inventory)
+    if not unknown_claims or free_mib is None or vm.memory_mib is None:
         return ""
-    sure_mib = surely_unreserved(host, vm, inventory)
+    sure_mib = surely_unreserved_mib(host, vm, inventory)
     if sure_mib is not None and vm.memory_mib <= sure_mib:
         return ""
-    names = ", ".join(sorted(other.name for other in untold)[:_FEW])
-    more = f" and {len(untold) - _FEW} more" if len(untold) > _FEW else ""
-    return f"{host.name}: what {names}{more} may reserve cannot be read: the memory may not be there"
+    names = ", ".join(sorted(neighbour.name for neighbour in unknown_claims)[:_FEW])
+    and_more = f" and {len(unknown_claims) - _FEW} more" if len(unknown_claims) > _FEW else ""
+    return f"{host.name}: what {names}{and_more} may reserve cannot be read: the memory may not be there"
 
 
 def _with_unknown_claim(host: Host, vm: Vm, inventory: Inventory) -> list[Vm]:
-    return [other for other in inventory.vms_on(host) if other.ref != vm.ref and _claim_is_unknown(other)]
+    return [
+        neighbour for neighbour in inventory.vms_on(host) if neighbour.ref != vm.ref and _claim_is_unknown(neighbour)
+    ]
 
 
 def node_of(seats: Iterable[int | None]) -> int | None:
-    """The one NUMA node of all these GPUs; None = several, unknown, or no GPU."""
+    """Return the NUMA node that all these GPUs are on; None = several nodes, unknown, or no GPU."""
     nodes = set(seats)
     return nodes.pop() if len(nodes) == 1 else None
 
@@ -152,13 +167,13 @@ def affinity(nodes: Iterable[int]) -> str:
 
 
 def _bound_to(vm: Vm) -> tuple[str, ...]:
-    """The nodes that the VM is bound to; it is taken to be on each of them in equal parts."""
+    """Return the nodes that the VM is bound to. It is assumed to use each of them in equal parts."""
     return _nodes_in((vm.extra_config or {}).get(AFFINITY_KEY, ""))
 
 
 @cache
 def _nodes_in(text: str) -> tuple[str, ...]:
-    """The nodes that a value of `numa.nodeAffinity` names; a fleet has few such values and asks for them often."""
+    """Parse a value of `numa.nodeAffinity`. Cached, since a fleet has few such values and looks them up often."""
     return tuple(node.strip() for node in text.split(",") if node.strip())
 
 

@@ -1,7 +1,7 @@
-"""The snapshot as it will be when a step is done, so that a plan sees the GPUs its own steps free and take.
+"""Projects steps on a snapshot, so that a plan sees which GPUs its own steps free and take.
 
 `project` raises VmNotFound for a VM that the snapshot lacks, and nothing else: a step that the host would refuse is
-projected as far as it goes. `take` and `release` give a VM its GPUs and take them back, from power-on to stop.
+projected as far as possible. `take` gives a VM its GPUs (power-on), `release` takes them back (stop).
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ from gpuops.plan.placement.wanted import demands_of
 
 
 def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) -> Inventory:
-    """The snapshot after the step. A VM that starts, or arrives running, is on the GPUs its host is expected to choose.
+    """Return the snapshot after the step. A VM that starts, or arrives running, gets the GPUs that its host is expected
+    to choose.
 
-    Without a catalogue the GPU models are not told apart, and the expected GPU is a guess on a host with several.
+    Without a catalogue GPU models cannot be distinguished, so on a host with several GPUs the expected GPU is a guess.
     """
     vm = inventory.vm(step.vm)
     match step:
         case ReconfigureVm(change=change):
-            return inventory.with_vm(_reconfigured(vm, change))
+            return inventory.with_vm(_apply_change(vm, change))
         case RelocateVm(host=host):
-            return _moved(vm, host, inventory, catalog or Catalog())
+            return _relocate(vm, host, inventory, catalog or Catalog())
         case PowerOnVm(host=host) | ResumeVm(host=host):
             running = replace(vm, host=host or vm.host, power=PowerState.ON)
             return take(running, release(vm, inventory), catalog or Catalog())
@@ -75,36 +76,38 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
             return inventory
         case SetVmDrs(drs=drs):
             cluster = inventory.cluster_of(vm)
-            return inventory.with_cluster(_overridden(cluster, vm.ref, drs)) if cluster is not None else inventory
-        case SetAttribute(name=name, value=value):
-            others = {key: text for key, text in vm.attributes.items() if key != name}
-            return inventory.with_vm(replace(vm, attributes={**others, name: value} if value else others))
+            return inventory.with_cluster(_override_drs(cluster, vm.ref, drs)) if cluster is not None else inventory
+        case SetAttribute(name=name, value=text):
+            other_attributes = {key: old_text for key, old_text in vm.attributes.items() if key != name}
+            return inventory.with_vm(
+                replace(vm, attributes={**other_attributes, name: text} if text else other_attributes)
+            )
         case CloseGate(machine=machine) | OpenGate(machine=machine):
             return inventory.with_vm(replace(vm, gate=Gate(isinstance(step, CloseGate), machine)))
         case _:
             assert_never(step)
 
 
-def _moved(vm: Vm, host: str, inventory: Inventory, catalog: Catalog) -> Inventory:
-    moved = replace(vm, host=host)
+def _relocate(vm: Vm, host: str, inventory: Inventory, catalog: Catalog) -> Inventory:
+    vm_on_new_host = replace(vm, host=host)
     if vm.power is not PowerState.ON:
-        return inventory.with_vm(moved)
-    return take(moved, release(vm, inventory), catalog)
+        return inventory.with_vm(vm_on_new_host)
+    return take(vm_on_new_host, release(vm, inventory), catalog)
 
 
-def _overridden(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:
-    others = tuple(each for each in cluster.drs_overrides if each[0] != ref)
-    excluded = tuple(each for each in cluster.drs_excluded if each != ref)
+def _override_drs(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:
+    other_overrides = tuple(override for override in cluster.drs_overrides if override[0] != ref)
+    excluded = tuple(excluded_ref for excluded_ref in cluster.drs_excluded if excluded_ref != ref)
     match drs:
         case VmDrs.CLUSTER:
-            return replace(cluster, drs_overrides=others, drs_excluded=excluded)
+            return replace(cluster, drs_overrides=other_overrides, drs_excluded=excluded)
         case VmDrs.OFF:
-            return replace(cluster, drs_overrides=(*others, (ref, "")), drs_excluded=(*excluded, ref))
+            return replace(cluster, drs_overrides=(*other_overrides, (ref, "")), drs_excluded=(*excluded, ref))
         case _:
-            return replace(cluster, drs_overrides=(*others, (ref, drs.value)), drs_excluded=excluded)
+            return replace(cluster, drs_overrides=(*other_overrides, (ref, drs.value)), drs_excluded=excluded)
 
 
-def _reconfigured(vm: Vm, change: VmChange) -> Vm:
+def _apply_change(vm: Vm, change: VmChange) -> Vm:
     locked = vm.memory_locked if change.memory_locked is None else change.memory_locked
     reservation = change.memory_reservation_mib
     if reservation is None:
@@ -125,27 +128,31 @@ def _reconfigured(vm: Vm, change: VmChange) -> Vm:
 def _extra_config(vm: Vm, change: VmChange) -> dict[str, str] | None:
     if vm.extra_config is None:
         return dict(change.extra_config) or None
-    return {key: value for key, value in {**vm.extra_config, **change.extra_config}.items() if value}
+    return {key: setting for key, setting in {**vm.extra_config, **change.extra_config}.items() if setting}
 
 
 def _devices(vm: Vm, change: VmChange) -> tuple[GpuDevice, ...] | None:
     if vm.devices is None:
         return None
     profiles = dict(change.replace_profile)
-    kept = tuple(
+    remaining_devices = tuple(
         replace(device, profile=profiles[device.key])
         if isinstance(device, VgpuDevice) and device.key in profiles
         else device
         for device in vm.devices
         if device.key not in change.remove
     )
-    group = 1 + max([0, *(getattr(device, "group", None) or 0 for device in kept)]) if change.device_group else None
-    new_keys = next_device_keys(device.key for device in kept)
-    added = (_added(device, key, group) for device, key in zip(change.add, new_keys, strict=False))
-    return tuple(sorted((*kept, *added), key=lambda device: device.key))
+    group = (
+        1 + max([0, *(getattr(device, "group", None) or 0 for device in remaining_devices)])
+        if change.device_group
+        else None
+    )
+    new_keys = next_device_keys(device.key for device in remaining_devices)
+    new_devices = (_as_device(device, key, group) for device, key in zip(change.add, new_keys, strict=False))
+    return tuple(sorted((*remaining_devices, *new_devices), key=lambda device: device.key))
 
 
-def _added(device: NewDevice, key: int, group: int | None) -> GpuDevice:
+def _as_device(device: NewDevice, key: int, group: int | None) -> GpuDevice:
     match device:
         case NewVgpu(profile=profile, numa_node=numa_node):
             return VgpuDevice(key, profile, numa_node, group)
@@ -158,9 +165,10 @@ def _added(device: NewDevice, key: int, group: int | None) -> GpuDevice:
 
 
 def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
-    """The snapshot with this VM as it is given, on the GPUs that its host is expected to choose.
+    """Return the snapshot with this VM, which replaces its earlier state, on the GPUs that its host is expected to
+    choose.
 
-    Where the host would refuse it, it is on none: nobody can say what it would hold.
+    If the host would refuse the VM, it is on no GPU: it is not known which GPUs it would hold.
     """
     host = inventory.hosts.get(vm.host or "")
     if host is None or not vm.devices:
@@ -181,13 +189,14 @@ def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
     )
     bindings = (*host.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
     holding = replace(host, gpus=gpus, bindings=bindings)
-    return inventory.with_hosts([holding]).with_vm(_assigned(vm, seats))
+    return inventory.with_hosts([holding]).with_vm(_assign_devices(vm, seats))
 
 
 def _with_expected_vgpus(
     vm: Vm, seats: Mapping[int, PciAddress], host: Host, inventory: Inventory, catalog: Catalog
 ) -> tuple[PhysicalGpu, ...]:
-    """The GPUs of the host: where it told the vGPUs on them, with those of this VM where they are expected to lie."""
+    """Return the GPUs of the host. If the host reports the vGPUs on them, this VM's are added where they are expected
+    to start."""
     if all(gpu.vgpus is None for gpu in host.gpus):
         return host.gpus
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
@@ -195,25 +204,29 @@ def _with_expected_vgpus(
         if isinstance(device, VgpuDevice) and ordinal in seats:
             tenant = Tenant(vm.ref, vm.name, device.profile)
             states[seats[ordinal]] = with_expected(states[seats[ordinal]], tenant, catalog)
-    own = {
-        address: tuple(VgpuPlacement(vm.ref, each.profile, each.start) for each in state.tenants if each.vm == vm.ref)
+    own_vgpus = {
+        address: tuple(
+            VgpuPlacement(vm.ref, tenant.profile, tenant.start) for tenant in state.tenants if tenant.vm == vm.ref
+        )
         for address, state in states.items()
     }
     return tuple(
-        replace(gpu, vgpus=(*gpu.vgpus, *own[gpu.address])) if gpu.vgpus is not None and own[gpu.address] else gpu
+        replace(gpu, vgpus=(*gpu.vgpus, *own_vgpus[gpu.address]))
+        if gpu.vgpus is not None and own_vgpus[gpu.address]
+        else gpu
         for gpu in host.gpus
     )
 
 
 def release(vm: Vm, inventory: Inventory) -> Inventory:
-    """The snapshot with this VM as it is given, on no GPU and with no device assigned."""
-    released = inventory.with_vm(_assigned(vm, {}))
+    """Return the snapshot with this VM, which replaces its earlier state, on no GPU and with no device assigned."""
+    released = inventory.with_vm(_assign_devices(vm, {}))
     host = inventory.hosts.get(vm.host or "")
     return released if host is None else released.with_hosts([_without(host, vm.ref)])
 
 
-def _assigned(vm: Vm, seats: Mapping[int, PciAddress]) -> Vm:
-    """The VM with these devices for its dynamic ones, by ordinal."""
+def _assign_devices(vm: Vm, seats: Mapping[int, PciAddress]) -> Vm:
+    """Return the VM with these addresses (by ordinal) assigned to its Dynamic DirectPath I/O devices."""
     if not any(isinstance(device, DynamicDevice) for device in vm.devices or ()):
         return vm
     devices = tuple(
@@ -224,7 +237,7 @@ def _assigned(vm: Vm, seats: Mapping[int, PciAddress]) -> Vm:
 
 
 def _without(host: Host, ref: str) -> Host:
-    """The host with this VM on none of its GPUs; the very same when it is on none."""
+    """Return the host without this VM on its GPUs; the same object if the VM is on no GPU of it."""
     if not any(ref in (gpu.vms or ()) for gpu in host.gpus) and all(binding.vm != ref for binding in host.bindings):
         return host
     gpus = tuple(_gpu_without(gpu, ref) if gpu.vms and ref in gpu.vms else gpu for gpu in host.gpus)
@@ -232,5 +245,5 @@ def _without(host: Host, ref: str) -> Host:
 
 
 def _gpu_without(gpu: PhysicalGpu, ref: str) -> PhysicalGpu:
-    others = tuple(each for each in gpu.vgpus if each.vm != ref) if gpu.vgpus is not None else None
-    return replace(gpu, vms=tuple(other for other in gpu.vms or () if other != ref), vgpus=others)
+    other_vgpus = tuple(vgpu for vgpu in gpu.vgpus if vgpu.vm != ref) if gpu.vgpus is not None else None
+    return replace(gpu, vms=tuple(other_ref for other_ref in gpu.vms or () if other_ref != ref), vgpus=other_vgpus)

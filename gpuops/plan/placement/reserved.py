@@ -1,14 +1,15 @@
-"""What is reserved for VMs of others (vSphere 9.0), and what a plan leaves of it.
+"""Devices that vCenter reserves for other VMs (vSphere 9.0), and how many of them a plan leaves free.
 
-vCenter counts a profile in a cluster, or on a host of none: `remaining`, of which `unusedReservation` may be taken by
-those alone for whom it is reserved (vSphere API 9.0, DirectPathProfileManagerCapacityInfo). That is true of the
-snapshot that was read. A plan changes a few of its GPUs, and what remains then follows from these: each takes away at
-the most what it may have had room for before, less what it surely has room for afterwards.
+vCenter counts each profile by cluster, or by host for hosts outside any cluster. `remaining` devices can still be
+given, and `unusedReservation` of them only to VMs of the reservation (vSphere API 9.0,
+DirectPathProfileManagerCapacityInfo). These counts hold for the snapshot as it was read. A plan changes a few GPUs, and
+the new count follows from them: a GPU takes away at most the room that it may have had before, less the room that it
+surely has afterwards.
 
-Of whole devices (Dynamic DirectPath I/O) it is known who holds which, and what remains follows exactly.
+For whole devices (Dynamic DirectPath I/O) the holders are known, so the new count is exact.
 
-Example: vCenter says 2 remain and 1 is reserved. How the vGPUs of a mixed-size GPU lie it does not tell, so 0 or 1 of
-the profile fit there. After a start on it none may fit: 1 is left at the least, which is enough.
+Example: vCenter reports 2 remaining and 1 reserved. It does not show where the vGPUs of a mixed-size GPU start, so 0 or
+1 of the profile fit there. After a start on this GPU possibly 0 fit: at least 1 remains, which is enough.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ from gpuops.plan.placement.gpu_filters import holders
 
 _NONE: Final = Slots(0, 0)
 _MOST: Final = 128
-"""More vGPUs no GPU has: of one of which nothing is known."""
+"""No GPU has more vGPUs than this; it stands for an unknown number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedLeft:
-    """What is left of a vGPU profile or of whole devices of which some is reserved, before and after a plan."""
+    """How many vGPUs of a profile, or whole devices, remain before and after a plan, where some are reserved."""
 
     profile: str
     """The vGPU profile, or the DirectPath profile of the devices."""
     where: str
-    """Name of the cluster, or of a host of none."""
+    """Name of the cluster, or of a host outside any cluster."""
     reserved: int
     before: int
-    """So many more could start at the least, those for whom it is reserved among them."""
+    """How many more can start at least, including those of the reservation."""
     after: int
 
     @property
     def too_few(self) -> bool:
-        """Whether the plan takes of what is reserved; one that takes none of too few that there are does not."""
+        """Whether the plan takes reserved devices. It does not if it leaves as many as there were, even if too few."""
         return self.after < min(self.before, self.reserved)
 
     def __str__(self) -> str:
@@ -60,18 +61,20 @@ class ReservedLeft:
 
 
 def reserved_in(host: Host, inventory: Inventory) -> tuple[ProfileCapacity, ...]:
-    """What is reserved in the host's cluster and not used yet."""
+    """Return the vGPU profiles of which some are reserved in the host's cluster and not used yet."""
     if inventory.reservations is None:
         return ()
-    there = inventory.reservations.in_place(_place(host))
-    return tuple(each for each in there if each.unused_reservation)
+    capacities = inventory.reservations.in_place(_place(host))
+    return tuple(capacity for capacity in capacities if capacity.unused_reservation)
 
 
 def devices_reserved_in(host: Host, inventory: Inventory) -> tuple[DeviceCapacity, ...]:
-    """The whole devices that are reserved in the host's cluster and not used yet."""
+    """Return the whole devices that are reserved in the host's cluster and not used yet."""
     if inventory.reservations is None:
         return ()
-    return tuple(each for each in inventory.reservations.devices_in(_place(host)) if each.unused_reservation)
+    return tuple(
+        capacity for capacity in inventory.reservations.devices_in(_place(host)) if capacity.unused_reservation
+    )
 
 
 def is_reserved_in(host: Host, inventory: Inventory) -> bool:
@@ -82,50 +85,56 @@ def is_reserved_in(host: Host, inventory: Inventory) -> bool:
 def reserved_left(
     hosts: Iterable[Host], before: Inventory, after: Inventory, catalog: Catalog
 ) -> Iterator[ReservedLeft]:
-    """What a plan that leads from one snapshot to the other leaves in the clusters of these hosts."""
+    """Yield what remains in the clusters of these hosts, for a plan that leads from one snapshot to the other."""
     places = {_place(host): host for host in hosts}
     for host in places.values():
-        for told in reserved_in(host, before):
-            was, left = (remaining(told, each, catalog).at_least for each in (before, after))
-            yield ReservedLeft(told.profile, place_name(host, before), told.unused_reservation, was, left)
+        for capacity in reserved_in(host, before):
+            free_before, free_after = (remaining(capacity, world, catalog).at_least for world in (before, after))
+            yield ReservedLeft(
+                capacity.profile, place_name(host, before), capacity.unused_reservation, free_before, free_after
+            )
         for of_devices in devices_reserved_in(host, before):
-            was, left = (devices_remaining(of_devices, each) for each in (before, after))
-            yield ReservedLeft(of_devices.name, place_name(host, before), of_devices.unused_reservation, was, left)
+            free_before, free_after = (devices_remaining(of_devices, world) for world in (before, after))
+            yield ReservedLeft(
+                of_devices.name, place_name(host, before), of_devices.unused_reservation, free_before, free_after
+            )
 
 
-def remaining(told: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slots:
-    """How many more of the profile could start in that place in a snapshot that was made of the one that was read."""
-    read, rooms, least, most = world.as_read, Rooms(catalog), told.remaining, told.remaining
+def remaining(capacity: ProfileCapacity, world: Inventory, catalog: Catalog) -> Slots:
+    """Return how many more of the profile could start in that cluster, in a snapshot derived from the one as read."""
+    read, rooms, least, most = world.as_read, Rooms(catalog), capacity.remaining, capacity.remaining
     for ref, host in world.hosts.items():
-        then = read.hosts.get(ref)
-        if then is None or _place(host) != told.place:
+        host_as_read = read.hosts.get(ref)
+        if host_as_read is None or _place(host) != capacity.place:
             continue
-        if host is then and world.vms_on(host) is read.vms_on(then):
+        if host is host_as_read and world.vms_on(host) is read.vms_on(host_as_read):
             continue
-        states = {state.gpu.address: state for state in gpu_states(then, read, catalog)}
-        lost = 0
+        states = {state.gpu.address: state for state in gpu_states(host_as_read, read, catalog)}
+        slots_lost = 0
         for now in gpu_states(host, world, catalog):
             before = states.get(now.gpu.address)
             if before is not None and before != now:
-                was, is_now = (_room(told.profile, state, rooms) for state in (before, now))
-                lost += _most(was) - is_now.at_least
-                most += _most(is_now) - was.at_least
+                slots_before, slots_now = (_room(capacity.profile, state, rooms) for state in (before, now))
+                slots_lost += _most(slots_before) - slots_now.at_least
+                most += _most(slots_now) - slots_before.at_least
         least -= max(
-            lost, _lost_elsewhere(told.profile, _started_there(host, then, world, read), states.values(), rooms)
+            slots_lost,
+            _lost_elsewhere(capacity.profile, _started_there(host, host_as_read, world, read), states.values(), rooms),
         )
     return Slots(max(0, least), max(0, most))
 
 
-def _started_there(host: Host, then: Host, world: Inventory, read: Inventory) -> tuple[Vm, ...]:
-    """The VMs that run on the host in the one snapshot, and did not in the other."""
-    running = {vm.ref for vm in read.vms_on(then) if vm.may_run}
+def _started_there(host: Host, host_as_read: Host, world: Inventory, read: Inventory) -> tuple[Vm, ...]:
+    """Return the VMs that run on the host in this snapshot and did not in the snapshot as read."""
+    running = {vm.ref for vm in read.vms_on(host_as_read) if vm.may_run}
     return tuple(vm for vm in world.vms_on(host) if vm.may_run and vm.ref not in running)
 
 
 def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Iterable[GpuState], rooms: Rooms) -> int:
-    """The most that the starts may take of a profile, on whichever GPU the host puts each; 0 = its choice is known.
+    """Return the most slots of a profile that these starts may take, on any GPU that the host may choose; 0 if the
+    choices of the host are known.
 
-    If it is not known of one of them, all count where they take most, the pinned ones on their GPUs too.
+    If one choice is unknown, every start counts on the GPU where it takes most, and pinned vGPUs on their GPU.
     """
     states = tuple(states)
     wishes = [
@@ -137,21 +146,21 @@ def _lost_elsewhere(profile: str, started: Iterable[Vm], states: Iterable[GpuSta
     if _is_choice_known(wishes, states, rooms):
         return 0
 
-    def taken(wish: str, state: GpuState) -> int:
+    def slots_taken(wish: str, state: GpuState) -> int:
         after = state.with_tenants(Tenant("", "", wish))
         return _most(_room(profile, state, rooms)) - _room(profile, after, rooms).at_least
 
     return sum(
-        max((taken(wish, state) for state in states if _may_go_to(wish, pin, state, rooms)), default=0)
+        max((slots_taken(wish, state) for state in states if _may_go_to(wish, pin, state, rooms)), default=0)
         for wish, pin in wishes
     )
 
 
 def _is_choice_known(wishes: Sequence[tuple[str, PciAddress | None]], states: Sequence[GpuState], rooms: Rooms) -> bool:
-    """Whether the host puts vGPUs of these profiles, some of them pinned, where the plan expects them.
+    """Whether the host surely puts vGPUs of these profiles, some of them pinned, where the plan expects them.
 
-    Not where it is not sure that one fits on a GPU, since nobody tells where those on it lie: then none of them is sure
-    to be where it is expected.
+    If it is unknown where the vGPUs on a GPU start, it is unsure whether one more fits there, and then no vGPU is sure
+    to be where the plan expects it.
     """
     if all(pin is not None for _, pin in wishes):
         return True
@@ -163,23 +172,25 @@ def _may_go_to(wish: str, pin: PciAddress | None, state: GpuState, rooms: Rooms)
     return pin in (None, state.gpu.address) and _room(wish, state, rooms).possible
 
 
-def devices_remaining(told: DeviceCapacity, world: Inventory) -> int:
-    """How many more of the devices could be given in that place in a snapshot made of the one that was read."""
-    read, left = world.as_read, told.remaining
+def devices_remaining(capacity: DeviceCapacity, world: Inventory) -> int:
+    """Return how many more of the devices could be given in that cluster, in a snapshot derived from that as read."""
+    read, remaining_devices = world.as_read, capacity.remaining
     for ref, host in world.hosts.items():
-        then = read.hosts.get(ref)
-        if then is None or _place(host) != told.place:
+        host_as_read = read.hosts.get(ref)
+        if host_as_read is None or _place(host) != capacity.place:
             continue
-        if host is not then or world.vms_on(host) is not read.vms_on(then):
-            left += _free(told, host, world) - _free(told, then, read)
-    return left
+        if host is not host_as_read or world.vms_on(host) is not read.vms_on(host_as_read):
+            remaining_devices += _free(capacity, host, world) - _free(capacity, host_as_read, read)
+    return remaining_devices
 
 
-def _free(told: DeviceCapacity, host: Host, inventory: Inventory) -> int:
-    """How many of these devices nobody holds on the host."""
-    held = holders(host, inventory)
-    given = (device for device in host.devices if device.passthrough is not None and device.passthrough.active)
-    return sum(device.address not in held and told.is_of(device) for device in given)
+def _free(capacity: DeviceCapacity, host: Host, inventory: Inventory) -> int:
+    """Return how many of these devices on the host are not held by a VM."""
+    held_addresses = holders(host, inventory)
+    passthrough_devices = (
+        device for device in host.devices if device.passthrough is not None and device.passthrough.active
+    )
+    return sum(device.address not in held_addresses and capacity.is_of(device) for device in passthrough_devices)
 
 
 def _room(profile: str, state: GpuState, rooms: Rooms) -> Slots:
@@ -191,21 +202,22 @@ def _most(slots: Slots) -> int:
 
 
 def reserved_unknown(host: Host, inventory: Inventory) -> str | None:
-    """That it is not known what is reserved in the host's cluster, and why; None = it is known."""
+    """Return why the reservations in the host's cluster are unknown; None if they are known."""
     reservations = inventory.reservations
     reason = reservations.untold(_place(host)) if reservations is not None else ""
     return f"{place_name(host, inventory)}: what is reserved for others is not known: {reason}" if reason else None
 
 
-def reserved_refusal(left: ReservedLeft, host: Host) -> Rejection:
-    """Why a VM may not start on the host: it would take of what is reserved."""
-    rule = f"{left.reserved} of {left.profile} reserved for others in {left.where}, not free: left afterwards"
+def reserved_refusal(remainder: ReservedLeft, host: Host) -> Rejection:
+    """Return the rejection of a VM that would take reserved devices on the host."""
+    reserved = f"{remainder.reserved} of {remainder.profile} reserved for others in {remainder.where}"
+    rule = f"{reserved}, not free: left afterwards"
     hint = "free other slots there, or have the reservation changed (gpuops help vsphere9)"
-    return Rejection(host.name, rule, left.reserved, left.after, hint=hint)
+    return Rejection(host.name, rule, remainder.reserved, remainder.after, hint=hint)
 
 
 def place_name(host: Host, inventory: Inventory) -> str:
-    """The name of the host's cluster, or its own where it is in none."""
+    """Return the name of the host's cluster, or the host's own name if it is in no cluster."""
     return cluster_name(host, inventory) or host.name
 
 

@@ -3,9 +3,9 @@
 `plan/rotation` and `plan/hosts/change` call it.
 
 Order decides whether desktops fit. A same-size GPU takes the profile of the first VM on it, and the host may spread VMs
-over empty GPUs. So first one VM of each profile for every GPU that the profile needs, and only when each GPU has one,
-the rest. On a mixed-size or MIG GPU a large profile needs a start offset that small ones may lie on: the largest first,
-strictly.
+over empty GPUs. So one VM of each profile resumes first for every GPU that the profile needs. When each of these GPUs
+has one, the other VMs follow. On a mixed-size or MIG GPU a large profile needs a start offset that small ones could
+occupy, so the largest resume first.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from gpuops.plan.placement.room import Room, around
 
 
 def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
-    """A question: why desktops, once suspended, could not come back to their hosts when the ML VMs are stopped."""
+    """Return a function that tells why desktops, once suspended, could not come back to their hosts when the ML VMs
+    are stopped."""
 
     def ask(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
         by_host: dict[str | None, list[Vm]] = defaultdict(list)
         for vm in desktops:
             by_host[vm.host].append(vm)
-        found = (stranded(vms, inventory, catalog, room) for vms in by_host.values())
-        return tuple(refusal for refusals in found for refusal in refusals)
+        refusals_by_host = (refuse_stranded(vms, inventory, catalog, room) for vms in by_host.values())
+        return tuple(refusal for refusals in refusals_by_host for refusal in refusals)
 
     return ask
 
 
-def stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
-    """Why desktops of one host could not resume there, one after the other, with every other desktop running."""
+def refuse_stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
+    """Return why desktops of one host could not resume there one after the other, with every other desktop running."""
     host = inventory.host_of(desktops[0])
     if host is None:
         return [Rejection(vm.name, "its host is not known") for vm in desktops]
@@ -56,48 +57,52 @@ def stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, roo
 
 
 def return_order(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
-    """(one for each GPU to claim, the rest), host by host. `inventory` shows them suspended."""
+    """Return the VMs that claim a GPU each, and those that follow, both by host. `inventory` shows them suspended."""
     by_host: dict[str | None, list[Vm]] = defaultdict(list)
     for vm in desktops:
         by_host[vm.host].append(vm)
     seeds: list[Vm] = []
-    others: list[Vm] = []
+    later_vms: list[Vm] = []
     for ref in sorted(by_host, key=str):
         vms = sorted(by_host[ref], key=lambda vm: (-size_mib(vm, catalog), vm.profiles, vm.name))
         to_claim = _gpus_to_claim(vms, inventory, catalog)
         for vm in vms:
-            (seeds if to_claim[vm.profiles] > 0 else others).append(vm)
+            (seeds if to_claim[vm.profiles] > 0 else later_vms).append(vm)
             to_claim[vm.profiles] -= 1
-    return seeds, others
+    return seeds, later_vms
 
 
 def _gpus_to_claim(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> Counter[tuple[str, ...]]:
-    """How many GPUs each set of profiles still has to claim; on mixed-size and MIG hosts every VM counts as one."""
+    """Return how many GPUs each set of profiles still has to claim; on mixed-size and MIG hosts one for each VM."""
     counts = Counter(vm.profiles for vm in vms)
     host = inventory.host_of(vms[0])
     if host is None or any(gpu.vgpu_mode in (VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE) for gpu in host.gpus):
         return counts
-    # A GPU that holds a running VM of these profiles is claimed: its neighbours come back to it without hurry.
+    # A GPU with a running VM of these profiles is already claimed: VMs that share it can resume later.
     running = {vm.ref: vm.profiles for vm in inventory.vms_on(host) if vm.power is PowerState.ON}
-    claimed = Counter(held for gpu in host.gpus for held in {running[ref] for ref in gpu.vms or () if ref in running})
-    there = Counter(running.values())
+    claimed = Counter(
+        claiming_profiles
+        for gpu in host.gpus
+        for claiming_profiles in {running[ref] for ref in gpu.vms or () if ref in running}
+    )
+    running_counts = Counter(running.values())
     return Counter(
         {
-            profiles: -(-(count + there[profiles]) // _per_gpu(profiles, catalog)) - claimed[profiles]
+            profiles: -(-(count + running_counts[profiles]) // _per_gpu(profiles, catalog)) - claimed[profiles]
             for profiles, count in counts.items()
         }
     )
 
 
 def _per_gpu(profiles: tuple[str, ...], catalog: Catalog) -> int:
-    found = [catalog.profile(name) for name in profiles]
-    return min((profile.max_per_gpu for profile in found if profile is not None), default=1)
+    known_profiles = [catalog.profile(name) for name in profiles]
+    return min((profile.max_per_gpu for profile in known_profiles if profile is not None), default=1)
 
 
 def size_mib(vm: Vm, catalog: Catalog) -> int:
     """The frame buffers of all its vGPUs."""
-    found = [catalog.profile(name) for name in vm.profiles]
-    return sum(profile.framebuffer_mib for profile in found if profile is not None)
+    known_profiles = [catalog.profile(name) for name in vm.profiles]
+    return sum(profile.framebuffer_mib for profile in known_profiles if profile is not None)
 
 
 GUEST_GRACE_S: Final = 300
@@ -105,17 +110,19 @@ GUEST_GRACE_S: Final = 300
 
 
 def role_of(vm: Vm) -> Role:
-    """What a night does with the desktop: a DirectPath device excludes suspend (VMware vSphere 8 documentation)."""
+    """Return how `rotate night` stops the desktop. A VM with a DirectPath device cannot be suspended (VMware vSphere 8
+    documentation)."""
     return Role.SHUT_DOWN if vm.has_passthrough else Role.DESKTOP
 
 
 def suspend_or_shut_down(vm: Vm) -> SuspendVm | ShutDownGuest:
-    """What makes a running desktop give up its GPUs."""
+    """Return the step that makes a running desktop give up its GPUs."""
     if role_of(vm) is Role.DESKTOP:
         return SuspendVm(vm.ref)
     return ShutDownGuest(vm.ref, GUEST_GRACE_S, then_off=False)
 
 
 def resume_or_power_on(vm: Vm) -> ResumeVm | PowerOnVm:
-    """What brings a desktop back to the host where it is registered now: HA or a person may have moved it."""
+    """Return the step that brings a desktop back on the host where it is registered now: vSphere HA or an admin may
+    have moved it."""
     return ResumeVm(vm.ref, vm.host) if vm.power is PowerState.SUSPENDED else PowerOnVm(vm.ref, vm.host)

@@ -21,7 +21,7 @@ _NEGLIGIBLE_GIB: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Higher is better; `reason`: in words, empty where the score says nothing about the place."""
+    """A score and its reason in words. Higher is better; an empty reason is not shown."""
 
     value: float
     reason: str
@@ -31,10 +31,10 @@ Scorer = Callable[[Candidate, PlacementQuestion, Loss], Score]
 
 
 def score_staying(candidate: Candidate, question: PlacementQuestion, loss: Loss) -> Score:
-    if question.wanted.vm.host is None:
+    if question.needs.vm.host is None:
         return Score(0, "")
-    here = candidate.host.ref == question.wanted.vm.host
-    return Score(here, "the VM is registered there" if here else "the VM must move there")
+    stays = candidate.host.ref == question.needs.vm.host
+    return Score(stays, "the VM is registered there" if stays else "the VM must move there")
 
 
 def score_certainty(candidate: Candidate, question: PlacementQuestion, loss: Loss) -> Score:
@@ -43,14 +43,14 @@ def score_certainty(candidate: Candidate, question: PlacementQuestion, loss: Los
 
 
 def score_spread(candidate: Candidate, question: PlacementQuestion, loss: Loss) -> Score:
-    others = question.wanted.spread_from
-    there = others.count(candidate.host.ref)
-    return Score(-there, f"of its spread group there: {there}" if others else "")
+    spread_hosts = question.needs.spread_from
+    group_vms_on_host = spread_hosts.count(candidate.host.ref)
+    return Score(-group_vms_on_host, f"of its spread group there: {group_vms_on_host}" if spread_hosts else "")
 
 
 def score_locality(candidate: Candidate, question: PlacementQuestion, loss: Loss) -> Score:
     """Whether cores, memory and GPU can share a NUMA node."""
-    if question.wanted.numa is NumaPolicy.NONE:
+    if question.needs.numa is NumaPolicy.NONE:
         return Score(0, "NUMA does not count")
     node = local_node(candidate, question)
     if node is None:
@@ -59,41 +59,43 @@ def score_locality(candidate: Candidate, question: PlacementQuestion, loss: Loss
 
 
 def score_cluster(candidate: Candidate, question: PlacementQuestion, loss: Loss) -> Score:
-    if question.wanted.vm.host is None:
+    if question.needs.vm.host is None:
         return Score(0, "")
-    own = question.inventory.host_of(question.wanted.vm)
-    same = own is not None and own.cluster is not None and candidate.host.cluster == own.cluster
+    current_host = question.inventory.host_of(question.needs.vm)
+    same = (
+        current_host is not None and current_host.cluster is not None and candidate.host.cluster == current_host.cluster
+    )
     return Score(same, "the same cluster" if same else "another cluster, or none")
 
 
 def score_loss(candidate: Candidate, question: PlacementQuestion, loss: Loss) -> Score:
-    """How much is left to other VMs that the site has or is asked for; small differences do not decide."""
+    """How much the place leaves to the other VMs that the site has or is asked for; small differences do not count."""
     if loss == NO_LOSS:
         return Score(0, "")
-    worth, kept = loss.worth_mib / _GIB_MIB, loss.kept_mib / _GIB_MIB
-    reason = f"takes {worth:.1f} GiB of use from other VMs"
-    if kept >= _NEGLIGIBLE_GIB:
-        reason += f" and {kept:.1f} GiB kept for VMs with whole GPUs"
+    worth_gib, kept_gib = loss.worth_mib / _GIB_MIB, loss.kept_mib / _GIB_MIB
+    reason = f"takes {worth_gib:.1f} GiB of use from other VMs"
+    if kept_gib >= _NEGLIGIBLE_GIB:
+        reason += f" and {kept_gib:.1f} GiB kept for VMs with whole GPUs"
     return Score(-loss.steps, reason)
 
 
 SCORERS: Final[tuple[Scorer, ...]] = (
-    score_staying,  # moving a VM is the dearest thing a plan can do
-    score_certainty,  # then a power-on that will not be refused
-    score_spread,  # then what was asked for by name: not all of a group lost with one host
-    score_locality,  # then speed inside the guest
-    score_cluster,  # then what vMotion, HA and DRS can still reach
-    score_loss,  # then what the next VMs can still be given
+    score_staying,  # moving a VM is the most expensive step of a plan
+    score_certainty,  # a refused power-on is worse than a slow VM
+    score_spread,  # requested explicitly: one failed host must not stop the complete group
+    score_locality,  # speed inside the guest
+    score_cluster,  # vMotion, HA and DRS stay within a cluster
+    score_loss,  # room for the next VMs
 )
 
 
 def local_node(candidate: Candidate, question: PlacementQuestion) -> int | None:
-    """The NUMA node that holds the GPUs the VM is expected on, and has its cores and memory."""
+    """Return the NUMA node with the GPUs that the VM is expected on and enough cores and memory for it, or None."""
     if candidate.node is not None:
         return candidate.node.id
     gpus = [candidate.host.device(address) for address in candidate.seating.seats.values()]
     number = node_of(gpu.numa_node if gpu else None for gpu in gpus)
     node = next((node for node in candidate.host.numa_nodes if node.id == number), None)
-    if node is None or short_beside(question.wanted.vm, node, candidate.host, question.inventory):
+    if node is None or short_beside(question.needs.vm, node, candidate.host, question.inventory):
         return None
     return node.id

@@ -31,7 +31,7 @@ from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, 
 
 @dataclass(frozen=True, slots=True)
 class Seating:
-    """A seat for every demand, or every reason why there is not one for each."""
+    """A seat for every demand, or every reason why some demands have no seat."""
 
     seats: Mapping[int, PciAddress] = field(default_factory=dict)
     """By ordinal of the device."""
@@ -46,12 +46,12 @@ class Seating:
 def seat(
     vm: Vm, demands: Sequence[Demand], host: Host, inventory: Inventory, catalog: Catalog, node: int | None = None
 ) -> Seating:
-    """Where the VM's devices go on this host; with `node`, only GPUs of that NUMA node count.
+    """Return the seats of the VM's devices on this host; with `node`, only GPUs of that NUMA node count.
 
-    Pinned vGPUs are seated first, then the others in the VM's order, each where the host would put it. All or none:
-    one that finds no seat refuses the whole.
+    Pinned vGPUs are seated first, then the others in the VM's order, each where the host would put it. If one device
+    finds no seat, the seating is refused.
     """
-    # 1. The GPUs without what the VM itself holds, for it is placed anew.
+    # 1. The GPUs without what the VM itself holds, since it is placed anew.
     states = {
         state.gpu.address: state.without(vm.ref)
         for state in gpu_states(host, inventory, catalog)
@@ -61,7 +61,7 @@ def seat(
     # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
     for _, alike in groupby(in_order_of_seating(demands), _wish):
         attempt.seat_equal(tuple(alike))
-    # 3. All or none: how many of several were seated stands before the reasons of the single GPUs.
+    # 3. If not all are seated: how many of several equal ones were comes before the reasons of the single GPUs.
     rejections = [*attempt.too_few(), *attempt.rejections]
     doubts = (memory_doubt(vm, host, inventory), *attempt.doubts)
     return Seating(attempt.seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(filter(None, doubts))))
@@ -69,7 +69,7 @@ def seat(
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is seated so far of the devices of a VM on a host, and why the rest is not."""
+    """The devices of a VM that are seated so far on a host, and why others are not."""
 
     vm: Vm
     demands: Sequence[Demand]
@@ -89,25 +89,27 @@ class _Attempt:
         return self.host.name if self.node is None else f"{self.host.name} numa{self.node}"
 
     def seat_equal(self, demands: Sequence[Demand]) -> None:
-        """Seats devices that are wanted alike, one after another. Where one is refused, the next has equal reasons."""
-        rest = demands[self._fill(demands) :]
-        for demand in rest:
-            found, doubt = self._seat_one(demand)
-            if not isinstance(found, PciAddress):
-                self.rejections += found
+        """Seat equal devices one after another. If one vGPU is refused, the next would be for the same reasons."""
+        unseated = demands[self._fill(demands) :]
+        for demand in unseated:
+            seat_or_reasons, doubt = self._seat_one(demand)
+            if not isinstance(seat_or_reasons, PciAddress):
+                self.rejections += seat_or_reasons
                 if isinstance(demand, WantsVgpu):
                     return
                 continue
-            self.seats[demand.ordinal] = found
+            self.seats[demand.ordinal] = seat_or_reasons
             if isinstance(demand, WantsVgpu):
-                self._take(found, demand.profile)
+                self._take(seat_or_reasons, demand.profile)
             if doubt:
                 self.doubts.append(doubt)
                 self.unsure.add(demand.ordinal)
 
     def _fill(self, demands: Sequence[Demand]) -> int:
-        """How many of the vGPUs were seated at once, because all GPUs together are given fewer than these: then each
-        GPU gets all that it takes, in whatever order."""
+        """Fill all GPUs if they have fewer slots than these vGPUs need, and return how many were seated.
+
+        The order does not matter then: each GPU gets as many as it takes.
+        """
         first = demands[0]
         if not isinstance(first, WantsVgpu) or first.pin is not None or len(demands) == 1:
             return 0
@@ -139,51 +141,55 @@ class _Attempt:
             case WantsDirectPath():
                 return _seat_device(demand, self.vm, self.host, self.inventory, self.node)
             case WantsDynamic():
-                wanted = (each for each in self.demands if isinstance(each, WantsDynamic))
-                missing = sum(_kind(each) == _kind(demand) and each.ordinal not in self.seats for each in wanted)
-                taken = self.seats.values()
-                device = find_free_device(demand, self.vm, taken, self.host, self.inventory, self.node, missing)
+                dynamic_demands = (dynamic for dynamic in self.demands if isinstance(dynamic, WantsDynamic))
+                missing = sum(
+                    _kind(dynamic) == _kind(demand) and dynamic.ordinal not in self.seats for dynamic in dynamic_demands
+                )
+                taken_addresses = self.seats.values()
+                device = find_free_device(
+                    demand, self.vm, taken_addresses, self.host, self.inventory, self.node, missing
+                )
                 return (device, "") if isinstance(device, PciAddress) else ((device,), "")
             case _:
                 assert_never(demand)
 
     def too_few(self) -> Iterator[Rejection]:
-        """How many vGPUs of a profile got a GPU, where several were wanted and not all did; and what else takes
+        """Yield, for each profile of several vGPUs that did not all get a seat, how many did and what else takes
         room."""
         vgpus = [demand for demand in self.demands if isinstance(demand, WantsVgpu)]
         seated = self.seats.keys()
         for profile in dict.fromkeys(demand.profile for demand in vgpus):
-            wanted = {demand.ordinal for demand in vgpus if demand.profile == profile}
-            if len(wanted) == 1 or wanted <= seated:
+            ordinals = {demand.ordinal for demand in vgpus if demand.profile == profile}
+            if len(ordinals) == 1 or ordinals <= seated:
                 continue
-            rooms = [(s, range_beside(s, profile, self.vm.ref, self.catalog)) for s in self.states.values()]
-            more = [room.at_most for _, room in rooms if room is not None]
-            found = _from_to(len(wanted & seated - self.unsure), len(wanted & seated), more)
+            rooms = [(state, range_beside(state, profile, self.vm.ref, self.catalog)) for state in self.states.values()]
+            further_slots = [room.at_most for _, room in rooms if room is not None]
+            seated_text = _from_to(len(ordinals & seated - self.unsure), len(ordinals & seated), further_slots)
             tenants = [tenant for state, room in rooms if room is not None for tenant in state.tenants]
-            others = [awaited.value for awaited in Awaited if any(t.awaited is awaited for t in tenants)]
+            other_takers = [awaited.value for awaited in Awaited if any(t.awaited is awaited for t in tenants)]
             if any(t.vm == self.vm.ref and t.profile != profile for t in tenants):
-                others.append("its other vGPUs")
-            beside = f" beside {' and '.join(others)}" if others else ""
-            yield Rejection(self.subject, f"room for {profile}{beside}", len(wanted), found, "slots")
+                other_takers.append("its other vGPUs")
+            beside = f" beside {' and '.join(other_takers)}" if other_takers else ""
+            yield Rejection(self.subject, f"room for {profile}{beside}", len(ordinals), seated_text, "slots")
 
 
 def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
-    """The demands, those first that fit one GPU only or take one whole, then the others in the VM's order."""
+    """Sort the demands: first pinned vGPUs and whole devices, then the other vGPUs in the VM's order."""
     return sorted(demands, key=lambda demand: (isinstance(demand, WantsVgpu) and demand.pin is None, demand.ordinal))
 
 
-def _from_to(least: int, seated: int, more: Sequence[int | None]) -> int | str:
-    """How many slots there are, as a figure or a range: those that are sure, up to those with the most that GPUs with
-    unknown starts may have besides."""
-    known = [room for room in more if room is not None]
-    if len(known) < len(more):
+def _from_to(least: int, seated: int, further: Sequence[int | None]) -> int | str:
+    """Return the number of slots, as a figure or a range: from the sure seats to all seats and the most further slots
+    that the GPUs may have."""
+    known_slots = [room for room in further if room is not None]
+    if len(known_slots) < len(further):
         return f"{least} or more"
-    most = seated + sum(known)
+    most = seated + sum(known_slots)
     return least if most == least else f"{least} to {most}"
 
 
 def _wish(demand: Demand) -> object:
-    """Equal for vGPUs that are wanted alike."""
+    """Return a key that is equal for vGPUs with the same profile and pin."""
     return (demand.profile, demand.pin) if isinstance(demand, WantsVgpu) else demand.ordinal
 
 
@@ -194,9 +200,9 @@ def _kind(demand: WantsDynamic) -> tuple[object, ...]:
 def _seat_vgpu(
     demand: WantsVgpu, vm: Vm, states: Mapping[PciAddress, GpuState], host: Host, subject: str, catalog: Catalog
 ) -> tuple[PciAddress | tuple[Rejection, ...], str]:
-    """The first GPU in the host's order that surely has a slot, else the first that may have one.
+    """Return the first GPU in the host's order that surely has a slot, else the first that may have one.
 
-    A GPU of another model is no reason: a host has many of them, and none of them could help.
+    GPUs of other models are not reported: a host may have many of them, and they could not help.
     """
     rejections = []
     doubtful: tuple[PciAddress, str] | None = None

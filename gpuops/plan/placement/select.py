@@ -1,7 +1,7 @@
-"""Picks the place of a VM: filters what is feasible, ranks it, takes the best. `place` is what plans call.
+"""Picks the place of a VM: finds the feasible places, ranks them and takes the best. Plans call `place`.
 
-Two passes give one answer. The exact pass asks every GPU of every host, tens of microseconds each. On fleets, the index
-in `fleet/` proposes a place in about a millisecond, and the exact rules confirm it.
+Two passes give the same answer. The exact pass checks every GPU of every host, tens of microseconds each. On fleets,
+the index in `fleet/` proposes a place in about a millisecond, and the exact rules confirm it.
 """
 
 from __future__ import annotations
@@ -33,51 +33,51 @@ if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.choice import FleetChoice
 
 _FEW_HOSTS: Final = 8
-"""Up to so many hosts are asked one by one: an index would take longer."""
+"""Up to this number hosts are checked one by one: building an index would take longer."""
 
 
 def place(
-    wanted: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
+    needs: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
 ) -> Placement | tuple[Rejection, ...]:
-    """The best place for the VM's devices, or every reason why there is none.
+    """Return the best place for the VM's devices, or every reason why there is no place.
 
-    With `wanted.explain` there is a line for every place looked at.
+    With `needs.explain` the placement has a line for every place that was checked.
     """
-    if not wanted.explain and scorers is SCORERS and not wanted.beyond_gpus:
-        placement = place_in_fleet(wanted, inventory, catalog) if len(wanted.hosts) > _FEW_HOSTS else None
+    if not needs.explain and scorers is SCORERS and not needs.beyond_gpus:
+        placement = place_in_fleet(needs, inventory, catalog) if len(needs.hosts) > _FEW_HOSTS else None
         if placement is not None:
             return placement
-    return place_exactly(wanted, inventory, catalog, scorers)
+    return place_exactly(needs, inventory, catalog, scorers)
 
 
-def without_full_hosts(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Wanted:
-    """The same, asked of no host that surely has no room for the devices; of few hosts all are asked."""
-    if len(wanted.hosts) <= _FEW_HOSTS or wanted.beyond_gpus:
-        return wanted
+def without_full_hosts(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Wanted:
+    """Return the needs without the hosts that surely have no room for the devices; with few hosts, unchanged."""
+    if len(needs.hosts) <= _FEW_HOSTS or needs.beyond_gpus:
+        return needs
     from gpuops.plan.placement.fleet.choice import hosts_with_room
     from gpuops.plan.placement.fleet.index import FleetIndex
 
-    return replace(wanted, hosts=hosts_with_room(wanted, FleetIndex.of(inventory, catalog)))
+    return replace(needs, hosts=hosts_with_room(needs, FleetIndex.of(inventory, catalog)))
 
 
 def place_exactly(
-    wanted: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
+    needs: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
 ) -> Placement | tuple[Rejection, ...]:
-    """The best place by the exact pass, or every reason why there is none."""
-    question = PlacementQuestion(wanted, inventory, catalog)
+    """Return the best place by the exact pass, or every reason why there is no place."""
+    question = PlacementQuestion(needs, inventory, catalog)
     # 1. Feasible: every place on every host, and every reason against.
     candidates: list[Candidate] = []
     rejections: list[Rejection] = []
-    for ref in wanted.hosts:
+    for ref in needs.hosts:
         for answer in candidates_on_host(inventory.hosts[ref], question):
             if isinstance(answer, Candidate):
                 candidates.append(answer)
             else:
                 rejections.append(answer)
     if not candidates:
-        nowhere = Rejection(wanted.vm.name, "no host was given to look at")
+        nowhere = Rejection(needs.vm.name, "no host was given to look at")
         return tuple(dict.fromkeys(rejections)) or (nowhere,)
-    # 2. Rank: by what each place takes from other VMs and by the scorers, in their order. One place needs no loss.
+    # 2. Rank: by what each place takes from other VMs and by the scorers, in their order. A single place needs no loss.
     losses = [NO_LOSS]
     if len(candidates) > 1:
         losses = question.losses.of([(candidate.host, candidate.seating.seats) for candidate in candidates])
@@ -89,47 +89,50 @@ def place_exactly(
         key=lambda scored: scored.rank,
     )
     # 3. Select the first, and explain all if asked.
-    choices = (*_choices(ranked), *map(Choice.refused, dict.fromkeys(rejections))) if wanted.explain else ()
+    choices = (*_choices(ranked), *map(Choice.refused, dict.fromkeys(rejections))) if needs.explain else ()
     return _placement(ranked[0].candidate, question, choices)
 
 
-def place_in_fleet(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | None:
-    """The best place by the index of the fleet, if the exact rules confirm it; None = the exact pass must answer."""
+def place_in_fleet(needs: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | None:
+    """Return the best place by the index of the fleet, if the exact rules confirm it; None = use the exact pass."""
     from gpuops.plan.placement.fleet.choice import choose_in_fleet
 
-    if wanted.vm.host in wanted.hosts:
+    if needs.vm.host in needs.hosts:
         # Staying outranks everything else, so other hosts matter only where the VM cannot stay.
-        on_own_host = place_exactly(replace(wanted, hosts=(wanted.vm.host,)), inventory, catalog)
+        on_own_host = place_exactly(replace(needs, hosts=(needs.vm.host,)), inventory, catalog)
         if isinstance(on_own_host, Placement):
             return on_own_host
-    question = PlacementQuestion(wanted, inventory, catalog)
-    chosen = choose_in_fleet(wanted, question.losses.fleet, question.losses)
-    best = _confirmed(chosen, question)
+    question = PlacementQuestion(needs, inventory, catalog)
+    chosen = choose_in_fleet(needs, question.losses.fleet, question.losses)
+    best = _confirm(chosen, question)
     if best is None:
         return None
-    if question.kept.refusal(best.host, best.seating.seats) is None:
+    if question.kept_room.refusal(best.host, best.seating.seats) is None:
         return _placement(best, question, ())
     return _place_leaving_enough(question)
 
 
 def _place_leaving_enough(question: PlacementQuestion) -> Placement | None:
-    """The best place that leaves enough free: of the hosts that do so anyway the index finds it, beside those where it
-    depends on the GPU; None = the exact pass must answer."""
+    """Return the best place that leaves enough free; None = use the exact pass.
+
+    The index searches the hosts that leave enough on any GPU. Its choice is then compared, by the exact rules, with the
+    hosts where it depends on the GPU.
+    """
     from gpuops.plan.placement.fleet.choice import choose_in_fleet
     from gpuops.plan.placement.fleet.kept_hosts import kept_hosts
 
-    hosts = kept_hosts(question.kept, question.losses.fleet)
-    there = replace(question, wanted=replace(question.wanted, hosts=hosts.sure))
-    chosen = choose_in_fleet(there.wanted, question.losses.fleet, question.losses)
-    if chosen is not None and _confirmed(chosen, there) is None:
+    hosts = kept_hosts(question.kept_room, question.losses.fleet)
+    narrowed = replace(question, needs=replace(question.needs, hosts=hosts.sure))
+    chosen = choose_in_fleet(narrowed.needs, question.losses.fleet, question.losses)
+    if chosen is not None and _confirm(chosen, narrowed) is None:
         return None
     refs = (*(() if chosen is None else (chosen.host.ref,)), *hosts.unsure)
-    found = place_exactly(replace(question.wanted, hosts=refs), question.inventory, question.catalog)
-    return found if isinstance(found, Placement) and not found.doubts else None
+    placement = place_exactly(replace(question.needs, hosts=refs), question.inventory, question.catalog)
+    return placement if isinstance(placement, Placement) and not placement.doubts else None
 
 
-def _confirmed(chosen: FleetChoice | None, question: PlacementQuestion) -> Candidate | None:
-    """The chosen place, where the exact rules see it too and without a doubt."""
+def _confirm(chosen: FleetChoice | None, question: PlacementQuestion) -> Candidate | None:
+    """Return the chosen place if the exact rules agree without a doubt, else None."""
     if chosen is None:
         return None
     best = _as_candidate(chosen, question)
@@ -138,22 +141,22 @@ def _confirmed(chosen: FleetChoice | None, question: PlacementQuestion) -> Candi
 
 
 def _as_candidate(chosen: FleetChoice, question: PlacementQuestion) -> Candidate:
-    """The chosen place as the exact rules see it."""
-    host, wanted = chosen.host, question.wanted
+    """Return the chosen place, seated by the exact rules."""
+    host, needs = chosen.host, question.needs
     node = next((node for node in host.numa_nodes if node.id == chosen.node), None)
     if chosen.bound:
         return Candidate(host, bound_to(chosen.seats, host, question), node, bound=True)
-    seating = seat(wanted.vm, demands_on(host, wanted), host, question.inventory, question.catalog, chosen.node)
+    seating = seat(needs.vm, demands_on(host, needs), host, question.inventory, question.catalog, chosen.node)
     return Candidate(host, seating, node)
 
 
 def _placement(best: Candidate, question: PlacementQuestion, choices: tuple[Choice, ...]) -> Placement:
-    unknown = reserved_unknown(best.host, question.inventory) if question.wanted.demands else None
+    unknown = reserved_unknown(best.host, question.inventory) if question.needs.demands else None
     return Placement(
         host=best.host,
         seats=best.seating.seats,
         pins=necessary_pins(best, question),
-        numa_node=None if question.wanted.numa is NumaPolicy.NONE else local_node(best, question),
+        numa_node=None if question.needs.numa is NumaPolicy.NONE else local_node(best, question),
         doubts=(*best.seating.doubts, *([unknown] if unknown else [])),
         choices=choices,
     )
@@ -166,8 +169,8 @@ class _RankedCandidate:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Smaller is better. Between equals a fixed order decides, so that a request has one answer: the name of the
-        host, its node, the host's own choice before a pin, the GPU."""
+        """The sort key; smaller is better. Between equals a fixed order decides, so that a request always has the same
+        answer: the name of the host, its node, the host's own choice before a pin, the GPU."""
         candidate = self.candidate
         host, node = candidate.host, "" if candidate.node is None else str(candidate.node.id)
         gpus = sorted((str(_node(host, gpu)), gpu) for gpu in candidate.seating.seats.values())
@@ -180,27 +183,28 @@ def _node(host: Host, address: PciAddress) -> int | None:
 
 
 def _choices(ranked: list[_RankedCandidate]) -> Iterator[Choice]:
-    """A line for the best place, one for the best of each other host or node, and one for each further GPU there."""
+    """Yield a line for the best place, one for the best of each other host or node, and one for each further GPU
+    there."""
     best = ranked[0]
     reasons = "; ".join(score.reason for score in best.scores if score.reason)
     bound = "bound to " if best.candidate.bound else ""
     seats = f"{bound}GPU {best.candidate.gpus}" if best.candidate.gpus else "no GPU needed"
     yield Choice(best.candidate.subject, chosen=True, reason=f"{seats}: {reasons}", feasible=True)
     subjects = {best.candidate.subject}
-    for other in ranked[1:]:
-        subject = other.candidate.subject
+    for runner_up in ranked[1:]:
+        subject = runner_up.candidate.subject
         if subject in subjects:
-            subject = f"{other.candidate.host.name} {other.candidate.gpus}"
+            subject = f"{runner_up.candidate.host.name} {runner_up.candidate.gpus}"
         subjects.add(subject)
-        yield Choice(subject, chosen=False, reason=_why_worse(other, best), feasible=True)
+        yield Choice(subject, chosen=False, reason=_why_worse(runner_up, best), feasible=True)
 
 
-def _why_worse(other: _RankedCandidate, best: _RankedCandidate) -> str:
-    """The reason of the first score that decided against a feasible place."""
-    for its, chosen in zip(other.scores, best.scores, strict=True):
-        if its.value < chosen.value:
-            return f"would do, but {its.reason} (chosen: {chosen.reason})"
-    if other.candidate.subject != best.candidate.subject:
+def _why_worse(runner_up: _RankedCandidate, best: _RankedCandidate) -> str:
+    """Return the reason of the first score that decided against a feasible place."""
+    for score, best_score in zip(runner_up.scores, best.scores, strict=True):
+        if score.value < best_score.value:
+            return f"would do, but {score.reason} (chosen: {best_score.reason})"
+    if runner_up.candidate.subject != best.candidate.subject:
         return f"would do as well as {best.candidate.subject}, which comes first by name"
     why = "comes first" if best.candidate.bound else "the host chooses itself"
     return f"would do as well as {best.candidate.gpus}, which {why}"

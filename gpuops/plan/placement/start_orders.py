@@ -1,9 +1,9 @@
-"""Whether VMs that start on one host, each when it likes, all find their vGPUs, whoever comes first.
+"""Whether VMs that start on one host at any time, in any order, all find their vGPUs.
 
-Problem: the host puts a vGPU on the first GPU that has room for it, and where on a GPU the vGPUs lie vCenter does not
-tell, so each start may end in several ways, and each order in others.
-Choice: all ways are followed, told apart only by what lies on which GPU; VMs that ask for the same are one kind, so a
-hundred desktops are a count and not a hundred names. Beyond `_MOST` ways nothing is proven, and that is said.
+Problem: the host puts a vGPU on the first GPU that has room for it, and vCenter does not show where on a GPU the vGPUs
+start. So each start may end in several ways, and each order of starts in others.
+Choice: all ways are followed, and ways that leave the same vGPUs on the GPUs count as one. VMs with the same demands
+are one kind, so that a hundred equal desktops are a count. Beyond `_MOST` ways the result is reported as unproven.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuops.plan.placement.seating import in_order_of_seating
 from gpuops.plan.placement.wanted import WantsVgpu, demands_of
 
 _MOST: Final = 1000
-"""Ways that are followed before the question is given up: a quarter of a second or so."""
+"""Ways that are followed before the search is given up: a quarter of a second or so."""
 
 _STARTS_A_WAY: Final = 8
 """Starts of one vGPU on one GPU that are tried for each way: eight vGPUs on eight GPUs may lie in thousands of ways."""
@@ -41,14 +41,15 @@ class _Work:
     remaining: int
 
     def spend(self) -> bool:
-        """Count one more; False = there is none left."""
+        """Count one more start; False if the limit is reached."""
         self.remaining -= 1
         return self.remaining >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A VM that may find no GPU, and those that came back before it then; `unproven` = nobody followed all orders."""
+    """A VM that may find no GPU, and the VMs that come back before it in that case; `unproven` = not all orders were
+    tried."""
 
     vm: Vm
     after: tuple[Vm, ...] = ()
@@ -56,10 +57,10 @@ class Late:
 
 
 def starts(vm: Vm, states: States, host: Host, catalog: Catalog) -> tuple[tuple[States, ...], bool]:
-    """Every way in which its vGPUs may come to lie, and whether it starts for certain; of more ways than are followed
-    none, and not for certain."""
+    """Return every way in which the VM's vGPUs may be placed, and whether the VM starts for certain; ((), False) if
+    there are more ways than may be followed."""
     work = _Work(_STARTS_A_WAY * _MOST)
-    followed = _started(kind_of(vm), vm, states, host, catalog, key=key_of, whichever=False, work=work)
+    followed = _start_ways(kind_of(vm), vm, states, host, catalog, key=key_of, whichever=False, work=work)
     return ((), False) if followed is None else (tuple(followed[0].values()), followed[1])
 
 
@@ -72,11 +73,11 @@ def too_late(
     *,
     whichever: bool = False,
 ) -> Late | None:
-    """The VM among those that come to these GPUs, in any order, that may find none left; None = there is none.
+    """Return a VM that may find no GPU left if these VMs come to the GPUs in any order; None if all always find one.
 
-    Not more than `most` ways are followed, or `_MOST`, and what comes of more is not proven. `whichever`: the host may
-    choose any GPU that has room, not the one that its policy and the addresses say: then GPUs that are alike, and that
-    nobody is pinned to, are not told apart.
+    At most `most` ways (by default `_MOST`) are followed; with more ways the result is unproven. `whichever`: the host
+    may choose any GPU with room, not only the one that follows from its policy and the addresses. GPUs that are alike,
+    and that no vGPU is pinned to, then count as the same.
     """
     kinds: dict[Kind, list[Vm]] = {}
     for vm in coming:
@@ -90,41 +91,41 @@ def too_late(
     work = _Work(_STARTS_A_WAY * most)
 
     def loads(states: States) -> object:
-        """Equal for states that differ in which of alike GPUs has what."""
+        """Return a key that is equal for states that differ only in which of several like GPUs has which vGPUs."""
         return frozenset(Counter((gpus[state.gpu.address], *_load(state)) for state in states).items())
 
     todo = [(states, Counter[Kind]())]
-    seen: set[object] = set()
+    visited: set[object] = set()
     while todo:
         states, came = todo.pop()
         for kind, vms in kinds.items():
             if came[kind] == len(vms):
                 continue
             vm = vms[came[kind]]
-            followed = _started(kind, vm, states, host, catalog, key=loads, whichever=whichever, work=work)
+            followed = _start_ways(kind, vm, states, host, catalog, key=loads, whichever=whichever, work=work)
             if followed is None:
                 return Late(coming[-1], unproven=True)
             ways, certain = followed
             if not certain:
                 return Late(vm, tuple(_first(kinds, came)))
             after = came + Counter([kind])
-            counts = tuple(after[each] for each in kinds)
-            new = {(key, counts): way for key, way in ways.items() if (key, counts) not in seen}
-            seen.update(new)
+            counts = tuple(after[other_kind] for other_kind in kinds)
+            new = {(key, counts): way for key, way in ways.items() if (key, counts) not in visited}
+            visited.update(new)
             todo += [(way, after) for way in new.values()]
-        if len(seen) > most:
+        if len(visited) > most:
             return Late(coming[-1], unproven=True)
     return None
 
 
 def kind_of(vm: Vm) -> Kind:
-    """What decides where its vGPUs may lie: VMs of one kind are as good as each other."""
+    """Return the vGPU demands of the VM in the order of seating. VMs with equal demands are interchangeable."""
     demands = demands_of(vm.devices or (), pins_of(vm))
     return tuple(demand for demand in in_order_of_seating(demands) if isinstance(demand, WantsVgpu))
 
 
 def key_of(states: States) -> object:
-    """What the next start depends on: the vGPUs on each GPU, and how many VMs those are."""
+    """Return what the next start depends on: the vGPUs on each GPU, and how many VMs have them."""
     return tuple(map(_load, states))
 
 
@@ -132,7 +133,7 @@ def _load(state: GpuState) -> tuple[object, int]:
     return tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants)), len(state.vm_names)
 
 
-def _started(
+def _start_ways(
     kind: Kind,
     vm: Vm,
     states: States,
@@ -143,21 +144,21 @@ def _started(
     whichever: bool,
     work: _Work,
 ) -> tuple[Mapping[object, States], bool] | None:
-    """Every way in which the vGPUs of the VM may come to lie, by `key`, which tells apart what matters, and whether all
-    of them find room; None = there are more ways than may be followed."""
+    """Return every way in which the VM's vGPUs may be placed, by `key`, and whether all of them find room; None if
+    there are more ways than may be followed. Ways with an equal `key` count as one."""
     certain = True
     worlds: dict[object, States] = {(): states}
     for demand in kind:
         after: dict[object, States] = {}
-        for each in worlds.values():
-            gpus, sure = _may_choose(demand, vm, each, host, catalog, whichever)
+        for world in worlds.values():
+            gpus, sure = _may_choose(demand, vm, world, host, catalog, whichever)
             certain = certain and sure
             for gpu in gpus:
                 if not work.spend():
                     return None
                 tenant = Tenant(vm.ref, vm.name, demand.profile)
-                # Whichever GPU it is, where on it the vGPU starts is the host's choice too.
-                then = _with(each, gpu, tenant, None if whichever else catalog)
+                # If the host may choose any GPU, it also chooses where on the GPU the vGPU starts.
+                then = _with(world, gpu, tenant, None if whichever else catalog)
                 after.setdefault(key(then), then)
         worlds = after
     return worlds, certain
@@ -166,22 +167,24 @@ def _started(
 def _may_choose(
     demand: WantsVgpu, vm: Vm, states: States, host: Host, catalog: Catalog, whichever: bool
 ) -> tuple[list[PciAddress], bool]:
-    """The GPUs the host may give it: all that may have room, or these up to the first that surely has; and whether one
-    has."""
-    found: list[PciAddress] = []
+    """Return the GPUs that the host may choose for the vGPU, and whether one of them surely has room.
+
+    With `whichever` these are all GPUs that may have room, else those up to the first that surely has.
+    """
+    possible_gpus: list[PciAddress] = []
     certain = False
-    meant = [state for state in states if demand.pin in (None, state.gpu.address)]
-    for state, answer in judge_slots(meant, demand.profile, vm, host, catalog):
+    allowed_states = [state for state in states if demand.pin in (None, state.gpu.address)]
+    for state, answer in judge_slots(allowed_states, demand.profile, vm, host, catalog):
         if not isinstance(answer, Rejection):
-            found.append(state.gpu.address)
+            possible_gpus.append(state.gpu.address)
         certain = certain or answer == ""
         if certain and not whichever:
             break
-    return found, certain
+    return possible_gpus, certain
 
 
 def _with(states: States, address: PciAddress, tenant: Tenant, catalog: Catalog | None) -> States:
-    """With the vGPU where it is expected to start, or, without a catalogue, nobody knows where on its GPU."""
+    """Add the vGPU to the GPU at `address`, where it is expected to start; without a catalogue, at an unknown place."""
 
     def after(state: GpuState) -> GpuState:
         return state.with_tenants(tenant) if catalog is None else with_expected(state, tenant, catalog)

@@ -1,7 +1,7 @@
-"""A suspended VM comes back, to the host it is on, and needs its GPUs and its memory there then.
+"""The claims of suspended VMs: a suspended VM resumes on its host and then needs its GPUs and its memory there.
 
-vCenter reserves nothing for it: its slots are free for whoever starts first (vSphere API, VirtualMachine.SuspendVM_Task
-and PowerOnVM_Task; a suspended VM holds no device). Whoever gives them away finds out in the morning.
+vCenter reserves nothing for it: the first VM that starts gets its slots (vSphere API, VirtualMachine.SuspendVM_Task
+and PowerOnVM_Task; a suspended VM holds no device). Without claims that would show only when it cannot resume.
 (assumption: suspended-vm-host, assumption: ha-suspended-vms, assumption: suspend-frees-slot)
 """
 
@@ -21,47 +21,48 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, PowerState, Vm, pins_of
 from gpuops.model.workloads.workload import moment
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
+from gpuops.plan.placement.nodes import unreserved_mhz, unreserved_mib
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import demands_of
 
 RETURN_ATTRIBUTE: Final = "gpuops.return"
-"""Custom attribute of a VM that is suspended: the moment when it is wanted back."""
+"""Custom attribute of a suspended VM: the moment when it must be back."""
 
 
 class SuspendedPolicy(StrEnum):
-    """What becomes of the GPUs that suspended VMs had."""
+    """What happens to the GPUs that suspended VMs had."""
 
     CLAIM = "claim"
-    """They are kept for them: no plan gives them away but to what is gone before they come back."""
+    """They are kept for these VMs. A plan gives them only to VMs that end before the suspended VMs come back."""
     IGNORE = "ignore"
-    """They are free: for what ends before the suspended VMs are wanted back."""
+    """They are free: use it for VMs that end before the suspended VMs must be back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A suspended VM and the GPUs it is expected on when it comes back; `lost` = it would find none even now."""
+    """A suspended VM and the GPUs it is expected on when it resumes; `lost` = why it could not resume even now."""
 
     vm: Vm
     host: Host
     gpus: tuple[PciAddress, ...] = ()
     lost: tuple[Rejection, ...] = ()
     doubts: tuple[str, ...] = ()
-    """Why it may find none although it seems to: how others lie on the GPU vCenter does not tell."""
+    """Why it may find no GPU although one seems free: vCenter does not show where the vGPUs on it start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A suspended VM that is not wanted back before all that is asked for is gone."""
+    """A suspended VM that must be back only after the requested VMs have ended."""
 
     vm: Vm
     at: datetime
 
 
 def later_returns(inventory: Inventory, until: datetime | None) -> tuple[tuple[Return, ...], tuple[str, ...]]:
-    """Who comes back no earlier than `until`, by name; and a line for each whose attribute names no moment."""
-    found: list[Return] = []
+    """Return the VMs that must be back at `until` or later, by name, and a line for each VM whose attribute holds no
+    valid moment."""
+    later: list[Return] = []
     unclear: list[str] = []
     for vm in sorted(inventory.vms.values(), key=lambda vm: (vm.name, vm.ref)):
         text = vm.attributes.get(RETURN_ATTRIBUTE, "")
@@ -73,47 +74,47 @@ def later_returns(inventory: Inventory, until: datetime | None) -> tuple[tuple[R
             unclear.append(f"{vm.name} (suspended) keeps its GPUs: {RETURN_ATTRIBUTE}: {error.message}")
             continue
         if at >= until:
-            found.append(Return(vm, at))
-    return tuple(found), tuple(unclear)
+            later.append(Return(vm, at))
+    return tuple(later), tuple(unclear)
 
 
 def with_claims(
-    inventory: Inventory, catalog: Catalog, but: Collection[str] = ()
+    inventory: Inventory, catalog: Catalog, without: Collection[str] = ()
 ) -> tuple[Inventory, tuple[Claim, ...]]:
-    """The snapshot as if the suspended VMs ran that find their GPUs, and the claim of each, by host and name.
+    """Return the snapshot as if all suspended VMs that find their GPUs ran, and the claim of each, by host and name.
 
-    Each is seated beside the earlier ones. The names of those that do not really run say so. `but` are refs of VMs that
+    Each VM is seated next to the earlier ones, and "(suspended)" is added to its name. VMs whose refs are in `without`
     claim nothing.
     """
-    found = []
-    for after, claim in _claimed(inventory, catalog, but=but):
+    claims_so_far = []
+    for after, claim in _seat_suspended(inventory, catalog, without=without):
         inventory = after
-        found.append(claim)
-    return inventory, tuple(found)
+        claims_so_far.append(claim)
+    return inventory, tuple(claims_so_far)
 
 
 def host_with_claims(host: Host, inventory: Inventory, catalog: Catalog) -> Inventory:
-    """The snapshot as if the suspended VMs of this one host ran that find their GPUs."""
-    *_, world = (inventory, *(world for world, _ in _claimed(inventory, catalog, [host.ref])))
+    """Return the snapshot as if the suspended VMs of this host that find their GPUs ran."""
+    *_, world = (inventory, *(world for world, _ in _seat_suspended(inventory, catalog, [host.ref])))
     return world
 
 
 def claims(
-    inventory: Inventory, catalog: Catalog, hosts: Collection[str], of: Collection[str] | None = None
+    inventory: Inventory, catalog: Catalog, hosts: Collection[str], only: Collection[str] | None = None
 ) -> tuple[Claim, ...]:
-    """The claims on these hosts alone; `of` these VMs alone where some are said. All by ref."""
-    there = () if of is None else [vm.ref for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
-    others = [ref for ref in there if ref not in (of or ())]
-    return tuple(claim for _, claim in _claimed(inventory, catalog, hosts, others))
+    """Return the claims on these hosts, and only those of the VMs in `only` if it is given (all are refs)."""
+    refs_on_hosts = () if only is None else [vm.ref for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
+    other_refs = [ref for ref in refs_on_hosts if ref not in (only or ())]
+    return tuple(claim for _, claim in _seat_suspended(inventory, catalog, hosts, other_refs))
 
 
-def _claimed(
-    inventory: Inventory, catalog: Catalog, hosts: Collection[str] | None = None, but: Collection[str] = ()
+def _seat_suspended(
+    inventory: Inventory, catalog: Catalog, hosts: Collection[str] | None = None, without: Collection[str] = ()
 ) -> Iterator[tuple[Inventory, Claim]]:
-    asked = (
+    listed_vms = (
         inventory.vms.values() if hosts is None else [vm for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
     )
-    waiting = [vm for vm in asked if vm.power is PowerState.SUSPENDED and vm.devices and vm.ref not in but]
+    waiting = [vm for vm in listed_vms if vm.power is PowerState.SUSPENDED and vm.devices and vm.ref not in without]
     world = inventory
     for vm in sorted(waiting, key=lambda vm: (vm.host or "", vm.name, vm.ref)):
         host = world.hosts.get(vm.host or "")
@@ -121,13 +122,13 @@ def _claimed(
             continue
         claim = _claim(vm, host, world, catalog)
         if not claim.lost:
-            back = replace(vm, name=f"{vm.name} (suspended)", power=PowerState.ON, awaited=Awaited.RETURN)
-            world = take(back, world, catalog)
+            returned_vm = replace(vm, name=f"{vm.name} (suspended)", power=PowerState.ON, awaited=Awaited.RETURN)
+            world = take(returned_vm, world, catalog)
         yield world, claim
 
 
 def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
-    free_mib = unreserved(host, vm, inventory)
+    free_mib = unreserved_mib(host, vm, inventory)
     needed_mib = vm.memory_reservation_mib or 0
     if free_mib is not None and needed_mib > free_mib:
         short = Rejection(host.name, f"memory for {vm.name} to come back", needed_mib, free_mib, "MiB")

@@ -1,4 +1,4 @@
-"""What a placement looks for (`Wanted`: the devices of a VM at its next power-on) and what it finds (`Placement`)."""
+"""What a VM needs at its next power-on (`Wanted`: its devices and more), and the place found for it (`Placement`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WantsVgpu:
 
 @dataclass(frozen=True, slots=True)
 class WantsDirectPath:
-    """One given PCI device, whole."""
+    """One named PCI device as a whole."""
 
     ordinal: int
     address: PciAddress
@@ -44,7 +44,7 @@ class WantsDirectPath:
 
 @dataclass(frozen=True, slots=True)
 class WantsDynamic:
-    """Any one PCI device of these types, with the label if one is set, whole."""
+    """Any one PCI device of these types as a whole, with the hardware label if one is set."""
 
     ordinal: int
     allowed: tuple[tuple[int, int], ...]
@@ -56,7 +56,7 @@ Demand = WantsVgpu | WantsDirectPath | WantsDynamic
 
 @dataclass(frozen=True, slots=True)
 class KeptProfile:
-    """So many more vGPUs of the profile must still be able to start."""
+    """`count` more vGPUs of the profile must still be able to start."""
 
     profile: str
     count: int
@@ -64,11 +64,11 @@ class KeptProfile:
 
 @dataclass(frozen=True, slots=True)
 class KeepFree:
-    """What is to stay free in the cluster that the VM goes to; nothing = a place may take whatever is there."""
+    """What must stay free in the cluster that the VM goes to; without profiles, a place may take all that is free."""
 
     profiles: tuple[KeptProfile, ...] = ()
     claims: bool = False
-    """Whether suspended VMs count as if they were back; False where the snapshot has them so already."""
+    """Whether suspended VMs count as if they were back; False if the snapshot already shows them so."""
 
 
 NOTHING_KEPT: Final = KeepFree()
@@ -76,7 +76,7 @@ NOTHING_KEPT: Final = KeepFree()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for, and on which hosts."""
+    """What a VM needs of a host, and the hosts it may go to."""
 
     vm: Vm
     demands: tuple[Demand, ...]
@@ -85,30 +85,29 @@ class Wanted:
     numa: NumaPolicy = NumaPolicy.NONE
     pin: PinPolicy = PinPolicy.NEVER
     spread_from: tuple[str, ...] = ()
-    """The host ref of each VM that it should share no host with, where there is a choice."""
+    """The host ref of each VM that it should not share a host with, if there is a choice."""
     explain: bool = True
-    """Whether the placement lists every place looked at: on a fleet that takes a hundred times as long as the
-    answer."""
+    """Whether the placement lists every place that was checked. On a fleet that takes a hundred times as long."""
     reasons: bool = True
-    """Whether a refusal tells what each host lacks; without, hosts that surely have no room are not asked."""
+    """Whether a refusal tells what each host lacks; if not, hosts that surely have no room are not checked."""
     grouped: bool = False
     """The devices are a vendor device group: only the host chooses their GPUs."""
     chooses_gpu: bool = False
-    """Whether it may be bound to any GPU that is better for the others than the one its host would choose: where the
-    plan knows who else is started. Else a GPU is bound to only where a promise depends on it."""
+    """Whether the VM may be pinned to a GPU only because that leaves more to other VMs than the host's own choice. That
+    requires that the plan knows which other VMs start. If not, it is pinned only where a promise depends on it."""
     coming: ShapeCounts = field(default_factory=dict)
-    """What other requests of the same plan ask for that have no place yet; it counts as demand of the site."""
+    """The demand of other requests of the same plan that have no place yet; it counts as demand of the site."""
     keep_free: KeepFree = NOTHING_KEPT
 
     @property
     def beyond_gpus(self) -> bool:
-        """Whether a device may be no NVIDIA GPU: the index of the fleet knows of those alone."""
+        """Whether a device may be something else than an NVIDIA GPU: the index of the fleet has only these."""
         types = {pair for demand in self.demands if isinstance(demand, WantsDynamic) for pair in demand.allowed}
         return any(vendor != NVIDIA_VENDOR_ID for vendor, _ in types)
 
     @property
     def bindable(self) -> str | None:
-        """The profile, where all devices are vGPUs of one profile that may be pinned to any GPU; else None."""
+        """The profile if all devices are vGPUs of one profile that may be pinned to any GPU; else None."""
         profiles = self._free_profiles
         return next(iter(profiles)) if len(profiles) == 1 else None
 
@@ -127,23 +126,23 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the VM goes. `seats`: the GPU that each device is expected on; `pins`: those that must be bound to it."""
+    """Where the VM goes. `seats`: the GPU that each device is expected on; `pins`: the vGPUs that must be pinned."""
 
     host: Host
     seats: Mapping[int, PciAddress] = field(default_factory=dict)
     """By ordinal."""
     pins: Mapping[int, PciAddress] = field(default_factory=dict)
     numa_node: int | None = None
-    """The host's node that holds the GPUs and has the cores and memory; None = no such node, or not looked for."""
+    """The NUMA node with the GPUs and enough cores and memory; None = no such node, or locality was not requested."""
     doubts: tuple[str, ...] = ()
-    """What could not be checked, or fits only in a lucky layout: a warning, no reason to refuse."""
+    """Warnings: what could not be checked, or fits only if vGPUs happen to lie favourably."""
     choices: tuple[Choice, ...] = ()
     numa_nodes: tuple[int, ...] = ()
-    """The nodes of a VM that is wider than one: its GPUs, cores and memory are spread over them; () = it is not."""
+    """The NUMA nodes that a VM wider than one node is spread over; () = it fits into one node."""
 
     @property
     def bound_to(self) -> tuple[int, ...]:
-        """The NUMA nodes with both the VM and its GPUs; () = none for certain."""
+        """The NUMA nodes that surely have both the VM and its GPUs."""
         return self.numa_nodes or (() if self.numa_node is None else (self.numa_node,))
 
 

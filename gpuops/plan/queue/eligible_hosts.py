@@ -1,4 +1,4 @@
-"""The hosts that a workload may go to, whatever room they have, and why the others are none of them."""
+"""The hosts that a workload may go to, regardless of their room, and why it may not go to the other hosts."""
 
 from __future__ import annotations
 
@@ -20,36 +20,41 @@ from gpuops.plan.placement.ha_headroom import Headroom
 
 @dataclass(frozen=True, slots=True)
 class EligibleHosts:
-    """The hosts to look at, and why each of the others is none of them."""
+    """The hosts to check, and why the workload may not go to each other host."""
 
     hosts: tuple[str, ...]
-    """Refs, by the hosts' names: the order in which equals are chosen."""
+    """Refs in the order of the hosts' names, in which equal hosts are chosen."""
     elsewhere: tuple[Rejection, ...]
-    """Hosts outside of what was asked for: told on demand, no reason by itself."""
+    """Hosts outside the requested scope: shown on request, not a reason for a refusal."""
     refused: tuple[Rejection, ...]
-    """Hosts inside of it that can never run such a VM, or may not run this one too."""
+    """Hosts inside the scope that can never run such a VM, or must not run this one in addition."""
 
 
 def scope_of(workload: Workload) -> Scope:
-    """Which hosts the workload asks for."""
+    """Return the scope of hosts that the workload asks for."""
     return Scope(workload.cluster, workload.host, workload.tag)
 
 
 def eligible_hosts(
     workload: Workload, vm: Vm, apart_from: Sequence[tuple[str, str]], inventory: Inventory, catalog: Catalog
 ) -> EligibleHosts:
-    """Where the workload may go. `apart_from` are (host ref, name) of those it must share no host with."""
+    """Return where the workload may go. `apart_from`: (host ref, name) of workloads it must not share a host with."""
     scope, headroom = scope_of(workload), Headroom(vm, inventory)
     hosts: list[str] = []
     elsewhere: list[Rejection] = []
     refused: list[Rejection] = []
-    known: dict[str | None, tuple[Rejection, ...]] = {}
+    release_rejections: dict[str | None, tuple[Rejection, ...]] = {}
     whole = bool(workload.device or workload.gpus)
     everywhere = device_hosts(inventory) if whole else gpu_hosts(inventory)
     for host in everywhere:
         outside = scope.outside(host, inventory)
         against = (
-            () if outside else (*_here(workload, apart_from, host), *_by_release(vm, workload, host, catalog, known))
+            ()
+            if outside
+            else (
+                *_host_rejections(workload, apart_from, host),
+                *_by_release(vm, workload, host, catalog, release_rejections),
+            )
         )
         kept_free = None if outside else headroom.refusal(host)
         if outside is not None:
@@ -63,7 +68,7 @@ def eligible_hosts(
     return EligibleHosts(tuple(hosts), tuple(elsewhere), tuple(dict.fromkeys(refused)))
 
 
-def _here(workload: Workload, apart_from: Sequence[tuple[str, str]], host: Host) -> Iterator[Rejection]:
+def _host_rejections(workload: Workload, apart_from: Sequence[tuple[str, str]], host: Host) -> Iterator[Rejection]:
     for ref, name in apart_from:
         if ref == host.ref:
             yield Rejection(host.name, f"holds {name}, of the same anti-affinity {workload.anti_affinity}")
@@ -74,11 +79,21 @@ def _here(workload: Workload, apart_from: Sequence[tuple[str, str]], host: Host)
 
 
 def _by_release(
-    vm: Vm, workload: Workload, host: Host, catalog: Catalog, known: dict[str | None, tuple[Rejection, ...]]
+    vm: Vm,
+    workload: Workload,
+    host: Host,
+    catalog: Catalog,
+    release_rejections: dict[str | None, tuple[Rejection, ...]],
 ) -> tuple[Rejection, ...]:
-    """Why such a VM cannot be on this host. A VM that is made for its devices is judged by the host's release alone."""
-    if host.version not in known:
-        made = replace(vm, hardware_version=hardware_on(host.version))
-        case = Case(made, made.devices or (), grouped=workload.device_group is not None, host=host, catalog=catalog)
-        known[host.version], _ = findings(case)
-    return known[host.version]
+    """Return why such a VM cannot be on this host. For a new VM that depends only on the host's release."""
+    if host.version not in release_rejections:
+        vm_for_host = replace(vm, hardware_version=hardware_on(host.version))
+        case = Case(
+            vm_for_host,
+            vm_for_host.devices or (),
+            grouped=workload.device_group is not None,
+            host=host,
+            catalog=catalog,
+        )
+        release_rejections[host.version], _ = findings(case)
+    return release_rejections[host.version]

@@ -24,7 +24,7 @@ from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib, r
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The snapshot as it is once the workloads so far run, and what became of them."""
+    """The snapshot once the workloads so far run, and the answer for each of them."""
 
     inventory: Inventory
     catalog: Catalog
@@ -33,24 +33,24 @@ class Queue:
     answers: tuple[Placed | Refusal, ...] = ()
     neighbours: Neighbours = field(default_factory=Neighbours)
     coming: ShapeCounts = field(default_factory=dict)
-    """What those ask for whose turn is later: they are as much of the site's mix as what runs."""
+    """The demand of workloads that are placed later. It counts in the site's mix like that of running VMs."""
     keep_free: KeepFree = NOTHING_KEPT
     any_reason: bool = True
-    """Whether anybody looks at the reasons of a refusal."""
+    """Whether the reasons of a refusal are needed."""
 
     def with_best(self, workloads: Iterable[Workload]) -> Queue:
-        """After all of these, as `with_all`, or as they are listed where that surely places more GPU memory.
+        """Return the queue after all of these: largest first, or as listed if that surely places more GPU memory.
 
-        So a file never places less than its requests do that are made one after another, each knowing of none that
-        comes later. Largest first is the better rule, and loses now and then.
+        So one file never places less than the same requests made one by one. Largest first is usually better, but not
+        always.
         """
         workloads = tuple(workloads)
         by_size = self.with_all(workloads)
         if all(isinstance(answer, Placed) for answer in by_size.answers):
             return by_size
         listed = as_listed(workloads, self.inventory, self.catalog)
-        tried = replace(self, any_reason=False)._in_turn(listed)
-        if _sure_by_priority(tried, workloads) <= _sure_by_priority(by_size, workloads):
+        listed_trial = replace(self, any_reason=False)._in_turn(listed)
+        if _sure_by_priority(listed_trial, workloads) <= _sure_by_priority(by_size, workloads):
             return by_size
         return self._in_turn(listed)
 
@@ -58,17 +58,17 @@ class Queue:
         return reduce(Queue.after, listed, self)
 
     def with_all(self, workloads: Iterable[Workload]) -> Queue:
-        """After all of these, in the order of placing."""
+        """Return the queue after all of these, in the order of placing."""
         workloads = tuple(workloads)
-        asked = {workload: self._asked(workload) for workload in workloads}
-        coming: ShapeCounts = reduce(add_counts, asked.values(), {})
+        demands = {workload: self._demand_of(workload) for workload in workloads}
+        coming: ShapeCounts = reduce(add_counts, demands.values(), {})
         queue = self
         for unit in units(workloads, self.inventory, self.catalog):
-            coming = reduce(subtract_counts, (asked[workload] for workload in unit), coming)
+            coming = reduce(subtract_counts, (demands[workload] for workload in unit), coming)
             queue = replace(queue, coming=coming).after(unit)
         return queue
 
-    def _asked(self, workload: Workload) -> ShapeCounts:
+    def _demand_of(self, workload: Workload) -> ShapeCounts:
         devices = choices_of_devices(workload, self.inventory, self.catalog)[0]
         return {} if isinstance(devices, Rejection) else count_shapes((vm_of(workload, devices),), self.catalog)
 
@@ -79,23 +79,23 @@ class Queue:
         trial = self.trial(workload)
         answer = trial.answer()
         if isinstance(answer, Refusal) and self.any_reason:
-            return self._with(replace(answer, nearest=nearest(trial, answer.rejections)))
-        return self._with(answer)
+            return self._with_answer(replace(answer, nearest=nearest(trial, answer.rejections)))
+        return self._with_answer(answer)
 
     def _together(self, unit: Sequence[Workload]) -> Queue:
-        """The unit on the best host of its largest that takes all of them."""
-        against = contradictions(unit, self.inventory)
-        if against:
-            return self._none_of(unit, against)
-        tried: frozenset[str] = frozenset()
+        """Place the unit on the best host for its largest workload that takes all of them."""
+        contradicted = contradictions(unit, self.inventory)
+        if contradicted:
+            return self._none_of(unit, contradicted)
+        tried_hosts: frozenset[str] = frozenset()
         reasons: dict[Rejection, None] = {}
         most, at = 0, ""
         while True:
             queue = self
             host: str | None = None
             for number, workload in enumerate(unit):
-                answer = replace(queue.trial(workload, only=host, without=tried), every_reason=False).answer()
-                queue = queue._with(answer)
+                answer = replace(queue.trial(workload, only=host, without=tried_hosts), every_reason=False).answer()
+                queue = queue._with_answer(answer)
                 if isinstance(answer, Refusal):
                     reasons |= dict.fromkeys(answer.rejections)
                     break
@@ -107,7 +107,7 @@ class Queue:
             if host is None:
                 part = f"{most} of these {len(unit)} fit together on {at}" if most > 1 else ""
                 return self._none_of(unit, (), tuple(reasons), part)
-            tried |= {host}
+            tried_hosts |= {host}
 
     def _none_of(
         self,
@@ -116,28 +116,31 @@ class Queue:
         reasons: Sequence[Rejection] = (),
         part: str = "",
     ) -> Queue:
-        """All refused: for what contradicts itself, for what each has against itself, or for the reasons on hosts.
+        """Refuse the complete unit: for contradictions, for workloads without any place, or for the hosts' reasons.
 
-        `part` says how many of them a host would take.
+        `part` tells how many of them a host would take.
         """
         alone = {workload.name: self.trial(workload).answer() for workload in unit}
         impossible = [name for name, answer in alone.items() if isinstance(answer, Refusal)]
         about_all = contradicted if contradicted or impossible else (self._not_together(unit),)
-        queue, instead = self, self._apart(unit) or part
+        queue, alternative = self, self._apart(unit) or part
         for workload in unit:
-            itself = alone[workload.name]
-            own = itself.rejections if isinstance(itself, Refusal) else ()
-            others = [name for name in impossible if name != workload.name]
-            found = (
+            own_answer = alone[workload.name]
+            own_rejections = own_answer.rejections if isinstance(own_answer, Refusal) else ()
+            other_names = [name for name in impossible if name != workload.name]
+            rejections = (
                 *(replace(reason, subject=workload.name) for reason in about_all),
-                *own,
-                *(Rejection(workload.name, f"{name}, of the same affinity, has no place by itself") for name in others),
+                *own_rejections,
+                *(
+                    Rejection(workload.name, f"{name}, of the same affinity, has no place by itself")
+                    for name in other_names
+                ),
                 *(() if impossible else reasons),
             )
-            near = nearest(self.trial(workload), own) if own else instead
-            if isinstance(itself, Placed) and not near:
-                near = f"without affinity {workload.affinity} it fits on {itself.placement.host.name}"
-            queue = queue._with(Refusal(workload, tuple(dict.fromkeys(found)), nearest=near))
+            suggestion = nearest(self.trial(workload), own_rejections) if own_rejections else alternative
+            if isinstance(own_answer, Placed) and not suggestion:
+                suggestion = f"without affinity {workload.affinity} it fits on {own_answer.placement.host.name}"
+            queue = queue._with_answer(Refusal(workload, tuple(dict.fromkeys(rejections)), nearest=suggestion))
         return queue
 
     def _not_together(self, unit: Sequence[Workload]) -> Rejection:
@@ -146,31 +149,33 @@ class Queue:
         return Rejection(unit[0].name, rule)
 
     def _apart(self, unit: Sequence[Workload]) -> str:
-        """Where they would fit each on its own; empty where not even so."""
+        """Return where they would fit if they need not share a host; empty if not even that."""
         queue = self
         for workload in unit:
-            queue = queue._with(queue.trial(replace(workload, affinity=None)).answer())
-        found = queue.answers[len(self.answers) :]
-        if any(isinstance(answer, Refusal) for answer in found):
+            queue = queue._with_answer(queue.trial(replace(workload, affinity=None)).answer())
+        separate_answers = queue.answers[len(self.answers) :]
+        if any(isinstance(answer, Refusal) for answer in separate_answers):
             return ""
         hosts = ", ".join(
-            f"{answer.workload.name} on {answer.placement.host.name}" for answer in found if isinstance(answer, Placed)
+            f"{answer.workload.name} on {answer.placement.host.name}"
+            for answer in separate_answers
+            if isinstance(answer, Placed)
         )
         return f"without affinity {unit[0].affinity} they fit: {hosts}"
 
     def trial(
         self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()
     ) -> WorkloadQuestion:
-        """The question where this one goes, in the room that the workloads so far leave."""
-        known = (self.inventory, self.catalog, self.neighbours, self.explain, self.pin, self.coming)
-        question = WorkloadQuestion(workload, *known, only, without, self.keep_free)
+        """Return the question where this workload goes, in the room that the workloads so far leave."""
+        context = (self.inventory, self.catalog, self.neighbours, self.explain, self.pin, self.coming)
+        question = WorkloadQuestion(workload, *context, only, without, self.keep_free)
         return question if self.any_reason else replace(question, every_reason=False, any_reason=False)
 
     def having(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
-        """With these placed too, who look at no other; `inventory` is the snapshot in which they run."""
+        """Return the queue with these placed too. They depend on no other workload; in `inventory` they run."""
         return replace(self, inventory=inventory, answers=(*self.answers, *placed))
 
-    def _with(self, answer: Placed | Refusal) -> Queue:
+    def _with_answer(self, answer: Placed | Refusal) -> Queue:
         answers = (*self.answers, answer)
         if isinstance(answer, Refusal):
             return replace(self, answers=answers)
@@ -184,26 +189,26 @@ class Queue:
 
 
 def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Workload, ...]]:
-    """What is placed at once, in the order of placing; the members of a unit in theirs."""
+    """Return the units, which are placed together, and their members in the order of placing."""
     sizes = {workload: _size(workload, inventory, catalog) for workload in workloads}
 
     def rank(workload: Workload) -> tuple[int, bool, tuple[bool, int, int, int], str]:
-        # What names its GPUs, or their model, can have no others: who says less is given some of the rest.
+        # Workloads that name their GPUs come first, since they can have no others.
         return (-workload.priority, not workload.device, sizes[workload], workload.name)
 
-    found: dict[tuple[str, str], list[Workload]] = {}
+    units_by_key: dict[tuple[str, str], list[Workload]] = {}
     for workload in sorted(sizes, key=rank):
         alone = workload.affinity is None
-        found.setdefault(("workload", workload.name) if alone else ("affinity", str(workload.affinity)), []).append(
-            workload
-        )
-    return (tuple(unit) for unit in found.values())
+        units_by_key.setdefault(
+            ("workload", workload.name) if alone else ("affinity", str(workload.affinity)), []
+        ).append(workload)
+    return (tuple(unit) for unit in units_by_key.values())
 
 
 def as_listed(
     workloads: Sequence[Workload], inventory: Inventory, catalog: Catalog
 ) -> tuple[tuple[Workload, ...], ...]:
-    """The units in the order in which they are listed, but for priorities, which go first."""
+    """Return the units by priority, and within a priority in the order in which they are listed."""
     place = {workload: number for number, workload in enumerate(workloads)}
     return tuple(
         sorted(
@@ -214,14 +219,14 @@ def as_listed(
 
 
 def placed_mib(queue: Queue, among: Collection[str] | None = None) -> int:
-    """GPU memory of the placed requests, in MiB; with `among` of those with these names only."""
+    """Return the GPU memory of the placed requests, in MiB; with `among` only of requests with these names."""
     placed = (answer for answer in queue.answers if isinstance(answer, Placed))
-    counted = (each for each in placed if among is None or each.workload.name in among)
-    return sum(framebuffer_mib(each.vm.devices or (), queue.catalog) for each in counted)
+    counted = (answer for answer in placed if among is None or answer.workload.name in among)
+    return sum(framebuffer_mib(answer.vm.devices or (), queue.catalog) for answer in counted)
 
 
 def placed_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int, ...]:
-    """GPU memory placed of each priority in MiB, the highest priority first."""
+    """Return the placed GPU memory of each priority in MiB, the highest priority first."""
     names: dict[int, set[str]] = {}
     for workload in workloads:
         names.setdefault(workload.priority, set()).add(workload.name)
@@ -230,24 +235,24 @@ def placed_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int
 
 def _sure_by_priority(queue: Queue, workloads: Sequence[Workload]) -> tuple[int, ...]:
     """As `placed_by_priority`, without places in doubt: where a power-on may be refused."""
-    sure = tuple(each for each in queue.answers if isinstance(each, Placed) and not each.placement.doubts)
+    sure = tuple(answer for answer in queue.answers if isinstance(answer, Placed) and not answer.placement.doubts)
     return placed_by_priority(replace(queue, answers=sure), workloads)
 
 
 def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[bool, int, int, int]:
-    """Smaller is larger: what sorts first. Whether GPUs of several models would do comes before the size."""
-    devices, *others = choices_of_devices(workload, inventory, catalog)
+    """Return the sort key, larger workloads first. Workloads that can use only one GPU model come before all others."""
+    devices, *other_choices = choices_of_devices(workload, inventory, catalog)
     if isinstance(devices, Rejection):
         return (False, 0, -workload.memory_mib, -workload.vcpus)
-    return (bool(others), -framebuffer_mib(devices, catalog), -workload.memory_mib, -workload.vcpus)
+    return (bool(other_choices), -framebuffer_mib(devices, catalog), -workload.memory_mib, -workload.vcpus)
 
 
 def contradictions(unit: Sequence[Workload], inventory: Inventory) -> tuple[Rejection, ...]:
-    """What contradicts itself among workloads of one affinity; nothing for one alone."""
-    return tuple(_of(unit, inventory)) if len(unit) > 1 else ()
+    """Return the contradictions among workloads of one affinity; empty for a single workload."""
+    return tuple(_contradictions(unit, inventory)) if len(unit) > 1 else ()
 
 
-def _of(unit: Sequence[Workload], inventory: Inventory) -> Iterator[Rejection]:
+def _contradictions(unit: Sequence[Workload], inventory: Inventory) -> Iterator[Rejection]:
     affinity = unit[0].affinity
     apart: dict[str, list[str]] = {}
     for workload in unit:

@@ -1,8 +1,7 @@
-"""The place of one workload on one snapshot with how its VM is made there, or every reason why it has none.
+"""The place of one workload in one snapshot and how its VM is made there, or every reason why it has no place.
 
-A host that is too small is not asked for its GPUs, and a profile that is none is looked for nowhere: fast, and right
-for a workload that gets a place. One that is refused is told everything at once, or its owner mends one thing to meet
-the next.
+For a workload that gets a place, the GPUs of a host that is too small are not checked, and an unknown profile is not
+searched for. A refusal lists all reasons at once, so that users need not fix them one by one.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ class Steering(StrEnum):
     """Why a new VM gets the GPUs that its place counts on, although its host chooses them at power-on."""
 
     ANY_ORDER = "any order"
-    """Whichever GPU the host gives to whom, all of them find one."""
+    """Every VM finds a GPU, whichever GPUs the host chooses."""
     PINNED = "pinned"
-    """Each vGPU is bound to its GPU, and there all of them fit in any order."""
+    """Each vGPU is pinned to its GPU, where they all fit in any order."""
     LISTED_ORDER = "listed order"
-    """The VMs of the host are started in the order of the answer, before suspended ones come back to it."""
+    """The VMs of the host must be started in the order of the answer, before suspended VMs come back to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A workload with a place: the VM it would be, where, and what is worth a line about it."""
+    """A workload with a place: its VM, the place and warnings about it."""
 
     workload: Workload
     vm: Vm
@@ -58,32 +57,35 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A workload without one, and every reason."""
+    """A workload without a place, and every reason."""
 
     workload: Workload
     rejections: tuple[Rejection, ...]
     nearest: str = ""
-    """What little less would have found a place, and where; empty = nothing near."""
+    """The smallest change of the workload with which it has a place, and where; empty = no small change helps."""
     moves: str = ""
-    """The few vMotions after which it would have one, and where; empty = none are known."""
+    """The few vMotions after which it would have a place, and where; empty = unknown."""
     choices: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Where the earlier workloads of each word of anti-affinity and spread went: (host ref, name)."""
+    """Where the earlier workloads of each anti-affinity and spread group went: (host ref, name)."""
 
     apart: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     spread: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     def after(self, placed: Placed) -> Neighbours:
-        workload, there = placed.workload, (placed.placement.host.ref, placed.workload.name)
-        return Neighbours(_and(self.apart, workload.anti_affinity, there), _and(self.spread, workload.spread, there))
+        workload, host_and_name = placed.workload, (placed.placement.host.ref, placed.workload.name)
+        return Neighbours(
+            _with_neighbour(self.apart, workload.anti_affinity, host_and_name),
+            _with_neighbour(self.spread, workload.spread, host_and_name),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadQuestion:
-    """The question. `only` and `without` narrow it to a host, or away from hosts that were tried."""
+    """Where one workload goes in one snapshot. `only` limits it to one host; hosts in `without` were already tried."""
 
     workload: Workload
     inventory: Inventory
@@ -92,55 +94,57 @@ class WorkloadQuestion:
     explain: bool = False
     pin: PinPolicy = PinPolicy.AUTO
     coming: ShapeCounts = field(default_factory=dict)
-    """What other workloads ask for that have no place yet."""
+    """The demand of other workloads that have no place yet."""
     only: str | None = None
     without: frozenset[str] = frozenset()
     keep_free: KeepFree = NOTHING_KEPT
     every_reason: bool = True
-    """Whether a refusal also tells what was not looked at because the first reasons were enough."""
+    """Whether a refusal also lists reasons that were not checked because the first reasons were enough."""
     any_reason: bool = True
-    """Whether anybody looks at the reasons of a refusal."""
+    """Whether the reasons of a refusal are needed."""
 
     def answer(self) -> Placed | Refusal:
-        """The first of the devices that would serve which finds a place; what is scarcer stays free."""
+        """Place the first suitable choice of devices that finds a place; choices of scarcer GPUs come later."""
         rejections: list[Rejection] = []
         choices: list[Choice] = []
         choices_known = choices_of_devices(self.workload, self.inventory, self.catalog)
-        unknown = tuple(each for each in choices_known if isinstance(each, Rejection))
+        unknown = tuple(choice for choice in choices_known if isinstance(choice, Rejection))
         if unknown:
             return Refusal(self.workload, tuple(dict.fromkeys((*unknown, *self._besides_devices()))))
         for devices in choices_known:
             assert not isinstance(devices, Rejection)
             vm = vm_of(self.workload, devices)
-            eligible, wanted = self._asked(vm, devices)
-            found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
-            if isinstance(found, Placement):
-                vm = vm_of(self.workload, devices, found.host.version)
+            eligible, needs = self._needs_and_hosts(vm, devices)
+            place_or_reasons = place_near(needs, self.inventory, self.catalog) if needs.hosts else ()
+            if isinstance(place_or_reasons, Placement):
+                vm = vm_of(self.workload, devices, place_or_reasons.host.version)
                 if self.workload.device_group is not None:
-                    found = as_device_group(vm, found, self.inventory, self.catalog)
-                told = self._choices(wanted, eligible, found.choices)
-                return Placed(self.workload, vm, found, self.warnings(vm, found), (*choices, *told))
-            rejections += (*eligible.refused, *found)
+                    place_or_reasons = as_device_group(vm, place_or_reasons, self.inventory, self.catalog)
+                lines = self._choices(needs, eligible, place_or_reasons.choices)
+                return Placed(
+                    self.workload, vm, place_or_reasons, self.warnings(vm, place_or_reasons), (*choices, *lines)
+                )
+            rejections += (*eligible.refused, *place_or_reasons)
             if self.every_reason:
-                meant = scope_of(self.workload).hosts(self.inventory)
-                rejections += on_their_gpus(vm, eligible, meant, self.inventory, self.catalog)
-            choices += self._choices(wanted, eligible, map(Choice.refused, found))
+                scope_hosts = scope_of(self.workload).hosts(self.inventory)
+                rejections += on_their_gpus(vm, eligible, scope_hosts, self.inventory, self.catalog)
+            choices += self._choices(needs, eligible, map(Choice.refused, place_or_reasons))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
     def _besides_devices(self) -> tuple[Rejection, ...]:
         if not self.every_reason:
             return ()
         vm = vm_of(self.workload)
-        # That nobody offers the group is said already.
-        eligible, _ = replace(self, workload=replace(self.workload, device_group=None))._asked(vm, ())
+        # The reasons already tell that no host offers the device group.
+        eligible, _ = replace(self, workload=replace(self.workload, device_group=None))._needs_and_hosts(vm, ())
         return without_devices(vm, eligible, self.inventory)
 
-    def _asked(self, vm: Vm, devices: Devices) -> tuple[EligibleHosts, Wanted]:
+    def _needs_and_hosts(self, vm: Vm, devices: Devices) -> tuple[EligibleHosts, Wanted]:
         apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
         beside = self.neighbours.spread.get(self.workload.spread or "", ())
         eligible = eligible_hosts(self.workload, vm, apart, self.inventory, self.catalog)
         hosts = tuple(ref for ref in eligible.hosts if self.only in (None, ref) and ref not in self.without)
-        wanted = Wanted(
+        needs = Wanted(
             vm,
             demands_of(devices, {}),
             hosts,
@@ -154,10 +158,10 @@ class WorkloadQuestion:
             coming=self.coming,
             keep_free=self.keep_free,
         )
-        return eligible, wanted
+        return eligible, needs
 
     def warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
-        """What is worth a line about the VM in this place."""
+        """Return the warnings about the VM in this place."""
         _, doubts = findings(
             Case(
                 vm,
@@ -167,7 +171,7 @@ class WorkloadQuestion:
                 catalog=self.catalog,
             )
         )
-        there = running(vm, placement, self.workload.numa)
+        running_vm = running(vm, placement, self.workload.numa)
         return (
             *doubts,
             *placement.doubts,
@@ -175,33 +179,33 @@ class WorkloadQuestion:
             *([wider(vm, placement, self.workload.numa)] if placement.numa_nodes else []),
             *remote_memory(vm, self.workload.numa, placement, self.inventory),
             *may_be_remote(vm, self.workload.numa, placement, self.inventory),
-            *warn_of_displaced(there, placement.host, self.inventory, self.catalog),
+            *warn_of_displaced(running_vm, placement.host, self.inventory, self.catalog),
         )
 
-    def _choices(self, wanted: Wanted, eligible: EligibleHosts, found: Iterable[Choice]) -> tuple[Choice, ...]:
-        """Every host and every GPU looked at; none where nobody asked why."""
+    def _choices(self, needs: Wanted, eligible: EligibleHosts, place_choices: Iterable[Choice]) -> tuple[Choice, ...]:
+        """Return a line for every host and GPU that was checked; empty unless `explain` is set."""
         if not self.explain:
             return ()
-        told = (*found, *map(Choice.refused, (*eligible.refused, *eligible.elsewhere)))
-        subjects = {choice.subject for choice in told}
+        lines = (*place_choices, *map(Choice.refused, (*eligible.refused, *eligible.elsewhere)))
+        subjects = {choice.subject for choice in lines}
         gpus = [
             line
-            for ref in wanted.hosts
-            for line in explain_gpus(wanted, self.inventory.hosts[ref], self.inventory, self.catalog)
+            for ref in needs.hosts
+            for line in explain_gpus(needs, self.inventory.hosts[ref], self.inventory, self.catalog)
         ]
         room = {line.subject: line.reason for line in gpus}
         scored = (
             replace(line, reason=f"{room[line.subject]}: {line.reason}")
             if line.feasible and line.subject in room
             else line
-            for line in told
+            for line in lines
         )
-        more = (line for line in gpus if line.subject not in subjects)
-        return tuple(sorted((*scored, *more), key=lambda choice: choice.subject))
+        gpu_lines = (line for line in gpus if line.subject not in subjects)
+        return tuple(sorted((*scored, *gpu_lines), key=lambda choice: choice.subject))
 
 
 def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...]:
-    """What `required` cannot promise: a device given by its kind is the host's choice, and nothing pins it."""
+    """Warn of a device requested by type: the host chooses it, so `--numa required` cannot promise its NUMA node."""
     whole = any(isinstance(device, DynamicDevice) for device in vm.devices or ())
     if workload.numa is not NumaPolicy.REQUIRED or not whole:
         return ()
@@ -211,53 +215,53 @@ def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...
     return (f"{rule}: gpuops attach --device names them ({addresses})",)
 
 
-def _and(
-    known: Mapping[str, tuple[tuple[str, str], ...]], word: str | None, there: tuple[str, str]
+def _with_neighbour(
+    hosts_by_word: Mapping[str, tuple[tuple[str, str], ...]], word: str | None, host_and_name: tuple[str, str]
 ) -> Mapping[str, tuple[tuple[str, str], ...]]:
-    return known if word is None else {**known, word: (*known.get(word, ()), there)}
+    return hosts_by_word if word is None else {**hosts_by_word, word: (*hosts_by_word.get(word, ()), host_and_name)}
 
 
-def relaxed(trial: WorkloadQuestion, workload: Workload) -> WorkloadQuestion:
-    """The same question about a workload that asks for less, and nobody asks why."""
+def without_reasons(trial: WorkloadQuestion, workload: Workload) -> WorkloadQuestion:
+    """Return the question for a smaller workload, without reasons."""
     return replace(trial, workload=workload, explain=False, every_reason=False, any_reason=False)
 
 
 def without_devices(vm: Vm, eligible: EligibleHosts, inventory: Inventory) -> tuple[Rejection, ...]:
-    """Why no host that is meant would take the VM even without a GPU; () = one would."""
+    """Return why no requested host would take the VM even without a GPU; () if one would."""
     if not eligible.hosts:
         return eligible.refused
-    wanted = Wanted(vm, (), eligible.hosts)
-    against = [refusals(wanted, inventory.hosts[ref], inventory) for ref in eligible.hosts]
-    return (*eligible.refused, *(reason for each in against for reason in each)) if all(against) else ()
+    needs = Wanted(vm, (), eligible.hosts)
+    host_reasons = [refusals(needs, inventory.hosts[ref], inventory) for ref in eligible.hosts]
+    return (*eligible.refused, *(reason for reasons in host_reasons for reason in reasons)) if all(host_reasons) else ()
 
 
 def on_their_gpus(
     vm: Vm, eligible: EligibleHosts, hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
 ) -> Iterator[Rejection]:
-    """What hosts that are refused for something else lack too, and their GPUs. `hosts` are those that are meant."""
+    """Yield what else the requested hosts that are refused for another reason lack, including their GPUs."""
     demands = demands_of(vm.devices or (), {})
     if any(getattr(device, "group", None) is not None for device in vm.devices or ()):
-        return  # who offers no such group is asked for no part of it
-    asked = frozenset(eligible.hosts)
+        return  # a host without the device group is not checked for the members of it
+    eligible_refs = frozenset(eligible.hosts)
     for host in hosts:
-        wanted = Wanted(vm, demands, (host.ref,))
-        refused = refusals(wanted, host, inventory)
-        # Without a number it is no want of size: what a host without such profiles lacks beside them helps nobody.
+        needs = Wanted(vm, demands, (host.ref,))
+        refused = refusals(needs, host, inventory)
+        # A reason without a number is not about size, for example a missing profile: then other shortages do not help.
         if any(reason.needed is None for reason in refused):
             continue
-        if host.ref not in asked:
-            yield from refused  # nobody has asked it yet
-        if host.ref not in asked or refused:
+        if host.ref not in eligible_refs:
+            yield from refused  # not checked before
+        if host.ref not in eligible_refs or refused:
             yield from seat(vm, demands, host, inventory, catalog).rejections
 
 
 def recipe(placed: Placed, catalog: Catalog) -> VmChange:
-    """The devices and settings that a new VM is to have beside its vCPUs and memory; all memory is reserved."""
-    made = vm_of(placed.workload, version=placed.placement.host.version)
-    bare = replace(made, memory_locked=None, memory_reservation_mib=None)
+    """Return the devices and settings of the new VM in addition to its vCPUs and memory; all memory is reserved."""
+    new_vm = vm_of(placed.workload, version=placed.placement.host.version)
+    bare = replace(new_vm, memory_locked=None, memory_reservation_mib=None)
     goal = Goal(kept=(), add=tuple(map(_new, placed.vm.devices or ())), device_group=placed.workload.device_group)
     change = change_of(Fitting(bare, goal, placed.placement, placed.workload.numa, catalog))
-    return replace(change, extra_config={key: value for key, value in change.extra_config.items() if key != KEY})
+    return replace(change, extra_config={key: setting for key, setting in change.extra_config.items() if key != KEY})
 
 
 def _new(device: GpuDevice) -> NewDevice:

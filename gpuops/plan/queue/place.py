@@ -33,7 +33,7 @@ from gpuops.plan.queue.batch.place_all import BatchResult, place_all
 from gpuops.plan.queue.eligible_hosts import scope_of
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
-from gpuops.plan.queue.pinning import steered
+from gpuops.plan.queue.pinning import steer
 from gpuops.plan.queue.start_check import in_turn
 from gpuops.plan.queue.suggestions import RoomByMoves
 from gpuops.plan.queue.workload_vm import vm_of
@@ -41,29 +41,29 @@ from gpuops.plan.queue.workload_vm import vm_of
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """What became of each workload, in the order in which they were placed."""
+    """The answer for each workload, in the order in which they were placed."""
 
     before: Inventory
     answers: tuple[Placed | Refusal, ...]
     claims: tuple[Claim, ...] = ()
     """Suspended VMs whose GPUs are kept for them."""
     doubts: tuple[str, ...] = ()
-    """What may not come true although each has its place."""
+    """What may go wrong although each workload has its place."""
     bindings: tuple[str, ...] = ()
-    """What it costs to bind them to NUMA nodes."""
+    """The cost of binding them to NUMA nodes."""
     optimum: BatchResult | None = None
-    """How near to the best this is; None = nobody asked for it."""
+    """How close to the best this is; None unless `--optimize` was given."""
     later: tuple[Return, ...] = ()
-    """Suspended VMs for which nothing is kept: they come back when all of this is gone."""
+    """Suspended VMs for which nothing is kept: they come back after all these workloads have ended."""
 
     keep: KeepFree = NOTHING_KEPT
     """What every place had to leave free."""
     kept: tuple[KeptCount, ...] = ()
-    """What they leave of it, cluster by cluster."""
+    """How much of it they leave free, by cluster."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """About all of them together."""
+        """Warnings about all of them together."""
         return (*self.doubts, *self.bindings)
 
     @property
@@ -76,13 +76,13 @@ class Placements:
 
     @property
     def exit_code(self) -> int:
-        """3 when one of them has no place, for whatever reason."""
+        """3 if a workload has no place, else 0."""
         return 3 if self.refused else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is asked: the workloads, and whether every host and GPU looked at is to be told."""
+    """The request of `gpuops place`."""
 
     workloads: tuple[Workload, ...]
     pin: Annotated[
@@ -98,7 +98,7 @@ class Place:
     explain: Annotated[bool, Option("Show every host and GPU looked at, and why.")] = False
 
     def __post_init__(self) -> None:
-        """Results are told by name, so each is there once. Raises UsageError."""
+        """Require unique names, by which results are shown. Raises UsageError."""
         object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
         object.__setattr__(self, "suspended", word(SuspendedPolicy, self.suspended, "suspended"))
         object.__setattr__(self, "keep_free", tuple(self.keep_free))
@@ -115,10 +115,10 @@ class Place:
 
     @property
     def until(self) -> datetime | None:
-        """When all of the workloads are gone; None = of one nobody knows."""
+        """When all workloads have ended; None if the end of one is unknown."""
         ends = [workload.until for workload in self.workloads]
-        known = [end for end in ends if end is not None]
-        return max(known) if known and len(known) == len(ends) else None
+        known_ends = [end for end in ends if end is not None]
+        return max(known_ends) if known_ends and len(known_ends) == len(ends) else None
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts whose QueryConfigTarget the answer needs: those a device group may be on."""
@@ -144,14 +144,14 @@ class Place:
         )
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
-        """A place for each of them on this snapshot, or every reason why there is none.
+        """Return a place for each workload in this snapshot, or every reason why it has no place.
 
-        Raises ProfileUnknown for one that is to be kept free and is none.
+        Raises ProfileUnknown if `--keep-free` names an unknown profile.
         """
         keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog))
         claim = self.suspended is SuspendedPolicy.CLAIM
         later, unclear = later_returns(inventory, self.until) if claim else ((), ())
-        lent = {each.vm.ref for each in later}
+        lent = {late_return.vm.ref for late_return in later}
         world, waiting = with_claims(inventory, catalog, lent) if claim else (inventory, ())
         queue = Queue(world, catalog, self.explain, self.pin, keep_free=keep)
         optimum = None
@@ -160,25 +160,31 @@ class Place:
         else:
             queue = queue.with_best(self.workloads)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
-        seen = expecting_starts(inventory, world) if optimum is not None and optimum.expects_starts else inventory
-        known = {each.workload.name: each for each in steered(placed, waiting, self.pin, seen, catalog)}
+        snapshot = expecting_starts(inventory, world) if optimum is not None and optimum.expects_starts else inventory
+        placed_by_name = {
+            placed_vm.workload.name: placed_vm for placed_vm in steer(placed, waiting, self.pin, snapshot, catalog)
+        }
         room = RoomByMoves(queue.inventory, inventory)
         answers = tuple(
             replace(answer, moves=room.after_moves(queue.trial(answer.workload)))
             if isinstance(answer, Refusal) and answer.workload.affinity is None
-            else known.get(answer.workload.name, answer)
+            else placed_by_name.get(answer.workload.name, answer)
             for answer in queue.answers
         )
-        doubts = (*unclear, *in_turn(tuple(known.values()), waiting, seen, catalog))
-        bindings = tuple(_bound(known.values()))
-        kept = tuple(kept_counts(keep, world, queue.inventory, catalog))
-        return Placements(inventory, answers, waiting, doubts, bindings, optimum, later, keep, kept)
+        doubts = (*unclear, *in_turn(tuple(placed_by_name.values()), waiting, snapshot, catalog))
+        bindings = tuple(_binding_costs(placed_by_name.values()))
+        kept_free = tuple(kept_counts(keep, world, queue.inventory, catalog))
+        return Placements(inventory, answers, waiting, doubts, bindings, optimum, later, keep, kept_free)
 
 
-def _bound(placed: Iterable[Placed]) -> Iterator[str]:
-    """What binding VMs to NUMA nodes costs, once for all of them."""
-    bound = [each for each in placed if each.workload.numa is NumaPolicy.REQUIRED and each.placement.bound_to]
-    if len(bound) == 1:
-        yield trade_off([bound[0].workload.name], nodes_of(bound[0].placement))
-    elif bound:
-        yield trade_off([each.workload.name for each in bound], "their NUMA nodes")
+def _binding_costs(placed: Iterable[Placed]) -> Iterator[str]:
+    """Yield what binding VMs to NUMA nodes costs, one line for all of them."""
+    bound_vms = [
+        placed_vm
+        for placed_vm in placed
+        if placed_vm.workload.numa is NumaPolicy.REQUIRED and placed_vm.placement.bound_to
+    ]
+    if len(bound_vms) == 1:
+        yield trade_off([bound_vms[0].workload.name], nodes_of(bound_vms[0].placement))
+    elif bound_vms:
+        yield trade_off([placed_vm.workload.name for placed_vm in bound_vms], "their NUMA nodes")

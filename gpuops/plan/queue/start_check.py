@@ -1,6 +1,6 @@
-"""What may go wrong when the finished plan is done on the snapshot as it is, whatever was found before.
+"""Plays the finished plan on the snapshot, to find what may still go wrong.
 
-New VMs are started as listed; suspended ones come back after them, in any order, for nobody decides who logs in first.
+New VMs are started as listed. Suspended VMs come back after them in any order, since users may log in in any order.
 """
 
 from __future__ import annotations
@@ -32,58 +32,62 @@ _FEW: Final = 3
 def in_turn(
     placed: Sequence[Placed], waiting: Sequence[Claim], inventory: Inventory, catalog: Catalog
 ) -> tuple[str, ...]:
-    """What may go wrong although each has its place; a line each, or none.
+    """Return what may go wrong although each VM has its place, one line each.
 
     `waiting` are suspended VMs that come back; `inventory` is the snapshot as vCenter shows it, without their claims.
     """
     back = [claim for claim in waiting if not claim.lost]
-    lines = [*_played(placed, back, inventory, catalog), *_taken_away(placed, back)]
+    lines = [*_simulate_starts(placed, back, inventory, catalog), *_taken_away(placed, back)]
     for (ref, model), group in _in_order(placed, catalog).items():
         rivals = [claim.vm for claim in back if claim.host.ref == ref and competing(claim.vm, catalog) == model]
         lines += _Rehearsal(group, rivals, inventory.hosts[ref], inventory, catalog).lines()
     return tuple(dict.fromkeys(lines))
 
 
-def _played(placed: Sequence[Placed], back: Sequence[Claim], inventory: Inventory, catalog: Catalog) -> Iterator[str]:
-    """Step by step, each where its host is expected to put it, beside what memory and whole devices there are."""
+def _simulate_starts(
+    placed: Sequence[Placed], back: Sequence[Claim], inventory: Inventory, catalog: Catalog
+) -> Iterator[str]:
+    """Start the VMs one by one where their hosts are expected to put them, counting memory and whole devices too."""
     world = inventory
-    for each in placed:
-        vm = running(each.vm, each.placement, each.workload.numa)
+    for placed_vm in placed:
+        vm = running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa)
         seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), world.hosts[vm.host or ""], world, catalog)
-        by_order = each.steering is Steering.LISTED_ORDER
-        if not seating.complete or (by_order and seating.seats != each.placement.seats):
-            yield _elsewhere(each)
+        by_order = placed_vm.steering is Steering.LISTED_ORDER
+        if not seating.complete or (by_order and seating.seats != placed_vm.placement.seats):
+            yield _elsewhere(placed_vm)
         world = take(vm, world, catalog)
-    hosts = {each.placement.host.ref for each in placed} if back else set()
-    again = claims(world, catalog, sorted(hosts), {claim.vm.ref for claim in back})
-    lost = {claim.vm.ref for claim in again if claim.lost or claim.doubts}
+    hosts = {placed_vm.placement.host.ref for placed_vm in placed} if back else set()
+    claims_after = claims(world, catalog, sorted(hosts), {claim.vm.ref for claim in back})
+    lost = {claim.vm.ref for claim in claims_after if claim.lost or claim.doubts}
     for claim in back:
         if not claim.doubts and claim.vm.ref in lost:
             yield f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"
 
 
 def _taken_away(placed: Sequence[Placed], back: Sequence[Claim]) -> Iterator[str]:
-    """Devices that suspended VMs come back to, and that a host may give to new VMs which only say of what kind."""
-    for each in placed:
-        host = each.placement.host
-        kinds = [demand for demand in demands_of(each.vm.devices or (), {}) if isinstance(demand, WantsDynamic)]
+    """Yield devices of suspended VMs that a host may give to new VMs, because these only request a type of device."""
+    for placed_vm in placed:
+        host = placed_vm.placement.host
+        kinds = [demand for demand in demands_of(placed_vm.vm.devices or (), {}) if isinstance(demand, WantsDynamic)]
         for claim in back if kinds else ():
-            given = [device.address for device in claim.vm.devices or () if isinstance(device, DirectPathDevice)]
-            gpus = [gpu for gpu in host.gpus if claim.host.ref == host.ref and gpu.address in given]
+            addresses = [device.address for device in claim.vm.devices or () if isinstance(device, DirectPathDevice)]
+            gpus = [gpu for gpu in host.gpus if claim.host.ref == host.ref and gpu.address in addresses]
             for gpu in gpus:
                 if any(matches_type(gpu, kind) for kind in kinds):
-                    others = ", ".join(map(str, each.placement.seats.values()))
-                    rule = f"{host.name} may give {each.vm.name} the GPU {gpu.address} of {claim.vm.name} (suspended)"
-                    yield f"{rule}: gpuops attach --device names another ({others})"
+                    planned_addresses = ", ".join(map(str, placed_vm.placement.seats.values()))
+                    rule = (
+                        f"{host.name} may give {placed_vm.vm.name} the GPU {gpu.address} of {claim.vm.name} (suspended)"
+                    )
+                    yield f"{rule}: gpuops attach --device names another ({planned_addresses})"
 
 
 def _in_order(placed: Sequence[Placed], catalog: Catalog) -> dict[tuple[str, str], list[Placed]]:
-    """The new VMs with vGPUs that are started in turn, by host and GPU model."""
-    found: dict[tuple[str, str], list[Placed]] = {}
-    for each in placed:
-        if each.steering is Steering.LISTED_ORDER and each.vm.vgpus:
-            found.setdefault((each.placement.host.ref, competing(each.vm, catalog)), []).append(each)
-    return found
+    """Return the new VMs with vGPUs that must be started in the listed order, by host and GPU model."""
+    groups: dict[tuple[str, str], list[Placed]] = {}
+    for placed_vm in placed:
+        if placed_vm.steering is Steering.LISTED_ORDER and placed_vm.vm.vgpus:
+            groups.setdefault((placed_vm.placement.host.ref, competing(placed_vm.vm, catalog)), []).append(placed_vm)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +103,21 @@ class _Rehearsal:
     def lines(self) -> Iterator[str]:
         now = gpu_states(self.host, self.inventory, self.catalog)
         planned = now
-        for each in self.new:
-            if each.placement.doubts:
-                return  # said already, and nobody knows how it goes on from there
-            vm = running(each.vm, each.placement, each.workload.numa)
+        for placed_vm in self.new:
+            if placed_vm.placement.doubts:
+                return  # a warning tells that already, and what follows is unknown
+            vm = running(placed_vm.vm, placed_vm.placement, placed_vm.workload.numa)
             ways, certain = starts(vm, planned, self.host, self.catalog)
-            planned = _as_planned(planned, each, self.catalog)
+            planned = _as_planned(planned, placed_vm, self.catalog)
             if not certain or any(key_of(way) != key_of(planned) for way in ways):
-                yield _elsewhere(each)
+                yield _elsewhere(placed_vm)
                 return
         if not self.back:
             return
         alone = too_late(self.back, now, self.host, self.catalog)
         late = alone or too_late(self.back, planned, self.host, self.catalog)
         if late is not None:
-            yield _returns(late, self.host, anyway=alone is not None)
+            yield _late_text(late, self.host, anyway=alone is not None)
 
 
 def _as_planned(states: States, placed: Placed, catalog: Catalog) -> States:
@@ -131,12 +135,12 @@ def _elsewhere(placed: Placed) -> str:
     return f"{placed.placement.host.name} may give {placed.vm.name} other GPUs than {names}: --pin auto binds it"
 
 
-def _returns(late: Late, host: Host, *, anyway: bool) -> str:
+def _late_text(late: Late, host: Host, *, anyway: bool) -> str:
     which = f"{late.vm.name} (suspended)"
     if late.unproven:
         return f"whether {which} and the others find their GPUs on {host.name} in any order is not worked out"
     names = [vm.name for vm in late.after]
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    after = f" after {', '.join(names[:_FEW])}{more}" if names else ""
+    and_more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    after = f" after {', '.join(names[:_FEW])}{and_more}" if names else ""
     whatever = ", whatever else starts there" if anyway else ""
     return f"{which} may find no GPU on {host.name} when it comes back{after}{whatever}"

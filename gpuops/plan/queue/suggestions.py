@@ -1,8 +1,8 @@
-"""What a workload that finds no place could have instead: a little less, or a place after a few vMotions.
+"""Suggestions for a workload that finds no place: a smaller request, or a place after a few vMotions.
 
-One wish is given up at a time, what is dearest last: fewer GPUs is another VM. Only where that is not enough, the VM is
-first made as small as the hosts are. vMotions are looked for in fleets that are searched in a moment; in larger ones
-`gpuops defrag` plans moves. `one_by_one.py` and `place.py` call it.
+One requirement is given up at a time, and the number of GPUs last. Only if that is not enough, the vCPUs and memory are
+first cut to what hosts have. vMotions are only searched for in small fleets, where that is fast; in larger ones use
+`gpuops defrag`. `one_by_one.py` and `place.py` call it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.requested import groups_of, profile_meant
 from gpuops.plan.placement.project import project
 from gpuops.plan.queue.eligible_hosts import scope_of
-from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion, relaxed
+from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion, without_reasons
 from gpuops.plan.queue.workload_vm import unknown_profiles, vm_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _FEW: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """A smaller wish, and in words what is left of it or was given up."""
+    """A smaller request, and words for what it still has or gives up."""
 
     workload: Workload
     words: tuple[str, ...] = ()
@@ -46,17 +46,22 @@ class _Wish:
 
 
 def nearest(trial: WorkloadQuestion, against: Sequence[Rejection]) -> str:
-    """The first smaller wish that has a place now, and where; empty when none has. `against` is why it has none."""
-    asked = _Wish(trial.workload)
-    named = tuple(_named_nearly(asked, trial))
-    found = _first_of(named, trial)
-    # Where no profile has that name, the other wishes are tried with the profile whose name is most similar.
-    for base in () if found else _bases((*named, asked)[0], against):
-        own = (base,) if base.words else ()
-        found = _first_of((*own, *_elsewhere(base), *_others(base, trial)), trial) or _fewest_less(base, trial)
-        if found:
+    """Return the first smaller request that has a place now, and where; empty if there is no such request.
+
+    `against`: why the workload itself has no place.
+    """
+    requested = _Wish(trial.workload)
+    named = tuple(_named_nearly(requested, trial))
+    suggestion = _first_of(named, trial)
+    # If no profile has that name, the other changes are tried with the profile whose name is most similar.
+    for base in () if suggestion else _bases((*named, requested)[0], against):
+        base_wishes = (base,) if base.words else ()
+        suggestion = _first_of((*base_wishes, *_elsewhere(base), *_others(base, trial)), trial) or _fewest_less(
+            base, trial
+        )
+        if suggestion:
             break
-    return found
+    return suggestion
 
 
 def _first_of(wishes: Iterable[_Wish], trial: WorkloadQuestion) -> str:
@@ -64,62 +69,65 @@ def _first_of(wishes: Iterable[_Wish], trial: WorkloadQuestion) -> str:
 
 
 def _fits(wish: _Wish, trial: WorkloadQuestion) -> str:
-    answer = relaxed(trial, wish.workload).answer()
+    answer = without_reasons(trial, wish.workload).answer()
     if not isinstance(answer, Placed):
         return ""
-    first, *more = wish.words
-    words = " and ".join((first, *(each.removeprefix("with ") for each in more)))
+    first, *further_words = wish.words
+    words = " and ".join((first, *(words_part.removeprefix("with ") for words_part in further_words)))
     return f"{words} it fits on {answer.placement.host.name}"
 
 
-def _bases(asked: _Wish, against: Sequence[Rejection]) -> Iterator[_Wish]:
-    """The wish as it is, then cut to the cores and the memory that the refusals say are there."""
-    workload = asked.workload
-    yield asked
-    vcpus = _there(workload.vcpus, (each for each in against if each.short_of is Shortage.VCPUS))
-    memory_mib = _there(workload.memory_mib, (each for each in against if each.short_of is Shortage.MEMORY))
+def _bases(requested: _Wish, against: Sequence[Rejection]) -> Iterator[_Wish]:
+    """Yield the request unchanged, then cut to the cores and the memory that hosts have according to the refusals."""
+    workload = requested.workload
+    yield requested
+    vcpus = _largest_available(
+        workload.vcpus, (rejection for rejection in against if rejection.short_of is Shortage.VCPUS)
+    )
+    memory_mib = _largest_available(
+        workload.memory_mib, (rejection for rejection in against if rejection.short_of is Shortage.MEMORY)
+    )
     memory_mib -= memory_mib % _GIB_MIB
-    cut = asked
+    cut = requested
     if vcpus:
-        cut = asked.less(f"with {vcpus} of its {workload.vcpus} vCPUs", replace(workload, vcpus=vcpus))
+        cut = requested.less(f"with {vcpus} of its {workload.vcpus} vCPUs", replace(workload, vcpus=vcpus))
         yield cut
     if memory_mib:
         words = f"with {memory_mib // _GIB_MIB} GiB of memory"
-        yield asked.less(words, replace(workload, memory_mib=memory_mib))
-        if cut is not asked:
+        yield requested.less(words, replace(workload, memory_mib=memory_mib))
+        if cut is not requested:
             cut = cut.less(words, replace(cut.workload, memory_mib=memory_mib))
             yield cut
-    if cut is not asked and workload.numa is NumaPolicy.REQUIRED:
+    if cut is not requested and workload.numa is NumaPolicy.REQUIRED:
         yield cut.less("with numa preferred", replace(cut.workload, numa=NumaPolicy.PREFERRED))
 
 
-def _there(needed: int, against: Iterable[Rejection]) -> int:
-    """The most of it that a refusal says is there; 0 = none says so."""
-    found = (each.available for each in against if each.needed == needed)
-    return max((int(each) for each in found if isinstance(each, int | float)), default=0)
+def _largest_available(needed: int, against: Iterable[Rejection]) -> int:
+    """Return the largest available amount in these refusals; 0 if they contain no amount."""
+    available = (rejection.available for rejection in against if rejection.needed == needed)
+    return max((int(amount) for amount in available if isinstance(amount, int | float)), default=0)
 
 
-def _named_nearly(asked: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
-    """Profiles whose names are nearly the one asked for, where that one means nothing; of a name that is like none the
-    smallest there are."""
-    workload, inventory = asked.workload, trial.inventory
+def _named_nearly(requested: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
+    """Yield, for an unknown profile, the profiles with similar names, or else the smallest profiles of the fleet."""
+    workload, inventory = requested.workload, trial.inventory
     for unknown in unknown_profiles(workload, inventory, trial.catalog)[:1]:
         alike = near(unknown, inventory.offered_profiles)
         for name in alike:
-            yield asked.less(f"as {name}", _with_profile(workload, unknown, name))
+            yield requested.less(f"as {name}", _with_profile(workload, unknown, name))
         for name in () if alike else _smallest(trial)[:_FEW]:
-            yield asked.less(f"as {name}, of the smallest there are,", _with_profile(workload, unknown, name))
+            yield requested.less(f"as {name}, of the smallest there are,", _with_profile(workload, unknown, name))
 
 
 def _smallest(trial: WorkloadQuestion) -> list[str]:
-    sizes = {name: known.framebuffer_mib for name in trial.inventory.offered_profiles if (known := parse(name))}
+    sizes = {name: parsed.framebuffer_mib for name in trial.inventory.offered_profiles if (parsed := parse(name))}
     return sorted(sizes, key=lambda name: (sizes[name], name))
 
 
 def _with_profile(workload: Workload, old: str, new: str) -> Workload:
-    """The workload with every vGPU of one profile of another instead."""
-    more = tuple(replace(each, profile=new) if each.profile == old else each for each in workload.more)
-    return replace(workload, profile=new if workload.profile == old else workload.profile, more=more)
+    """Return the workload with the new profile in place of the old one."""
+    further_vgpus = tuple(replace(vgpus, profile=new) if vgpus.profile == old else vgpus for vgpus in workload.more)
+    return replace(workload, profile=new if workload.profile == old else workload.profile, more=further_vgpus)
 
 
 def _elsewhere(base: _Wish) -> Iterator[_Wish]:
@@ -139,7 +147,7 @@ def _elsewhere(base: _Wish) -> Iterator[_Wish]:
 
 
 def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
-    """As many GPUs of another kind, where the very ones were named."""
+    """The same number of GPUs of another kind, if the workload names its GPUs, a model, a label or a device group."""
     workload = base.workload
     if workload.label is not None:
         yield base.less(f"without label {workload.label}", replace(workload, label=None))
@@ -157,7 +165,7 @@ def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
 
 
 def _fewest_less(base: _Wish, trial: WorkloadQuestion) -> str:
-    """As many of its GPUs as find a place, else the largest of smaller profiles that does."""
+    """Return as many of its GPUs as find a place, or else the largest smaller profile that does."""
     workload = base.workload
     if workload.more:
         counts = [base.less(f"with its vGPUs of {workload.profile} alone", replace(workload, more=()))]
@@ -175,14 +183,14 @@ def _fewest_less(base: _Wish, trial: WorkloadQuestion) -> str:
 
 
 def _last_that_fits(rising: Sequence[_Wish], trial: WorkloadQuestion) -> str:
-    """Of wishes of which each is more than the one before: what fits one, fits all before it."""
+    """Return the largest of these rising requests that fits, by bisection: if one fits, all before it fit too."""
     best, low, high = "", 0, len(rising)
     while low < high:
-        # The first one is asked first: where it finds nothing, none does.
+        # The smallest is tried first: if it does not fit, no request does.
         middle = (low + high) // 2 if best else low
-        found = _fits(rising[middle], trial)
-        if found:
-            best, low = found, middle + 1
+        fitting = _fits(rising[middle], trial)
+        if fitting:
+            best, low = fitting, middle + 1
         elif not best:
             return ""
         else:
@@ -192,74 +200,74 @@ def _last_that_fits(rising: Sequence[_Wish], trial: WorkloadQuestion) -> str:
 
 def _smaller_profiles(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
     """Profiles of the same GPU and series with less memory, the largest first."""
-    asked = parse(offered(base.workload, trial))
-    if asked is None:
+    requested = parse(offered(base.workload, trial))
+    if requested is None:
         return
     alike = [(parse(name), name) for name in trial.inventory.offered_profiles]
     less = [
-        (known.framebuffer_mib, name)
-        for known, name in alike
-        if known is not None
-        and (known.esxi_prefix, known.series, known.slices is None, known.media)
-        == (asked.esxi_prefix, asked.series, asked.slices is None, False)
-        and known.framebuffer_mib < asked.framebuffer_mib
+        (parsed.framebuffer_mib, name)
+        for parsed, name in alike
+        if parsed is not None
+        and (parsed.esxi_prefix, parsed.series, parsed.slices is None, parsed.media)
+        == (requested.esxi_prefix, requested.series, requested.slices is None, False)
+        and parsed.framebuffer_mib < requested.framebuffer_mib
     ]
     for _, name in sorted(less, reverse=True):
         yield base.less(f"as {name}", replace(base.workload, profile=name))
 
 
 def offered(workload: Workload, trial: WorkloadQuestion) -> str:
-    """The ESXi name of the one profile it asks for; empty = it asks for none that means anything, or for several."""
+    """Return the ESXi name of the workload's profile; empty if it is unknown or if the workload has not exactly one."""
     if workload.profile is None or workload.more or unknown_profiles(workload, trial.inventory, trial.catalog):
         return ""
     return profile_meant(workload.profile, vm_of(workload), None, trial.inventory, trial.catalog)
 
 
 _MOST_MOVES: Final = 3
-"""vMotions: who needs more has a fleet to tidy up first."""
+"""vMotions at most: if more are needed, `gpuops defrag` should run first."""
 _MOST_GPUS: Final = 64
 
 
 @dataclass(frozen=True)
 class RoomByMoves:
-    """In the snapshot `world`, in which all run that have a place or are kept one; in `now` those that really run."""
+    """Finds room by vMotions. In `world` all VMs with a place or a claim run; `now` is the snapshot as read."""
 
     world: Inventory
     now: Inventory
-    _known: dict[tuple[str, str | None], tuple[PlannedMove, ...]] = field(default_factory=dict)
+    _cached_moves: dict[tuple[str, str | None], tuple[PlannedMove, ...]] = field(default_factory=dict)
     """By profile and cluster: many refused requests are alike."""
 
     def after_moves(self, trial: WorkloadQuestion) -> str:
-        """The moves and where the workload fits then; empty when no such moves are known."""
+        """Return the moves and where the workload then fits; empty if no such moves are known."""
         profile = offered(trial.workload, trial)
         world = self.world
         moves = self._moves(profile, trial.workload.cluster, trial.catalog) if profile else ()
         for number, move in enumerate(moves, 1):
             world = project(move.step, world, trial.catalog)
-            answer = replace(relaxed(trial, trial.workload), inventory=world).answer()
+            answer = replace(without_reasons(trial, trial.workload), inventory=world).answer()
             if isinstance(answer, Placed):
                 return f"{_words(moves[:number])} it fits on {answer.placement.host.name}"
         return ""
 
     def _moves(self, profile: str, cluster: str | None, catalog: Catalog) -> tuple[PlannedMove, ...]:
         key = (profile, cluster)
-        if key not in self._known:
-            self._known[key] = ()
+        if key not in self._cached_moves:
+            self._cached_moves[key] = ()
             scope = Scope(cluster)
             if self.now.hot_migrate_enabled and sum(len(host.gpus) for host in scope.hosts(self.world)) <= _MOST_GPUS:
                 from gpuops.plan.moving.plan import Defrag
 
-                self._known[key] = (
+                self._cached_moves[key] = (
                     Defrag(profile, _MOST_MOVES, cluster=cluster).planned(self.world, catalog, self._yet_to_run).moves
                 )
-        return self._known[key]
+        return self._cached_moves[key]
 
     @cached_property
     def _yet_to_run(self) -> dict[str, str]:
-        """VM ref -> why it cannot move: it runs in that world alone."""
+        """Return why VMs cannot be moved that run only in `world`, by VM ref."""
         runs = {ref for ref, vm in self.now.vms.items() if vm.power is PowerState.ON}
-        there = (ref for ref, vm in self.world.vms.items() if vm.power is PowerState.ON)
-        return {ref: "does not run yet" for ref in there if ref not in runs}
+        planned_refs = (ref for ref, vm in self.world.vms.items() if vm.power is PowerState.ON)
+        return {ref: "does not run yet" for ref in planned_refs if ref not in runs}
 
 
 def _words(moves: Sequence[PlannedMove]) -> str:

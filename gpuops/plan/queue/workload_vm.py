@@ -1,4 +1,4 @@
-"""A workload as the VM it would be, so that the rules for VMs answer for it too."""
+"""Makes the VM of a workload, so that the rules for VMs can judge it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from gpuops.plan.queue.eligible_hosts import scope_of
 Devices = tuple[GpuDevice, ...]
 
 _WITHOUT_BRACKETS: Final = str.maketrans("[]", "  ")
-"""In PCI names the product stands in them: `Aqua Vanjaram [Instinct MI355X]`."""
+"""PCI names have the product in brackets: `Aqua Vanjaram [Instinct MI355X]`."""
 
 
 def vm_of(workload: Workload, devices: Devices = (), version: str | None = None) -> Vm:
-    """The VM that the workload asks for, off and registered nowhere, made as a VM for such devices should be.
+    """Return the VM that the workload asks for, powered off and not on a host, with the settings that its devices need.
 
     `version` is the release of the host that it is made on; None = not known yet.
     """
@@ -67,25 +67,26 @@ def vm_of(workload: Workload, devices: Devices = (), version: str | None = None)
 
 
 def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
-    """The VM as it will run there: pinned where the placement pins, its memory counted on the node it is expected on.
+    """Return the VM as it will run at this place, with the pins of the placement and its memory on the expected node.
 
-    ESXi keeps a VM that fits beside its GPU there as a rule; only `required` binds it. A plan for many VMs counts both
-    alike: a node's memory is not promised twice. Whole devices are the ones it is expected to get.
+    ESXi usually keeps a VM next to its GPU if it fits there; only `required` binds it. Plans count both in the same
+    way, so that the memory of a node is not promised twice. Whole devices are those that the VM is expected to get.
     """
     devices = tuple(
-        _given(device, placement.seats.get(ordinal)) for ordinal, device in with_passthru_numbers(vm.devices or ())
+        _as_assigned(device, placement.seats.get(ordinal))
+        for ordinal, device in with_passthru_numbers(vm.devices or ())
     )
     pins = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
     local = numa is not NumaPolicy.NONE and placement.bound_to
     node = {AFFINITY_KEY: affinity(placement.bound_to)} if local else {}
-    there = replace(vm, host=placement.host.ref, power=PowerState.ON, awaited=Awaited.REQUEST)
-    return replace(there, devices=devices, extra_config={**pins, **node})
+    placed_vm = replace(vm, host=placement.host.ref, power=PowerState.ON, awaited=Awaited.REQUEST)
+    return replace(placed_vm, devices=devices, extra_config={**pins, **node})
 
 
 def choices_of_devices(
     workload: Workload, inventory: Inventory, catalog: Catalog
 ) -> tuple[Devices, ...] | tuple[Rejection, ...]:
-    """The devices that would serve it, the smallest GPU model first where several would; or why nothing here can."""
+    """Return the device choices that would do, the smallest GPU model first, or why no devices here would do."""
     if workload.device:
         return _given_by_address(workload, inventory)
     if workload.device_group is not None:
@@ -96,28 +97,29 @@ def choices_of_devices(
 
 
 def _vgpus(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices] | tuple[Rejection, ...]:
-    """The vGPUs, the largest first: a host seats them in their order, and what is large finds room first or never."""
-    found: list[str] = []
+    """Return the vGPUs, largest first: a host seats them in this order, and large ones find room only if they are
+    first."""
+    profiles: list[str] = []
     unknown: list[Rejection] = []
-    for wanted in workload.vgpus:
-        meaning = _meant(wanted.profile, workload, inventory, catalog)
+    for requested in workload.vgpus:
+        meaning = _resolve_profile(requested.profile, workload, inventory, catalog)
         if isinstance(meaning, Rejection):
             unknown.append(meaning)
         else:
-            found += [meaning] * wanted.count
+            profiles += [meaning] * requested.count
     if unknown:
         return tuple(unknown)
-    names = sorted(found, key=lambda name: -(profile.framebuffer_mib if (profile := catalog.profile(name)) else 0))
+    names = sorted(profiles, key=lambda name: -(profile.framebuffer_mib if (profile := catalog.profile(name)) else 0))
     return (tuple(VgpuDevice(key, name) for key, name in enumerate(names, FIRST_DEVICE_KEY)),)
 
 
 def unknown_profiles(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
-    """Those of the profiles that it asks for which mean nothing here."""
-    names = (each.profile for each in workload.vgpus)
-    return tuple(name for name in names if isinstance(_meant(name, workload, inventory, catalog), Rejection))
+    """Return the requested profiles that are unknown here."""
+    names = (requested.profile for requested in workload.vgpus)
+    return tuple(name for name in names if isinstance(_resolve_profile(name, workload, inventory, catalog), Rejection))
 
 
-def _meant(profile: str, workload: Workload, inventory: Inventory, catalog: Catalog) -> str | Rejection:
+def _resolve_profile(profile: str, workload: Workload, inventory: Inventory, catalog: Catalog) -> str | Rejection:
     try:
         return profile_meant(profile, vm_of(workload), None, inventory, catalog)
     except UsageError as error:
@@ -129,8 +131,8 @@ def framebuffer_mib(devices: Devices, catalog: Catalog) -> int:
     return sum(_memory_mib(device, catalog) for device in devices)
 
 
-def _given(device: GpuDevice, seat: PciAddress | None) -> GpuDevice:
-    """A whole device as the one that was found for it: asked again, the host's order alone would say another."""
+def _as_assigned(device: GpuDevice, seat: PciAddress | None) -> GpuDevice:
+    """Return a device requested by type as the one that was found for it: a second search might find another."""
     if not isinstance(device, DynamicDevice) or seat is None:
         return device
     return DirectPathDevice(device.key, seat, *device.allowed[0], system_id="")
@@ -148,15 +150,17 @@ def _memory_mib(device: GpuDevice, catalog: Catalog) -> int:
 
 
 def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
-    """The devices at these addresses, as the first host that is meant and has all of them knows them."""
-    wanted = workload.device
-    meant = scope_of(workload).device_hosts(inventory)
-    host = next((host for host in meant if all(host.device(address) for address in wanted)), None)
+    """Return the devices at these addresses on the first requested host that has all of them."""
+    addresses = workload.device
+    scope_hosts = scope_of(workload).device_hosts(inventory)
+    host = next((host for host in scope_hosts if all(host.device(address) for address in addresses)), None)
     if host is None:
-        there = sorted({str(each.address) for host in meant for each in host.devices if _is_given(each)})
-        rule = f"no host here has a GPU or another device at {' and at '.join(map(str, wanted))}"
-        return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(there) or 'none'})"),)
-    gpus = [gpu for address in wanted if (gpu := host.device(address)) is not None]
+        passthrough_addresses = sorted(
+            {str(device.address) for host in scope_hosts for device in host.devices if _is_given(device)}
+        )
+        rule = f"no host here has a GPU or another device at {' and at '.join(map(str, addresses))}"
+        return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(passthrough_addresses) or 'none'})"),)
+    gpus = [gpu for address in addresses if (gpu := host.device(address)) is not None]
     return (
         tuple(
             DirectPathDevice(FIRST_DEVICE_KEY + number, gpu.address, gpu.vendor_id, gpu.device_id, system_id="")
@@ -166,15 +170,15 @@ def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices
 
 
 def _grouped(workload: Workload, name: str, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
-    """The members of the vendor device group, as the first host that is meant and offers it tells them."""
-    meant = scope_of(workload).hosts(inventory)
-    group = next((group for host in meant for group in groups_of(host) if group.name == name), None)
+    """Return the members of the vendor device group, from the first requested host that offers it."""
+    scope_hosts = scope_of(workload).hosts(inventory)
+    group = next((group for host in scope_hosts for group in groups_of(host) if group.name == name), None)
     if group is None:
-        if meant and all(host.config_target is None for host in meant):
+        if scope_hosts and all(host.config_target is None for host in scope_hosts):
             hint = "a saved inventory has none, and neither has a vCenter before 8.0: ask a vCenter that has"
             return (Rejection(workload.name, "the device groups of the hosts were not read", hint=hint),)
-        there = sorted({group.name for host in meant for group in groups_of(host)})
-        rule = f"no host here offers device group {name} (there: {', '.join(there) or 'none'})"
+        offered_groups = sorted({group.name for host in scope_hosts for group in groups_of(host)})
+        rule = f"no host here offers device group {name} (there: {', '.join(offered_groups) or 'none'})"
         return (Rejection(workload.name, rule),)
     members, strange = group_members(group)
     if strange:
@@ -200,30 +204,32 @@ def _is_given(gpu: PhysicalGpu | OtherDevice) -> bool:
 
 
 def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices, ...] | tuple[Rejection]:
-    """So many devices of one model, for each model that hosts have in passthrough and that is meant.
+    """Return the requested number of devices for each matching model that hosts have in passthrough.
 
-    Who names neither a model nor a label asks for GPUs of NVIDIA.
+    A workload without a model and a label asks for NVIDIA GPUs.
     """
     label = workload.label
     named = label is not None or workload.model is not None
-    given = [
+    passthrough_devices = [
         gpu
         for host in inventory.hosts.values()
         for gpu in (host.devices if named else host.gpus)
         if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
     ]
     models: dict[str, list[PhysicalGpu | OtherDevice]] = {}
-    for gpu in given:
+    for gpu in passthrough_devices:
         models.setdefault(_model(gpu, catalog), []).append(gpu)
-    meant = {name: gpus for name, gpus in models.items() if _is_meant(workload.model, name, gpus, catalog)}
-    if not meant:
-        what = f"whole GPU of model {workload.model!r}" if workload.model else "whole GPU"
-        what += f" with label {label}" if label else ""
-        there = ", ".join(sorted(models)) or "none"
+    matching_models = {name: gpus for name, gpus in models.items() if _is_meant(workload.model, name, gpus, catalog)}
+    if not matching_models:
+        device_text = f"whole GPU of model {workload.model!r}" if workload.model else "whole GPU"
+        device_text += f" with label {label}" if label else ""
+        model_names = ", ".join(sorted(models)) or "none"
         hint = "a profile of the GPU's full size is a whole GPU too, as a vGPU: --profile a40-48c"
-        return (Rejection(workload.name, f"no host has a {what} in passthrough (there: {there})", hint=hint),)
-    found = [_devices(workload.gpus, gpus, label) for _, gpus in sorted(meant.items())]
-    return tuple(sorted(found, key=lambda devices: framebuffer_mib(devices, catalog)))
+        return (
+            Rejection(workload.name, f"no host has a {device_text} in passthrough (there: {model_names})", hint=hint),
+        )
+    choices = [_devices(workload.gpus, gpus, label) for _, gpus in sorted(matching_models.items())]
+    return tuple(sorted(choices, key=lambda devices: framebuffer_mib(devices, catalog)))
 
 
 def _devices(count: int, gpus: Iterable[PhysicalGpu | OtherDevice], label: str | None) -> Devices:
@@ -237,11 +243,11 @@ def _model(gpu: PhysicalGpu | OtherDevice, catalog: Catalog) -> str:
 
 
 def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu | OtherDevice], catalog: Catalog) -> bool:
-    """Whether people who write `text` mean this model: its key, its short name, or words of its name."""
+    """Whether `text` names this model: by its key, its short name, or words of its name."""
     if text is None:
         return True
     board = catalog.board_by_pci(gpus[0].vendor_id, gpus[0].device_id, gpus[0].subsystem_id)
-    wanted = text.lower()
-    if board is not None and wanted in (board.key.lower(), board.short_name.lower()):
+    words = text.lower()
+    if board is not None and words in (board.key.lower(), board.short_name.lower()):
         return True
-    return set(wanted.split()) <= set(name.lower().translate(_WITHOUT_BRACKETS).split())
+    return set(words.split()) <= set(name.lower().translate(_WITHOUT_BRACKETS).split())

@@ -1,8 +1,7 @@
-"""Give a VM a vGPU, several, a whole GPU or other device, or a device group; at once, whole, or not at all.
+"""Plans to give a VM vGPUs, a whole GPU or other device, or a device group: all of it, or nothing.
 
-Every reason against it is found before anything is planned, and all of them are said together. Then the devices, the
-place, and one reconfigure, with the stop, the move and the start that were allowed around it. `gpuops attach`, the
-Ansible module and `several.py` call it.
+All reasons to refuse are collected before anything is planned, and shown together. The plan is one reconfigure, with
+the stop, the move and the start that the request allows. `gpuops attach`, the Ansible module and `several.py` call it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, option_of, s
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 from gpuops.plan.core.versions import unsupported
-from gpuops.plan.devices.goal import Goal, broken_groups, kept_pins, named, only_requested, other_gpus, vgpus
+from gpuops.plan.devices.goal import Goal, broken_groups, devices_named, kept_pins, only_requested, other_gpus, vgpus
 from gpuops.plan.devices.requested import (
     Answer,
     device_goal,
@@ -52,8 +51,8 @@ from gpuops.plan.vm.target_hosts import able_elsewhere, able_instead, hosts_for,
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """What a VM is to have. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`) and
-    `device_group` says which devices; the others how far gpuops may go for them."""
+    """The devices that a VM gets. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`) and
+    `device_group` names the devices; the other fields limit what gpuops may do for them."""
 
     run_kind: ClassVar[str] = "attach"
 
@@ -110,46 +109,46 @@ class Attach:
         if not self.device and self.device_group is None:
             return ()
         hosts = hosts_for(inventory.find_vm(self.vm), self.host, self.move, inventory, whole=bool(self.device))
-        wanted = {PciAddress.parse(text) for text in self.device}
+        addresses = {PciAddress.parse(text) for text in self.device}
         return tuple(
             host.ref
             for host in hosts
             if len(hosts) == 1
             or self.device_group
             or host.ref == inventory.find_vm(self.vm).host  # may have it as a device that it does not list as a GPU
-            or all(host.device(address) for address in wanted)
+            or all(host.device(address) for address in addresses)
         )
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """The attachment planned on this snapshot. Raises UsageError for options or names that mean nothing here."""
+        """Plan the attachment in this snapshot. Raises UsageError for unknown names and impossible options."""
         self._check()
         vm = inventory.find_vm(self.vm)
-        beyond = unsupported(
+        unsupported_option = unsupported(
             inventory.api_version,
             dynamic=self._is_dynamic,
             label=self.label is not None,
             group=self.device_group is not None,
         )
-        if beyond is not None:
-            return refuse(Rejection(vm.name, beyond, hint="leave that option out, or use a newer vCenter"))
+        if unsupported_option is not None:
+            return refuse(Rejection(vm.name, unsupported_option, hint="leave that option out, or use a newer vCenter"))
         hosts = hosts_for(vm, self.host, self.move, inventory, whole=bool(self.device) or self._is_dynamic)
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:
             return refuse(*blockers, *(out for host in hosts[:1] if (out := unreachable(host)) is not None))
-        old = named(self.replace, vm) if self.replace else ()
+        old = devices_named(self.replace, vm) if self.replace else ()
         goal = self._goal(vm, old, hosts, inventory, catalog)
         if not isinstance(goal, Goal):
-            there = self._whole_elsewhere(vm, old, hosts, inventory)
-            return refuse(*blockers, *power_blockers(vm, self.power), *goal, *there)
+            other_hosts = self._whole_elsewhere(vm, old, hosts, inventory)
+            return refuse(*blockers, *power_blockers(vm, self.power), *goal, *other_hosts)
         keep = KeepFree(profiles_to_keep(self.keep_free, inventory, catalog), claims=True)
         ask = ResolvedAttach(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog, keep)
         undecided = self._other_devices(vm, goal, old)
-        against = (*undecided, *broken_groups(vm, goal))
-        if not against and is_there(ask):
+        device_rejections = (*undecided, *broken_groups(vm, goal))
+        if not device_rejections and is_there(ask):
             return left_as_it_is(ask, blockers)
         if undecided:  # without them: what is refused then is refused whether or not they stay
             ask = replace(ask, goal=only_requested(goal))
-        return planned(ask, (*blockers, *power_blockers(vm, self.power), *against))
+        return planned(ask, (*blockers, *power_blockers(vm, self.power), *device_rejections))
 
     def _check(self) -> None:
         kinds = [self.profile is not None, bool(self.device), self._is_dynamic, self.device_group is not None]
@@ -182,45 +181,46 @@ class Attach:
         try:
             profile = profile_meant(self.profile, vm, hosts[0] if hosts else None, inventory, catalog)
         except ProfileUnknown:
-            untold = unread(vm, hosts, inventory)
-            if not untold:
+            unread_hosts = unread(vm, hosts, inventory)
+            if not unread_hosts:
                 raise
-            return untold
+            return unread_hosts
         return vgpus(vm, profile, self.count, [device for device in old if signature(device) != f"vgpu {profile}"])
 
     def _whole_elsewhere(
         self, vm: Vm, old: tuple[GpuDevice, ...], hosts: tuple[Host, ...], inventory: Inventory
     ) -> tuple[Rejection, ...]:
-        """The other hosts that have such devices, where only the VM's own was looked at."""
-        own = inventory.host_of(vm)
-        if not self._is_dynamic or own is None or hosts != (own,):
+        """Return a hint to the other hosts that have such devices, if only the VM's own host was checked."""
+        current_host = inventory.host_of(vm)
+        if not self._is_dynamic or current_host is None or hosts != (current_host,):
             return ()
         ask = (vm, self.device_type, self.label, self.count)
-        others = others_with_gpus(vm, inventory, whole=True)
-        found = [each for each in others if isinstance(dynamic_goal(*ask, (each,), old), Goal)]
-        return (able_instead(vm, [each.name for each in found], own),) if found else ()
+        other_hosts = others_with_gpus(vm, inventory, whole=True)
+        able_hosts = [host for host in other_hosts if isinstance(dynamic_goal(*ask, (host,), old), Goal)]
+        return (able_instead(vm, [host.name for host in able_hosts], current_host),) if able_hosts else ()
 
     def _other_devices(self, vm: Vm, goal: Goal, old: tuple[GpuDevice, ...]) -> tuple[Rejection, ...]:
-        """Devices that are not asked for, and not said to stay or to give way."""
+        """Refuse if the VM has GPU devices that the request neither names, nor keeps (--add), nor replaces."""
         if self.replace and not old and not goal.unchanged:
             return (Rejection(vm.name, f"has no {self.replace} to replace", hint=f"it has: {gpu_names(vm)}"),)
-        others = () if self.add or _beside_gpus(goal) else other_gpus(goal)
-        if not others:
+        unrequested_devices = () if self.add or _beside_gpus(goal) else other_gpus(goal)
+        if not unrequested_devices:
             return ()
-        names = ", ".join(dict.fromkeys(signature(device) for device in others))
-        hint = f"--add keeps it beside the new one, --replace {option_of(others[0])} puts the new one in its place"
+        names = ", ".join(dict.fromkeys(signature(device) for device in unrequested_devices))
+        replaced = option_of(unrequested_devices[0])
+        hint = f"--add keeps it beside the new one, --replace {replaced} puts the new one in its place"
         return (Rejection(vm.name, f"has {names} already", hint=hint),)
 
 
 def _beside_gpus(goal: Goal) -> bool:
-    """Whether what is asked for is no GPU of NVIDIA, and so takes no place of one."""
-    meant = (*goal.add, *(device for device in goal.kept if device.key in goal.asked))
-    return bool(meant) and all(map(is_no_gpu, meant))
+    """Whether the request is only for devices other than NVIDIA GPUs, which do not replace a GPU."""
+    requested_devices = (*goal.add, *(device for device in goal.kept if device.key in goal.asked))
+    return bool(requested_devices) and all(map(is_no_gpu, requested_devices))
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAttach:
-    """What is asked of a snapshot: a VM, the devices it is to have, where it may be, and how far gpuops may go."""
+    """A request resolved in a snapshot: the VM, its future devices, the hosts it may be on, and what gpuops may do."""
 
     vm: Vm
     goal: Goal
@@ -233,14 +233,14 @@ class ResolvedAttach:
     keep_free: KeepFree = NOTHING_KEPT
 
     @property
-    def wanted(self) -> Wanted:
+    def needs(self) -> Wanted:
         demands = demands_of(self.goal.devices, kept_pins(self.vm, self.goal))
         hosts, grouped = tuple(host.ref for host in self.hosts), self.goal.device_group is not None
         return Wanted(self.vm, demands, hosts, self.numa, self.pin, grouped=grouped, keep_free=self.keep_free)
 
 
 def is_there(ask: ResolvedAttach) -> bool:
-    """Whether the VM has all of it already, on a host where it may be. One that runs proves its settings by running."""
+    """Whether the VM already has all devices, on an allowed host. If it runs, its settings must be right."""
     host = next((host for host in ask.hosts if host.ref == ask.vm.host), None)
     if host is None or not ask.goal.unchanged:
         return False
@@ -251,13 +251,13 @@ def is_there(ask: ResolvedAttach) -> bool:
 
 
 def left_as_it_is(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
-    """Nothing to change; at most the VM is started, where it is to run."""
+    """Plan no change of the devices, and the power-on if the VM must run."""
     because = (f"{ask.vm.name} has {gpu_names(ask.vm)} already",)
     if ask.power is not PowerPolicy.ON or ask.vm.power is PowerState.ON:
         return Plan(because=because)
     if ask.vm.power is not PowerState.OFF:
         return Plan(because=(*because, f"it is {ask.vm.power or 'in an unreadable power state'}, and left so"))
-    placement = place(replace(ask.wanted, hosts=(ask.vm.host or "",)), ask.inventory, ask.catalog)
+    placement = place(replace(ask.needs, hosts=(ask.vm.host or "",)), ask.inventory, ask.catalog)
     if blockers or not isinstance(placement, Placement):
         return refuse(*blockers, *(() if isinstance(placement, Placement) else placement))
     start = Wave(f"start {ask.vm.name}", (PowerOnVm(ask.vm.ref, ask.vm.host),))
@@ -268,29 +268,33 @@ def planned(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
     """The plan that brings the VM its devices, or every reason against it."""
     host = next(iter(ask.hosts), None)
     ask, kept_free = _with_headroom(ask)
-    placement = place_near(ask.wanted, ask.inventory, ask.catalog) if ask.hosts else ()
+    placement = place_near(ask.needs, ask.inventory, ask.catalog) if ask.hosts else ()
     if not isinstance(placement, Placement):
         against, _ = findings(_case(ask, host))
-        return refuse(*blockers, *against, *kept_free, *placement, *_elsewhere(ask), withheld=_wished(ask, host))
+        return refuse(
+            *blockers, *against, *kept_free, *placement, *_elsewhere(ask), withheld=_withheld_steps(ask, host)
+        )
     goal = with_backings(ask.goal, placement.host)
     against, warnings = findings(_case(ask, placement.host))
     if not isinstance(goal, Goal):
-        return refuse(*blockers, *against, *goal, choices=placement.choices, withheld=_wished(ask, placement.host))
+        return refuse(
+            *blockers, *against, *goal, choices=placement.choices, withheld=_withheld_steps(ask, placement.host)
+        )
     if blockers or against:
-        return refuse(*blockers, *against, choices=placement.choices, withheld=_wished(ask, placement.host))
+        return refuse(*blockers, *against, choices=placement.choices, withheld=_withheld_steps(ask, placement.host))
     return _waves(ask, Fitting(ask.vm, goal, placement, ask.numa, ask.catalog), warnings)
 
 
 def _with_headroom(ask: ResolvedAttach) -> tuple[ResolvedAttach, tuple[Rejection, ...]]:
-    """The same with only the hosts on which HA lets the VM start, and what it says of the others."""
+    """Return the request with only the hosts on which vSphere HA lets the VM start, and why not on the others."""
     headroom = Headroom(ask.vm, ask.inventory)
-    refused = {host.ref: found for host in ask.hosts if (found := headroom.refusal(host)) is not None}
+    refused = {host.ref: rejection for host in ask.hosts if (rejection := headroom.refusal(host)) is not None}
     hosts = tuple(host for host in ask.hosts if host.ref not in refused)
     return replace(ask, hosts=hosts), tuple(dict.fromkeys(refused.values()))
 
 
-def _wished(ask: ResolvedAttach, host: Host | None) -> tuple[Step, ...]:
-    """The steps that would be taken on that host if nothing spoke against it."""
+def _withheld_steps(ask: ResolvedAttach, host: Host | None) -> tuple[Step, ...]:
+    """Return the steps that the plan would have on that host if nothing were refused."""
     if host is None:
         return ()
     fitting = Fitting(ask.vm, ask.goal, Placement(host), NumaPolicy.NONE, ask.catalog)
@@ -338,10 +342,10 @@ def _case(ask: ResolvedAttach, host: Host | None) -> Case:
 
 def _is_bound(ask: ResolvedAttach, host: Host) -> bool:
     """Whether the VM is bound to as few NUMA nodes of the host as hold it, and its pinned vGPUs are on them."""
-    there = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "").split(",")
-    nodes = [node for node in host.numa_nodes if str(node.id) in there]
-    needed = nodes_needed(ask.vm, () if ask.wanted.grouped else ask.wanted.demands, host, ask.catalog)
-    if len(nodes) != len(there) or len(nodes) != needed:
+    bound_nodes = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "").split(",")
+    nodes = [node for node in host.numa_nodes if str(node.id) in bound_nodes]
+    needed = nodes_needed(ask.vm, () if ask.needs.grouped else ask.needs.demands, host, ask.catalog)
+    if len(nodes) != len(bound_nodes) or len(nodes) != needed:
         return False
     part = share_of_vm(ask.vm, len(nodes))
     if any(short_beside(part, node, host, ask.inventory) for node in nodes):
@@ -353,11 +357,11 @@ def _is_bound(ask: ResolvedAttach, host: Host) -> bool:
 
 
 def _elsewhere(ask: ResolvedAttach) -> Iterator[Rejection]:
-    """What else could be done, where only the VM's own host was looked at."""
+    """Yield the alternative on other hosts, if only the VM's own host was checked."""
     if [host.ref for host in ask.hosts] == [ask.vm.host]:
-        found = able_elsewhere(ask.wanted, ask.inventory, ask.catalog)
-        if found is not None:
-            yield found
+        rejection = able_elsewhere(ask.needs, ask.inventory, ask.catalog)
+        if rejection is not None:
+            yield rejection
 
 
 def _competitors(ask: ResolvedAttach, fitting: Fitting) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""A VM made from a template, if there is none of its name yet; for a playbook that gives it GPUs next.
+"""Makes a VM from a template unless a VM of that name exists; for a playbook that then gives it GPUs.
 
-Only what gpuops needs to begin with: name, host, folder, datastore, cores and memory. Networks, disks and the guest's
-own settings are the template's.
+It sets only what gpuops needs: name, host, folder, datastore, cores and memory. Networks, disks and the settings of the
+guest are those of the template.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class NewClone:
             (*source.devices, OtherPassthrough(NEW_KEY, "SR-IOV")) if function and source.devices is not None else None
         )
         cores = source.cores_per_socket
-        made = replace(
+        new_vm = replace(
             source,
             ref=f"{FORESEEN}{self.name}",
             name=self.name,
@@ -112,7 +112,7 @@ class NewClone:
             change_version=None,
             tools_running=False,
         )
-        return inventory.with_vm(made)
+        return inventory.with_vm(new_vm)
 
     def _cores_per_node(self, source: Vm) -> int | None:
         """A template that is in one virtual node was put there by its host, which does so with its clone as well."""
@@ -151,9 +151,9 @@ class Clone:
         that mean nothing.
         """
         self._check()
-        there = self._there(inventory)
-        if there is not None:
-            return Cloning(there, rejections=_taken(there))
+        existing_vm = self._existing_vm(inventory)
+        if existing_vm is not None:
+            return Cloning(existing_vm, rejections=_not_usable(existing_vm))
         source = inventory.find_vm(self.template)
         host = inventory.find_host(self.host) if self.host is not None else inventory.host_of(source)
         vcpus, memory_mib = self.vcpus or source.vcpus, self.memory_mib or source.memory_mib
@@ -161,9 +161,9 @@ class Clone:
             hint = "name a host, vcpus and memory"
             return Cloning(rejections=(Rejection(source.name, "its host or its size cannot be read", hint=hint),))
         store = self._store(host, inventory)
-        against = tuple(self._against(source, host, store))
-        if against:
-            return Cloning(rejections=against)
+        rejections = tuple(self._against(source, host, store))
+        if rejections:
+            return Cloning(rejections=rejections)
         home = self.folder or source.folder
         path = f"{home.rstrip('/')}/{self.vm}"
         return Cloning(new=NewClone(self.vm, path, source.ref, host.ref, folder, store, vcpus, memory_mib))
@@ -179,20 +179,23 @@ class Clone:
             yield Rejection(host.name, f"has no datastore {self.datastore!r} that can be seen")
 
     def _store(self, host: Host, inventory: Inventory) -> str | None:
-        """The id of the host's datastore that is meant; None = none is."""
-        seen = (inventory.datastores.get(ref) for ref in host.datastores or ())
-        return next((each.ref for each in seen if each is not None and each.name == self.datastore), None)
+        """Return the id of the named datastore of the host; None if the host has no such datastore."""
+        datastores = (inventory.datastores.get(ref) for ref in host.datastores or ())
+        return next(
+            (datastore.ref for datastore in datastores if datastore is not None and datastore.name == self.datastore),
+            None,
+        )
 
     def _check(self) -> None:
         if not self.vm or "/" in self.vm or ":" in self.vm:
             raise UsageError(
                 f"{self.vm!r} is no name for a new VM", hint="say its name alone; folder says where it goes"
             )
-        for name, value in (("vcpus", self.vcpus), ("memory", self.memory_mib)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name} {value} means nothing here", hint="it is 1 or more")
+        for name, amount in (("vcpus", self.vcpus), ("memory", self.memory_mib)):
+            if amount is not None and amount < 1:
+                raise UsageError(f"{name} {amount} means nothing here", hint="it is 1 or more")
 
-    def _there(self, inventory: Inventory) -> Vm | None:
+    def _existing_vm(self, inventory: Inventory) -> Vm | None:
         """Raises VmAmbiguous where several VMs carry the name, in the folder if one is named."""
         try:
             return inventory.find_vm(f"{self.folder.rstrip('/')}/{self.vm}" if self.folder else self.vm)
@@ -200,11 +203,11 @@ class Clone:
             return None
 
 
-def _taken(there: Vm) -> tuple[Rejection, ...]:
-    name = there.path or there.name
-    managed = managed_elsewhere(there)
+def _not_usable(existing_vm: Vm) -> tuple[Rejection, ...]:
+    name = existing_vm.path or existing_vm.name
+    managed = managed_elsewhere(existing_vm)
     if managed is not None:
         return (Rejection(name, managed),)
-    if there.template is None:
+    if existing_vm.template is None:
         return (Rejection(name, "cannot be told from a template by this login"),)
-    return (Rejection(name, "is a template, no VM"),) if there.template else ()
+    return (Rejection(name, "is a template, no VM"),) if existing_vm.template else ()

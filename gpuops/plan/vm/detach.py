@@ -1,4 +1,4 @@
-"""Take from a VM exactly the devices that are meant, and restore what attach changed when the last one goes."""
+"""Plans to remove devices from a VM, and to restore the settings that attach changed when the last one is removed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, signature, signatures
 from gpuops.plan.core.plan import Plan, Wave, refuse
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
-from gpuops.plan.devices.baseline import KEY, Baseline, read, restored
-from gpuops.plan.devices.goal import Goal, broken_groups, group_of, kept_pins, named, pin_changes, without
+from gpuops.plan.devices.baseline import KEY, Baseline, read, restore_settings
+from gpuops.plan.devices.goal import Goal, broken_groups, devices_named, group_of, kept_pins, pin_changes, without
 from gpuops.plan.devices.requested import group_goal, pci_type, profile_meant
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.vm.power import POWER_HELP, PowerPolicy, power_blockers, power_moves, state_blockers
@@ -26,8 +26,8 @@ from gpuops.plan.vm.power import POWER_HELP, PowerPolicy, power_blockers, power_
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """What a VM is to lose. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`),
-    `device_group` and `all` says which devices."""
+    """The devices to remove from a VM. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`),
+    `device_group` and `all` names them."""
 
     run_kind: ClassVar[str] = "detach"
 
@@ -47,7 +47,7 @@ class Detach:
     device_group: Annotated[str | None, Option("All devices of this vendor device group.", "NAME")] = None
     all: Annotated[bool, Option("Every GPU device; other passthrough devices stay.")] = False
     count: Annotated[int | None, Option("How many stay; default none.", "N")] = None
-    """As `attach --count` says how many there are."""
+    """The number of devices that remain, as in `attach --count`."""
     power: Annotated[PowerPolicy, Option(POWER_HELP)] = PowerPolicy.REFUSE
 
     def __post_init__(self) -> None:
@@ -68,20 +68,20 @@ class Detach:
         return (host.ref,) if self.device_group is not None and host is not None else ()
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """The removal planned on this snapshot. What is not there is nothing to do. Raises UsageError."""
+        """Plan the removal in this snapshot. If the VM has no such device, the plan is empty. Raises UsageError."""
         self._check()
         vm = inventory.find_vm(self.vm)
         blockers = state_blockers(vm)
-        own = inventory.host_of(vm)
-        if own is not None and (out_of_reach := unreachable(own)) is not None:
+        current_host = inventory.host_of(vm)
+        if current_host is not None and (out_of_reach := unreachable(current_host)) is not None:
             blockers = (*blockers, out_of_reach)
         if vm.devices is None:
             return refuse(*blockers)
-        meant = self._meant(vm, inventory, catalog)
-        goal = without(vm, meant[self.count or 0 :])
+        named_devices = self._named_devices(vm, inventory, catalog)
+        goal = without(vm, named_devices[self.count or 0 :])
         change = _change(vm, goal)
         if goal.unchanged and (change.empty or power_blockers(vm, self.power) or blockers):
-            return Plan(because=(self._nothing(vm, meant),))
+            return Plan(because=(self._nothing(vm, named_devices),))
         against = (*blockers, *power_blockers(vm, self.power), *broken_groups(vm, goal))
         power = power_moves(vm, self.power, vm.host)
         edit = Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),))
@@ -90,7 +90,7 @@ class Detach:
             return refuse(*against, withheld=tuple(step for wave in waves for step in wave.steps))
         return Plan(
             waves=waves,
-            warnings=(*_left(vm, goal), *power.warnings),
+            warnings=(*_remaining_changes(vm, goal), *power.warnings),
             because=_because(goal, change),
             disruptive=bool(power.before),
         )
@@ -108,15 +108,15 @@ class Detach:
                 f"--count {self.count} means nothing here", hint="it is how many of the named devices stay, 0 or more"
             )
 
-    def _meant(self, vm: Vm, inventory: Inventory, catalog: Catalog) -> tuple[GpuDevice, ...]:
+    def _named_devices(self, vm: Vm, inventory: Inventory, catalog: Catalog) -> tuple[GpuDevice, ...]:
         """The VM's devices that the options name."""
         devices = vm.devices or ()
         if self.all:
             return tuple(device for device in devices if is_gpu(device))
         if self.profile is not None:
-            # A name that nobody knows is a typing error, not a device that is gone already.
+            # An unknown name is a typing error, not a device that was already removed.
             profile = profile_meant(self.profile, vm, inventory.host_of(vm), inventory, catalog)
-            return tuple(device for device in named(profile, vm) if isinstance(device, VgpuDevice))
+            return tuple(device for device in devices_named(profile, vm) if isinstance(device, VgpuDevice))
         if self.device:
             addresses = {PciAddress.parse(text) for text in self.device}
             return tuple(d for d in devices if isinstance(d, DirectPathDevice) and d.address in addresses)
@@ -131,23 +131,23 @@ class Detach:
             and (not types or set(device.allowed) == types)
         )
 
-    def _nothing(self, vm: Vm, meant: tuple[GpuDevice, ...]) -> str:
-        asked = self.profile or self.device_group or ", ".join(self.device) or "dynamic device"
+    def _nothing(self, vm: Vm, named_devices: tuple[GpuDevice, ...]) -> str:
+        device_text = self.profile or self.device_group or ", ".join(self.device) or "dynamic device"
         if self.label is not None or self.device_type:
-            asked += f" ({', '.join([*filter(None, [self.label]), *self.device_type])})"
-        if meant:
-            return f"{vm.name} has no more than {self.count} {asked}; nothing to detach"
+            device_text += f" ({', '.join([*filter(None, [self.label]), *self.device_type])})"
+        if named_devices:
+            return f"{vm.name} has no more than {self.count} {device_text}; nothing to detach"
         if self.all:
             unreadable = sum(map(is_unreadable, vm.devices or ()))
             unknown = f" that can be read, and {unreadable} that cannot be" if unreadable else ""
             return f"{vm.name} has no GPU device{unknown}; nothing to detach"
-        return f"{vm.name} has no {asked}; nothing to detach (it has: {gpu_names(vm)})"
+        return f"{vm.name} has no {device_text}; nothing to detach (it has: {gpu_names(vm)})"
 
 
 def _group(vm: Vm, name: str, inventory: Inventory) -> tuple[GpuDevice, ...]:
-    """The devices of the VM's group of that name; its members are known by the host that offers it.
+    """Return the devices of the VM's group of that name. The host that offers the group knows its members.
 
-    Without that host's word, the only group of a VM is the one that is meant.
+    If the host does not, and the VM has only one group, that one is used.
     """
     host = inventory.host_of(vm)
     answer = group_goal(vm, name, (host,) if host else (), ())
@@ -158,16 +158,16 @@ def _group(vm: Vm, name: str, inventory: Inventory) -> tuple[GpuDevice, ...]:
 
 
 def _change(vm: Vm, goal: Goal) -> VmChange:
-    """The removal, and what was before when no GPU is left. Empty when there is nothing to do."""
+    """Return the removal, which also restores the old settings if no GPU remains; empty if nothing is to do."""
     removal = VmChange(
         remove=tuple(device.key for device in goal.removed),
         devices_after=None if goal.unchanged else signatures(goal.devices),
         extra_config=pin_changes(vm, kept_pins(vm, goal)),
     )
     if any(map(_needs_settings, goal.kept)):
-        return removal  # one that was attached too needs its MMIO space
+        return removal  # a remaining device needs the MMIO space and the other settings
     # Another passthrough device needs the full reservation as much as the GPU did.
-    before = restored(vm, memory_too=not goal.kept)
+    before = restore_settings(vm, memory_too=not goal.kept)
     return replace(
         before,
         remove=removal.remove,
@@ -187,8 +187,8 @@ def _because(goal: Goal, change: VmChange) -> tuple[str, ...]:
     return (*devices, "restores the settings from before the first attach") if KEY in change.extra_config else devices
 
 
-def _left(vm: Vm, goal: Goal) -> tuple[str, ...]:
-    """What is not as it was before, though the last GPU goes."""
+def _remaining_changes(vm: Vm, goal: Goal) -> tuple[str, ...]:
+    """Return a warning of what is not restored although the last GPU is removed."""
     if any(map(_needs_settings, goal.kept)):
         return ()
     baseline = read(vm)

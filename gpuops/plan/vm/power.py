@@ -1,4 +1,4 @@
-"""Why a VM's GPU devices cannot be changed now, and what a change does with a running VM; attach and detach ask it."""
+"""Why a VM's GPU devices cannot be changed now, and what a change does to a running VM; attach and detach use it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def power_blockers(vm: Vm, policy: PowerPolicy) -> tuple[Rejection, ...]:
 
 
 def power_moves(vm: Vm, policy: PowerPolicy, host: str | None) -> PowerMoves:
-    """The stop before the change and the start after it, as the policy asks; none where it lets nothing be done."""
+    """Return the stop before the change and the start after it that the policy asks for."""
     if policy is PowerPolicy.REFUSE:
         return PowerMoves()
     runs = vm.power is PowerState.ON
@@ -148,9 +148,9 @@ VM_CHECKS: Final[tuple[VmCheck, ...]] = (
 
 
 def state_blockers(vm: Vm) -> tuple[Rejection, ...]:
-    """Every reason in the VM's own state, its power aside."""
-    found = (check(vm) for check in VM_CHECKS)
-    return tuple(_rejection(vm, reason) for reason in found if reason is not None)
+    """Return every reason to refuse a change in the VM's state, except its power state."""
+    reasons = (check(vm) for check in VM_CHECKS)
+    return tuple(_rejection(vm, reason) for reason in reasons if reason is not None)
 
 
 def _rejection(vm: Vm, reason: Reason) -> Rejection:

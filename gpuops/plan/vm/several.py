@@ -1,6 +1,6 @@
-"""Several VMs in one plan: each planned on what the ones before it leave, by one look at vCenter.
+"""Plans changes of several VMs after one reading of vCenter, each on the snapshot that the earlier plans leave.
 
-Why not one run for each: 200 of them log in 200 times, read everything 200 times, and wait for one another.
+200 single runs would log in 200 times, read everything 200 times, and wait for each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Change = Attach | Detach
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One VM's share of the whole. `vm` None = no VM of this vCenter is meant."""
+    """The plan of one VM. `vm` is its ref, or None if this vCenter has no such VM."""
 
     request: Change
     vm: str | None
@@ -36,8 +36,8 @@ class Part:
 class SeveralVms:
     """Attachments and detachments, at most one a VM, in the order in which they find their room.
 
-    With `partial` those that can be done are done, and the others named (exit code 4); without it nothing is done
-    unless all can be.
+    With `partial` the possible ones are done and the others are reported (exit code 4). Without it, nothing is done
+    unless all are possible.
     """
 
     run_kind: ClassVar[str] = "severalvms"
@@ -47,14 +47,14 @@ class SeveralVms:
 
     def vm_details(self, inventory: Inventory) -> Collection[str]:
         """Refs of the VMs whose devices the plan needs: those on hosts without GPUs are not read in bulk."""
-        return self._of_each(lambda each: each.vm_details(inventory))
+        return self._of_each(lambda request: request.vm_details(inventory))
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts whose QueryConfigTarget the plan needs."""
-        return self._of_each(lambda each: each.config_targets(inventory))
+        return self._of_each(lambda request: request.config_targets(inventory))
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """All of them planned on this snapshot. A name that means nothing is one reason among the others.
+        """Plan all of them in this snapshot. An unknown name is one reason among the others.
 
         Raises UsageError for a VM that is named twice.
         """
@@ -75,33 +75,33 @@ class SeveralVms:
 
     def parts(self, inventory: Inventory, catalog: Catalog, now: datetime) -> tuple[Part, ...]:
         """Each VM's plan, on the snapshot as the feasible plans before it leave it. Raises UsageError."""
-        world, found, meant = inventory, [], dict[str, str]()
+        world, parts, names_by_ref = inventory, [], dict[str, str]()
         for request in self.requests:
             try:
                 vm = inventory.find_vm(request.vm)
-                if vm.ref in meant:
-                    raise _Twice(f"{meant[vm.ref]!r} and {request.vm!r} are one VM")
-                meant[vm.ref] = request.vm
+                if vm.ref in names_by_ref:
+                    raise _Twice(f"{names_by_ref[vm.ref]!r} and {request.vm!r} are one VM")
+                names_by_ref[vm.ref] = request.vm
                 plan = request.plan(world, catalog, now)
             except _Twice:
                 raise
             except UsageError as error:
-                found.append(Part(request, None, refuse(Rejection(request.vm, error.message, hint=error.hint))))
+                parts.append(Part(request, None, refuse(Rejection(request.vm, error.message, hint=error.hint))))
                 continue
-            found.append(Part(request, vm.ref, _said_of(vm.name, plan)))
+            parts.append(Part(request, vm.ref, _with_vm_name(vm.name, plan)))
             for step in plan.steps:
                 world = project(step, world, catalog)
-        return tuple(found)
+        return tuple(parts)
 
     def _of_each(self, ask: Callable[[Change], Collection[str]]) -> Collection[str]:
-        """What each needs read, once; of one that means nothing, nothing."""
-        wanted: dict[str, None] = {}
+        """Collect the refs that the requests need read, each once. Requests with unknown names need none."""
+        refs: dict[str, None] = {}
         for request in self.requests:
             try:
-                wanted |= dict.fromkeys(ask(request))
+                refs |= dict.fromkeys(ask(request))
             except UsageError:
-                continue  # said when it is planned
-        return tuple(wanted)
+                continue  # `parts` reports it
+        return tuple(refs)
 
 
 class _Twice(UsageError):
@@ -111,12 +111,13 @@ class _Twice(UsageError):
         super().__init__(message, hint="name each VM once; different devices are attached one after the other")
 
 
-def _said_of(name: str, plan: Plan) -> Plan:
-    """The plan, whose reasons name the VM too where they speak of a host or a GPU."""
-    named = tuple(
-        each if each.subject == name else replace(each, subject=f"{name}: {each.subject}") for each in plan.rejections
+def _with_vm_name(name: str, plan: Plan) -> Plan:
+    """Return the plan with the VM's name in front of reasons about a host or a GPU."""
+    rejections = tuple(
+        rejection if rejection.subject == name else replace(rejection, subject=f"{name}: {rejection.subject}")
+        for rejection in plan.rejections
     )
-    return replace(plan, rejections=named)
+    return replace(plan, rejections=rejections)
 
 
 def _waves(plans: list[Plan]) -> Iterator[Wave]:
@@ -124,11 +125,11 @@ def _waves(plans: list[Plan]) -> Iterator[Wave]:
 
     One that stops, moves or starts its VM goes by itself on its host: so every start finds the GPUs as foreseen.
     """
-    for quiet, some in groupby(plans, key=_only_reconfigures):
+    for quiet, group in groupby(plans, key=_only_reconfigures):
         if not quiet:
-            yield from (wave for plan in some for wave in plan.waves)
+            yield from (wave for plan in group for wave in plan.waves)
             continue
-        steps = tuple(step for plan in some for step in plan.steps)
+        steps = tuple(step for plan in group for step in plan.steps)
         if steps:
             yield Wave(f"reconfigure {len(steps)} VMs", steps)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
-from gpuops.plan.devices.baseline import KEY, Baseline, kept_with, read, restored, write
+from gpuops.plan.devices.baseline import KEY, Baseline, kept_with, read, restore_settings, write
 from gpuops.plan.placement.project import project
 from tests.plan.snapshots import inventory, vm
 
@@ -27,7 +27,7 @@ def test_what_is_changed_is_kept_and_comes_back() -> None:
     before = plain()
     after = changed(before, kept_with(before, CHANGE))
     assert read(after) == Baseline(False, 512, True, 0, {"a": "0", "b": ""})
-    assert changed(after, restored(after, memory_too=True)) == before
+    assert changed(after, restore_settings(after, memory_too=True)) == before
 
 
 def test_a_second_change_adds_to_what_is_kept_and_overwrites_nothing() -> None:
@@ -35,13 +35,13 @@ def test_a_second_change_adds_to_what_is_kept_and_overwrites_nothing() -> None:
     once = changed(before, kept_with(before, CHANGE))
     twice = changed(once, kept_with(once, VmChange(cores_per_numa_node=4, extra_config={"a": "9", "c": "3"})))
     assert read(twice) == Baseline(False, 512, True, 0, {"a": "0", "b": "", "c": ""})
-    assert changed(twice, restored(twice, memory_too=True)) == before
+    assert changed(twice, restore_settings(twice, memory_too=True)) == before
 
 
 def test_without_the_memory_the_reservation_stays_full() -> None:
     before = plain()
     after = changed(before, kept_with(before, CHANGE))
-    left = changed(after, restored(after, memory_too=False))
+    left = changed(after, restore_settings(after, memory_too=False))
     assert (left.memory_locked, left.memory_reservation_mib, left.cpu_hot_add) == (True, before.memory_mib, True)
     assert KEY not in (left.extra_config or {})
 
@@ -66,7 +66,7 @@ def test_a_change_that_changes_nothing_keeps_nothing() -> None:
 def test_a_text_that_gpuops_did_not_write_is_left_alone(text: str) -> None:
     strange = replace(plain(), extra_config={KEY: text})
     assert read(strange) is None
-    assert restored(strange, memory_too=True) == VmChange()
+    assert restore_settings(strange, memory_too=True) == VmChange()
     assert KEY not in kept_with(strange, CHANGE).extra_config
 
 

@@ -1,4 +1,4 @@
-"""Tells which states the GPUs of one model can have, as the exact rules say, and the value of what still fits in each.
+"""The states that GPUs of one model can have, by the exact rules, and the value of what still fits in each state.
 
 `board_pools.py` makes one for each model. Kinds of device are the vGPU profiles of the model, and one GPU given whole.
 GPUs of another model have no room for any of them.
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 _MOST_STATES_PRICED: Final = 400
-"""Limit of states that are followed to find the fillings of a GPU in MIG mode; beyond, fillings of one kind must do."""
+"""Limit of states that are followed to find the fillings of a GPU in MIG mode; beyond, only fillings of one kind are
+used."""
 _MOST_STATES_VALUED: Final = 4000
-"""Limit of states of such GPUs whose best filling is looked for; beyond, the best filling of one kind must do."""
+"""Limit of states of such GPUs whose best filling is looked for; beyond, the best filling of one kind is used."""
 
 
 class BoardGpus:
-    """The geometry of one GPU model. `asked`: the devices of each profile that the mix asks for, in any proportion."""
+    """The geometry of one GPU model. `demand`: the devices of each profile that the mix asks for, in any proportion."""
 
     ways = 1
 
-    def __init__(self, board: Board, states: GpuStates, asked: Mapping[str, float]) -> None:
-        self._board, self._states, self._asked = board, states, asked
+    def __init__(self, board: Board, states: GpuStates, demand: Mapping[str, float]) -> None:
+        self._board, self._states, self._demand = board, states, demand
         self._profiles: list[str] = []
         self._prices: dict[int, dict[int, float]] = {}
         self._values: dict[tuple[int, int], float] = {}
-        self.kinds = tuple(self.kind(profile) for profile in asked)
+        self.kinds = tuple(self.kind(profile) for profile in demand)
 
     def kind(self, profile: str) -> int:
         """The number of the profile."""
@@ -75,30 +76,36 @@ class BoardGpus:
     def value(self, state: int) -> int:
         if not state or not self._states.of_board(state, self._board.key):
             return 0
-        return round(VALUE_UNIT * self._value(state, self._states.emptied().at(state)))
+        return round(VALUE_UNIT * self._value(state, self._states.when_empty().at(state)))
 
     def price(self, kind: int) -> float:
-        """The price in MiB of GPU memory; where GPUs of several modes sell it, the highest."""
-        prices = [known[kind] for known in self._prices.values() if kind in known]
+        """Return the price in MiB of GPU memory; the highest if GPUs of several modes offer the kind."""
+        prices = [prices_by_kind[kind] for prices_by_kind in self._prices.values() if kind in prices_by_kind]
         return max(prices, default=float(self.size(kind)))
 
     def _value(self, state: int, empty: int) -> float:
-        """The best filling of what is free, at the prices of such GPUs."""
+        """Return the worth of the best filling of what is free, at the prices of GPUs whose unused state is `empty`."""
         price = self._prices_of(empty)
         key = (state, empty)
         if not self.is_cut(empty) or (key not in self._values and len(self._values) >= _MOST_STATES_VALUED):
-            return max((self.slots(state, kind) * each for kind, each in price.items()), default=0.0)
+            return max((self.slots(state, kind) * unit_price for kind, unit_price in price.items()), default=0.0)
         if key not in self._values:
-            after = ((each, then) for kind, each in price.items() for then in self.after(state, kind))
-            self._values[key] = max((each + self._value(then, empty) for each, then in after), default=0.0)
+            after = (
+                (unit_price, state_after)
+                for kind, unit_price in price.items()
+                for state_after in self.after(state, kind)
+            )
+            self._values[key] = max(
+                (unit_price + self._value(state_after, empty) for unit_price, state_after in after), default=0.0
+            )
         return self._values[key]
 
     def is_cut(self, empty: int) -> bool:
-        """Whether vGPUs of several sizes share such a GPU, each in a GPU instance of its own (MIG), so that mixtures of
-        them are looked for device by device.
+        """Whether vGPUs of several sizes share such a GPU, each in its own GPU instance (MIG), so that their mixtures
+        are searched device by device.
 
-        Not where several vGPUs share an instance (RTX PRO): 48 vGPUs of many sizes have millions of mixtures. There a
-        mixture is a share of the instances for each size, so fillings of one size and shares of them tell enough.
+        That is not done if several vGPUs share an instance (RTX PRO): 48 vGPUs of many sizes have millions of mixtures.
+        There each size gets a share of the instances, so fillings of one size and shares of them are exact enough.
         """
         if self._states.mode(empty) is not VgpuMode.MULTI_INSTANCE:
             return False
@@ -110,18 +117,19 @@ class BoardGpus:
         if empty not in self._prices:
             sold = [kind for kind in self.kinds if self.slots(empty, kind)]
             sizes = np.array([self.size(kind) for kind in sold]) / self._board.framebuffer_mib
-            demand = np.array([self._asked[self._profiles[kind]] for kind in sold], dtype=np.float64)
+            demand = np.array([self._demand[self._profiles[kind]] for kind in sold], dtype=np.float64)
             fillings = self._fillings(empty, sold) if sold else np.zeros((0, 0), dtype=np.int64)
             sale_prices = slot_prices(sizes, demand, lambda price: _best_filling(fillings, price)) if sold else sizes
             self._prices[empty] = {
-                kind: self._board.framebuffer_mib * each for kind, each in zip(sold, sale_prices.tolist(), strict=True)
+                kind: self._board.framebuffer_mib * sale_price
+                for kind, sale_price in zip(sold, sale_prices.tolist(), strict=True)
             }
         return self._prices[empty]
 
     def _fillings(self, empty: int, sold: Sequence[int]) -> Ints:
-        """The fillings of an empty GPU as numbers of each kind: full of one kind, and in MIG mode every full
+        """Return the fillings of an empty GPU as numbers of each kind: full of one kind, and in MIG mode every full
         mixture."""
-        fillings = {tuple(self.slots(empty, kind) * (kind == other) for other in sold) for kind in sold}
+        fillings = {tuple(self.slots(empty, kind) * (kind == other_kind) for other_kind in sold) for kind in sold}
         if self.is_cut(empty):
             mixtures_of: dict[int, frozenset[tuple[int, ...]]] = {}
             fillings |= self._mixtures(empty, sold, mixtures_of)
@@ -130,14 +138,14 @@ class BoardGpus:
     def _mixtures(
         self, state: int, sold: Sequence[int], mixtures_of: dict[int, frozenset[tuple[int, ...]]]
     ) -> frozenset[tuple[int, ...]]:
-        """The numbers of each kind with which what is free can be filled until nothing fits."""
+        """Return every full mixture of what is free, as the number of devices of each kind."""
         if state not in mixtures_of and len(mixtures_of) < _MOST_STATES_PRICED:
             mixtures_of[state] = frozenset()
             mixtures = {
-                tuple(count + (other == at) for other, count in enumerate(rest))
+                tuple(count + (position == at) for position, count in enumerate(mixture))
                 for at, kind in enumerate(sold)
                 for state_after in self.after(state, kind)
-                for rest in self._mixtures(state_after, sold, mixtures_of)
+                for mixture in self._mixtures(state_after, sold, mixtures_of)
             }
             mixtures_of[state] = frozenset(mixtures or {(0,) * len(sold)})
         return mixtures_of.get(state, frozenset())

@@ -1,8 +1,8 @@
 """A pool for each GPU model of the fleet, at the prices of the site's mix; `losses.py` asks for it.
 
-A profile names its GPU model, so models do not compete for VMs. A pool is kept as long as the mix is near to the one
-that it was made for, and brought up to date where the index was read again: one more VM changes no price, and the
-scores of thousands of decisions stay.
+A profile names its GPU model, so models do not compete for VMs. A pool is kept as long as the mix is close to the one
+that it was made for. Where the index was read again, its rows are updated. So one more VM changes no price, and the
+scores of thousands of decisions stay valid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gpuops.plan.placement.fleet.site_demand import (
 LOSS_STEP: Final = 0.001
 """Share of a GPU: losses that differ by less are equal."""
 FEEDING_SLACK: Final = 2.0
-"""CPU and memory are taken to feed so many times the value of the mean VM: not all of the small VMs come at once."""
+"""CPU and memory are assumed to feed this many times the value of the mean VM: not all small VMs come at once."""
 NEAR_MIX: Final = 0.02
 """Share of VMs by which the mix may differ from the one that a pool was made for."""
 
@@ -49,11 +49,11 @@ class PricedPool:
     gpus: BoardGpus
     mix: Mix
     at: int
-    """How many of the rows that the index read again the pool has seen."""
+    """How many entries of `FleetIndex.read_again` this pool has applied."""
 
 
 class BoardPools:
-    """The pools of a fleet, made when first asked for."""
+    """The pools of a fleet, each made at its first use."""
 
     def __init__(self, fleet: FleetIndex) -> None:
         self._fleet = fleet
@@ -63,15 +63,15 @@ class BoardPools:
 
     @classmethod
     def of(cls, fleet: FleetIndex) -> BoardPools:
-        """The pools of this index; new ones where the GPUs of a host were set up otherwise since."""
-        known = fleet.worked_out.get(cls)
-        if not isinstance(known, BoardPools):
-            known = fleet.worked_out[cls] = BoardPools(fleet)
-        return known
+        """Return the pools of this index; new ones if the GPU setup of a host changed."""
+        board_pools = fleet.worked_out.get(cls)
+        if not isinstance(board_pools, BoardPools):
+            board_pools = fleet.worked_out[cls] = BoardPools(fleet)
+        return board_pools
 
-    def priced(self, board: Board, asked: ShapeCounts) -> PricedPool:
-        """The pool of this board where so much is asked for, as the index is now."""
-        mix = board_mix(board.key, asked, self._largest_of(board), self._host_gpus(board))
+    def pool_for(self, board: Board, demand: ShapeCounts) -> PricedPool:
+        """Return the pool of this board for this demand, brought up to date with the index."""
+        mix = board_mix(board.key, demand, self._largest_of(board), self._host_gpus(board))
         priced_pool = self._pools.get(board.key)
         if priced_pool is None or mix_distance(priced_pool.mix, mix) > NEAR_MIX:
             priced_pool = self._pools[board.key] = self._new(board, mix)
@@ -84,7 +84,7 @@ class BoardPools:
         if rows:
             pool = priced_pool.pool
             pool.state[rows], pool.memory[rows] = self._fleet.state[rows], self._fleet.free_mib(np.array(rows))
-            pool.changed(rows)
+            pool.update_nodes(rows)
 
     def _new(self, board: Board, mix: Mix) -> PricedPool:
         fleet = self._fleet
@@ -98,7 +98,7 @@ class BoardPools:
         ]
         sizes = {kind: gpus.size(kind) for kind in gpus.kinds}
         rows = np.arange(len(fleet.host_of))
-        empties = np.unique(fleet.states.emptied().of(np.unique(fleet.state)))
+        empties = np.unique(fleet.states.when_empty().of(np.unique(fleet.state)))
         for state in empties.tolist():
             gpus.value(state)  # so that every kind has its price
         shapes = with_weights(
@@ -130,15 +130,19 @@ class BoardPools:
         return self._most_gpus[board.key]
 
     def _largest_of(self, board: Board) -> set[str]:
-        """The largest profiles that hosts offer for their GPUs in the mode that these are in."""
+        """Return the largest profiles that hosts offer for GPUs of the board in their current mode."""
         if board.key not in self._largest:
             states = self._fleet.states
-            empties = np.unique(states.emptied().of(np.unique(self._fleet.state))).tolist()
-            there = [state for state in empties if state and states.of_board(state, board.key)]
+            empties = np.unique(states.when_empty().of(np.unique(self._fleet.state))).tolist()
+            board_states = [state for state in empties if state and states.of_board(state, board.key)]
             offers = {}
             for name in self._fleet.offered_names():
                 facts = states.catalog.profile(name)
-                if facts is not None and facts.board == board.key and any(states.slots(name).at(s) for s in there):
+                if (
+                    facts is not None
+                    and facts.board == board.key
+                    and any(states.slots(name).at(s) for s in board_states)
+                ):
                     offers[name] = OfferedSize(facts.framebuffer_mib, facts.mig_backed)
             self._largest[board.key] = largest_profiles(offers)
         return self._largest[board.key]

@@ -1,7 +1,7 @@
-"""Feasible, rank and select over all hosts of a fleet at once; `select.py` asks it first.
+"""Finds the best place among all hosts of a fleet at once; `select.py` tries it first.
 
-It answers as the exact pass does, or not at all: where no host is certain to take the VM, the exact pass decides. Where
-the plan may choose the GPU, the pool says which; else each host's own choice is foreseen (`host_choices.py`).
+It gives the answer of the exact pass, or no answer: if no host surely takes the VM, the exact pass decides. If the plan
+may choose the GPU, the pool chooses it; if not, each host's own choice is predicted (`host_choices.py`).
 """
 
 from __future__ import annotations
@@ -37,185 +37,190 @@ class FleetChoice:
     bound: bool
     """The plan chose the GPUs and must pin them; else they are those that the host would choose."""
     rank: tuple[int, int, int, int, int]
-    """(VMs of its spread group there, not local, other cluster, steps of loss, number of the host): less is better."""
+    """(VMs of the spread group on the host, not local, other cluster, steps of loss, number of the host): less is
+    better."""
 
 
-def choose_in_fleet(wanted: Wanted, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
-    """The best of the places where every check is possible and passed; None = the exact pass must decide."""
-    # 1. Requests that the index cannot answer: named devices, CPU reservations, profiles beside each other.
-    if not wanted.demands or not all(_is_free_choice(demand) for demand in wanted.demands):
+def choose_in_fleet(needs: Wanted, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
+    """Return the best of the places that surely pass every check; None = the exact pass must decide."""
+    # 1. Requests that the index cannot answer: named devices, CPU reservations, several profiles near each other.
+    if not needs.demands or not all(_is_free_choice(demand) for demand in needs.demands):
         return None
-    if wanted.vm.cpu_reservation_mhz or (wanted.mixed and wanted.numa is NumaPolicy.PREFERRED):
+    if needs.vm.cpu_reservation_mhz or (needs.mixed and needs.numa is NumaPolicy.PREFERRED):
         return None
     # 2. Feasible: the rows of hosts that pass all host filters for certain.
-    admitted = _admitted_rows(wanted, fleet)
-    bound_choice = _best_bound(wanted, admitted, fleet, losses) if wanted.bindable is not None else None
-    if bound_choice is not None and len(wanted.demands) == 1:
+    admitted = _admitted_rows(needs, fleet)
+    bound_choice = _best_bound(needs, admitted, fleet, losses) if needs.bindable is not None else None
+    if bound_choice is not None and len(needs.demands) == 1:
         return bound_choice  # the host's own choice was among these GPUs
-    host_choice = _best_of_host_choices(wanted, admitted, fleet, losses)
-    # 3. Of the best bound place and the best of the hosts' own choices the better one; of equals the unpinned one.
+    host_choice = _best_of_host_choices(needs, admitted, fleet, losses)
+    # 3. The better one of the best pinned place and the best of the hosts' own choices; if equal, the unpinned one.
     return min(
-        (each for each in (host_choice, bound_choice) if each is not None), key=lambda each: each.rank, default=None
+        (choice for choice in (host_choice, bound_choice) if choice is not None),
+        key=lambda choice: choice.rank,
+        default=None,
     )
 
 
-def hosts_with_room(wanted: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
-    """The hosts whose GPUs may have room for the devices, each kind of them alone; the others surely have not."""
-    may = fleet.refs(wanted.hosts)
-    kinds = Counter(map(_kind, filter(_is_free_choice, wanted.demands)))
+def hosts_with_room(needs: Wanted, fleet: FleetIndex) -> tuple[str, ...]:
+    """Return the hosts whose GPUs may have room for the devices of each kind; all other hosts surely have none."""
+    may_have_room = fleet.refs(needs.hosts)
+    kinds = Counter(map(_kind, filter(_is_free_choice, needs.demands)))
     for kind, count in kinds.items():
         table = fleet.states.slots_in_turn(kind) if isinstance(kind, str) else fleet.states.whole_free(kind)
-        there = np.bincount(fleet.host_of, table.of(fleet.state).sum(axis=1), len(fleet.hosts))
-        may = may & (there >= count)
-    return tuple(fleet.hosts[number].ref for number in np.flatnonzero(may))
+        slots_by_host = np.bincount(fleet.host_of, table.of(fleet.state).sum(axis=1), len(fleet.hosts))
+        may_have_room = may_have_room & (slots_by_host >= count)
+    return tuple(fleet.hosts[number].ref for number in np.flatnonzero(may_have_room))
 
 
 def _kind(demand: Demand) -> str | WantsDynamic:
-    """What is asked of each GPU for it: a slot of a profile, or to be given whole."""
+    """Return what the demand needs of a GPU: a slot of a profile, or the GPU as a whole."""
     assert not isinstance(demand, WantsDirectPath), "it names its GPU"
     return demand.profile if isinstance(demand, WantsVgpu) else replace(demand, ordinal=0)
 
 
 def _is_free_choice(demand: Demand) -> bool:
-    """Whether the demand names no GPU. A pin or an address leaves nothing to search a fleet for."""
+    """Whether the demand names no GPU. With a pin or an address there is nothing to search for in a fleet."""
     return isinstance(demand, WantsDynamic) or (isinstance(demand, WantsVgpu) and demand.pin is None)
 
 
-def _admitted_rows(wanted: Wanted, fleet: FleetIndex) -> Flags:
+def _admitted_rows(needs: Wanted, fleet: FleetIndex) -> Flags:
     """The rows of hosts that pass all host filters for certain."""
-    admitted = fleet.refs(wanted.hosts) & fleet.startable
-    admitted &= fleet.threads >= (wanted.vm.vcpus or 0)
-    admitted &= fleet.sure_mib >= (NO_LIMIT if wanted.vm.memory_mib is None else wanted.vm.memory_mib)
-    for profile in {demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu)}:
+    admitted = fleet.refs(needs.hosts) & fleet.startable
+    admitted &= fleet.threads >= (needs.vm.vcpus or 0)
+    admitted &= fleet.sure_mib >= (NO_LIMIT if needs.vm.memory_mib is None else needs.vm.memory_mib)
+    for profile in {demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)}:
         admitted &= fleet.offer(profile)
-    if wanted.vm.datastores or wanted.vm.vapp or wanted.vm.unreadable:
+    if needs.vm.datastores or needs.vm.vapp or needs.vm.unreadable:
         for number in np.flatnonzero(admitted):
-            admitted[number] = not any(
-                refuses(wanted, fleet.hosts[number], fleet.inventory) for refuses in MOVE_FILTERS
-            )
+            admitted[number] = not any(refuses(needs, fleet.hosts[number], fleet.inventory) for refuses in MOVE_FILTERS)
     return admitted[fleet.host_of]
 
 
-def _rows_beside(wanted: Wanted, fleet: FleetIndex) -> Flags:
-    """Which rows have the cores and the memory for the VM beside their GPUs."""
-    vm = wanted.vm
+def _rows_beside(needs: Wanted, fleet: FleetIndex) -> Flags:
+    """Which rows have enough cores and memory for the VM on the NUMA node of their GPUs."""
+    vm = needs.vm
     if vm.vcpus is None or vm.memory_mib is None:
         return np.zeros(len(fleet.host_of), dtype=np.bool_)
     enough: Flags = fleet.known_node & (fleet.cores >= vm.vcpus) & (fleet.node_mib >= vm.memory_mib)
     return enough
 
 
-def _best_bound(wanted: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
-    """The best place with pinned GPUs, whatever the hosts would choose."""
-    profile, count = wanted.bindable or "", len(wanted.demands)
-    for among, local in _preference_tiers(wanted, admitted, fleet):
-        asked = losses.ask(profile, count, beside=local)
-        seat = asked[0].pool.choose(asked[1], among) if asked is not None else None
-        if asked is None or seat is None:
+def _best_bound(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
+    """Return the best place with pinned GPUs; the hosts' own choices do not matter."""
+    profile, count = needs.bindable or "", len(needs.demands)
+    for among, local in _preference_tiers(needs, admitted, fleet):
+        priced_request = losses.ask(profile, count, beside=local)
+        seat = priced_request[0].pool.choose(priced_request[1], among) if priced_request is not None else None
+        if priced_request is None or seat is None:
             continue
         (part,) = seat.parts
         row, gpus = part.row, part.gpus
         if count > 1:
-            gpus = asked[0].pool.in_turn(asked[1], row)
-        host_gpu = _gpu_of_host_choice(row, among, wanted, fleet) if count == 1 else None
-        if host_gpu is not None and asked[0].pool.steps(asked[1], *host_gpu) <= seat.steps:
+            gpus = priced_request[0].pool.in_turn(priced_request[1], row)
+        host_gpu = _gpu_of_host_choice(row, among, needs, fleet) if count == 1 else None
+        if host_gpu is not None and priced_request[0].pool.steps(priced_request[1], *host_gpu) <= seat.steps:
             row, gpus = host_gpu[0], host_gpu[1:]
-        seats = {demand.ordinal: fleet.address[row][gpu] for demand, gpu in zip(wanted.demands, gpus, strict=True)}
+        seats = {demand.ordinal: fleet.address[row][gpu] for demand, gpu in zip(needs.demands, gpus, strict=True)}
         bound = host_gpu is None or (row, *gpus) != host_gpu
-        return _as_choice(row, seats, int(seat.steps), wanted, fleet, bound=bound, local=local)
+        return _as_choice(row, seats, int(seat.steps), needs, fleet, bound=bound, local=local)
     return None
 
 
-def _gpu_of_host_choice(row: int, among: Flags, wanted: Wanted, fleet: FleetIndex) -> tuple[int, int] | None:
-    """The row and the GPU that the host of this row would choose for its vGPU; None = not among these rows."""
+def _gpu_of_host_choice(row: int, among: Flags, needs: Wanted, fleet: FleetIndex) -> tuple[int, int] | None:
+    """Return the row and the GPU that the host of this row would choose for the vGPU; None = not among these rows."""
     host = int(fleet.host_of[row])
     rows = np.arange(fleet.first_row[host], fleet.first_row[host + 1])
-    first = first_choice(wanted.bindable or "", np.array([row]) if wanted.numa is NumaPolicy.REQUIRED else rows, fleet)
+    first = first_choice(needs.bindable or "", np.array([row]) if needs.numa is NumaPolicy.REQUIRED else rows, fleet)
     return first if among[first[0]] else None
 
 
-def _preference_tiers(wanted: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[tuple[Flags, bool]]:
-    """Sets of rows, the better ones first whatever their loss, each with whether the VM would be local there.
+def _preference_tiers(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[tuple[Flags, bool]]:
+    """Yield sets of rows, the preferred ones first regardless of their loss, and whether the VM would be local there.
 
     The order is that of `SCORERS`: spread, then locality, then the cluster.
     """
-    beside = _rows_beside(wanted, fleet)
-    clusters = [_same_cluster(wanted, fleet), np.ones(len(admitted), dtype=np.bool_)]
-    for alike in _by_spread(wanted, admitted, fleet):
-        if wanted.numa is not NumaPolicy.NONE:
+    beside = _rows_beside(needs, fleet)
+    clusters = [_same_cluster(needs, fleet), np.ones(len(admitted), dtype=np.bool_)]
+    for alike in _by_spread(needs, admitted, fleet):
+        if needs.numa is not NumaPolicy.NONE:
             yield from ((alike & beside & cluster, True) for cluster in clusters if cluster is not None)
-        if wanted.numa is not NumaPolicy.REQUIRED and len(wanted.demands) == 1:
+        if needs.numa is not NumaPolicy.REQUIRED and len(needs.demands) == 1:
             yield from ((alike & cluster, False) for cluster in clusters if cluster is not None)
 
 
-def _by_spread(wanted: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[Flags]:
-    if not wanted.spread_from:
+def _by_spread(needs: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[Flags]:
+    if not needs.spread_from:
         yield admitted
         return
-    there = _of_spread_group(wanted, fleet)[fleet.host_of]
-    for number in np.unique(there[admitted]):
-        yield admitted & (there == number)
+    group_vms_by_row = _of_spread_group(needs, fleet)[fleet.host_of]
+    for number in np.unique(group_vms_by_row[admitted]):
+        yield admitted & (group_vms_by_row == number)
 
 
-def _of_spread_group(wanted: Wanted, fleet: FleetIndex) -> Ints:
-    """For each host how many of the VM's spread group are there."""
-    return np.array([wanted.spread_from.count(host.ref) for host in fleet.hosts], dtype=np.int64)
+def _of_spread_group(needs: Wanted, fleet: FleetIndex) -> Ints:
+    """Return for each host how many VMs of the spread group it has."""
+    return np.array([needs.spread_from.count(host.ref) for host in fleet.hosts], dtype=np.int64)
 
 
-def _same_cluster(wanted: Wanted, fleet: FleetIndex) -> Flags | None:
-    """Rows in the cluster that the VM is in; None = it is in none."""
-    own = fleet.inventory.host_of(wanted.vm)
-    return None if own is None or own.cluster is None else fleet.clusters(own.cluster)[fleet.host_of]
+def _same_cluster(needs: Wanted, fleet: FleetIndex) -> Flags | None:
+    """Return the rows in the VM's cluster; None if the VM is in no cluster."""
+    current_host = fleet.inventory.host_of(needs.vm)
+    return (
+        None
+        if current_host is None or current_host.cluster is None
+        else fleet.clusters(current_host.cluster)[fleet.host_of]
+    )
 
 
-def _best_of_host_choices(wanted: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
-    """The best of the places that the hosts themselves would choose."""
-    beside = _rows_beside(wanted, fleet)
-    rows = np.flatnonzero(admitted & beside if wanted.numa is NumaPolicy.REQUIRED else admitted)
-    ways = host_choices(wanted, rows, fleet)
+def _best_of_host_choices(needs: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
+    """Return the best of the places that the hosts would choose themselves."""
+    beside = _rows_beside(needs, fleet)
+    rows = np.flatnonzero(admitted & beside if needs.numa is NumaPolicy.REQUIRED else admitted)
+    ways = host_choices(needs, rows, fleet)
     if not len(ways.seats[0][0]):
         return None
     first = ways.rows[ways.seats[0][0]]
     one_node = np.all([ways.rows[row] == first for row, _ in ways.seats], axis=0)
     local = one_node & beside[first]
-    keys: list[Ints | Flags] = [_steps(ways, wanted, losses)]
-    same = _same_cluster(wanted, fleet)
+    keys: list[Ints | Flags] = [_steps(ways, needs, losses)]
+    same = _same_cluster(needs, fleet)
     keys += [~same[first]] if same is not None else []
-    keys += [~local] if wanted.numa is NumaPolicy.PREFERRED else []
-    keys += [_of_spread_group(wanted, fleet)[fleet.host_of[first]]] if wanted.spread_from else []
+    keys += [~local] if needs.numa is NumaPolicy.PREFERRED else []
+    keys += [_of_spread_group(needs, fleet)[fleet.host_of[first]]] if needs.spread_from else []
     place = int(np.lexsort(keys)[0])
     seats = {
         demand.ordinal: fleet.address[int(ways.rows[row[place]])][int(gpu[place])]
-        for demand, (row, gpu) in zip(in_order_of_seating(wanted.demands), ways.seats, strict=True)
+        for demand, (row, gpu) in zip(in_order_of_seating(needs.demands), ways.seats, strict=True)
     }
     steps = int(keys[0][place])
-    return _as_choice(int(first[place]), seats, steps, wanted, fleet, bound=False, local=bool(local[place]))
+    return _as_choice(int(first[place]), seats, steps, needs, fleet, bound=False, local=bool(local[place]))
 
 
-def _steps(ways: HostChoices, wanted: Wanted, losses: Losses) -> Ints:
-    """The loss of each place."""
+def _steps(ways: HostChoices, needs: Wanted, losses: Losses) -> Ints:
+    """Return the loss of each place in steps."""
     touched = np.zeros(len(ways.rows), dtype=np.int64)
     for row, _ in ways.seats:
         touched[row] += 1
     near = np.flatnonzero(touched)
-    memory = (wanted.vm.memory_mib or 0) * touched[near] // len(ways.seats)
+    memory = (needs.vm.memory_mib or 0) * touched[near] // len(ways.seats)
     steps, _, _ = losses.at(ways.rows[near], ways.after[near], memory, ways.place_of[near], len(ways.seats[0][0]))
     return steps
 
 
 def _as_choice(
-    row: int, seats: dict[int, PciAddress], steps: int, wanted: Wanted, fleet: FleetIndex, *, bound: bool, local: bool
+    row: int, seats: dict[int, PciAddress], steps: int, needs: Wanted, fleet: FleetIndex, *, bound: bool, local: bool
 ) -> FleetChoice:
     number = int(fleet.host_of[row])
     host = fleet.hosts[number]
     gpu = host.gpu(fleet.address[row][0])
-    node = gpu.numa_node if gpu is not None and wanted.numa is NumaPolicy.REQUIRED else None
-    same = _same_cluster(wanted, fleet)
+    node = gpu.numa_node if gpu is not None and needs.numa is NumaPolicy.REQUIRED else None
+    same = _same_cluster(needs, fleet)
     rank = (
-        wanted.spread_from.count(host.ref),
-        int(wanted.numa is NumaPolicy.PREFERRED and not local),
+        needs.spread_from.count(host.ref),
+        int(needs.numa is NumaPolicy.PREFERRED and not local),
         int(same is not None and not same[row]),
         steps,
-        row if wanted.numa is NumaPolicy.REQUIRED else number,
+        row if needs.numa is NumaPolicy.REQUIRED else number,
     )
     return FleetChoice(host, node, seats, bound, rank)

@@ -1,7 +1,7 @@
-"""The types of the states of GPUs, of what a further device makes of them, and of requests to a pool and its answers.
+"""The types for states of GPUs, for the states that one more device leads to, and for requests to a pool.
 
-A state is a small whole number for all that a rule may see of a GPU; 0 = no GPU. Most GPUs of a fleet are in one of few
-states, so each question about a state is answered once by the exact rules and then looked up in an array.
+A state is a small integer that stands for all properties of a GPU that a rule may depend on; 0 = no GPU. Most GPUs of a
+fleet are in one of a few states, so the exact rules answer each question about a state once and arrays keep the answer.
 `states.py` and `board_geometry.py` give the answers, `pool.py` computes with them.
 """
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     Flags = npt.NDArray[np.bool_]
 
 NO_LIMIT: Final = 2**50
-"""MiB of memory that is not known, or cores that are not counted: they do not limit."""
+"""Stands for an unknown amount of memory (MiB) or for cores that are not counted: they limit nothing."""
 _UNKNOWN: Final = -(2**40)
 
 
 class Table:
-    """One number for each state, computed when it is first asked."""
+    """One number for each state, computed at its first use."""
 
     def __init__(self, answer: Callable[[int], int]) -> None:
         self._rows = Rows(lambda state: (answer(state),), 1)
@@ -45,41 +45,41 @@ class Rows:
 
     def __init__(self, answer: Callable[[int], Sequence[int]], width: int) -> None:
         self._answer = answer
-        self._known = np.full((64, width), _UNKNOWN, dtype=np.int64)
+        self._answers = np.full((64, width), _UNKNOWN, dtype=np.int64)
 
     def of(self, states: Ints) -> Ints:
         """The answers for each of these states."""
         try:
-            rows = self._known[states]
+            rows = self._answers[states]
         except IndexError:  # a new state; cheaper than a check at each call
-            more = np.full((int(states.max()), self._known.shape[1]), _UNKNOWN, dtype=np.int64)
-            self._known = np.concatenate([self._known, more])
-            rows = self._known[states]
+            new_rows = np.full((int(states.max()), self._answers.shape[1]), _UNKNOWN, dtype=np.int64)
+            self._answers = np.concatenate([self._answers, new_rows])
+            rows = self._answers[states]
         unknown = rows[..., 0] == _UNKNOWN
         if unknown.any():
             for state in np.unique(states[unknown]):
-                self._known[state] = self._answer(int(state))
-            rows = self._known[states]
+                self._answers[state] = self._answer(int(state))
+            rows = self._answers[states]
         return rows
 
 
 class Geometry(Protocol):
-    """What GPUs of a pool can be. States and kinds of device are small whole numbers; state 0 = no GPU."""
+    """The states that GPUs of a pool can have. States and kinds of device are small integers; state 0 = no GPU."""
 
     ways: int
     """The most states that one more device can lead to."""
 
     def after(self, state: int, kind: int) -> Sequence[int]:
-        """The states that one more device of the kind may lead to; none = there is no room."""
+        """Return the states that one more device of the kind may lead to; empty if there is no room."""
 
     def slots(self, state: int, kind: int) -> int:
         """How many more devices of the kind fit."""
 
     def usable(self, state: int, kind: int) -> int:
-        """How much of what is free devices of the kind can use."""
+        """Return how much of the free GPU memory devices of the kind can use."""
 
     def value(self, state: int) -> int:
-        """What the best filling of what is free sells for at the site's prices, in thousandths."""
+        """Return the worth of the best filling of the free GPU memory at the site's prices, in thousandths."""
 
     def free(self, state: int) -> int:
         """GPU memory that is free."""
@@ -87,19 +87,19 @@ class Geometry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
-    """A VM to place: so many devices of a kind, and CPU and memory beside them. No device = on any node."""
+    """A VM to place: `count` devices of a kind, and CPU and memory. A VM without devices may go to any node."""
 
     kind: int
     count: int
     cpu: int
     memory: int
     beside: bool = True
-    """Whether CPU and memory must be on the node of the GPUs; else what the node lacks comes from elsewhere."""
+    """Whether CPU and memory must be on the node of the GPUs; if not, other nodes give what this node lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    """What a VM takes of one node: its GPUs with their states before and after, CPU and memory."""
+    """The part of one node that a VM takes: GPUs with their states before and after, CPU and memory."""
 
     row: int
     gpus: tuple[int, ...]
@@ -111,7 +111,7 @@ class NodePart:
 
 @dataclass(frozen=True, slots=True)
 class PoolSeat:
-    """Where a VM goes. `local`: on as few nodes as its size allows, with all of it beside its GPUs."""
+    """Where a VM goes. `local`: on as few nodes as its size allows, with its CPU and memory next to its GPUs."""
 
     parts: tuple[NodePart, ...]
     local: bool
@@ -146,10 +146,10 @@ class GpuTransitions:
             self._after[kind] = Rows(after, ways)
         return self._after[kind]
 
-    def one(self, kind: int, states: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Every way to add one device to these nodes, as arrays: node, GPU, number of the way, new state of the GPU.
+    def add_one(self, kind: int, states: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return every way to add one device to these nodes, as arrays: node, GPU, number of the way, new GPU state.
 
-        Of GPUs of a node that are in the same state only the first counts.
+        If several GPUs of a node are in the same state, only the first is used.
         """
         after = self.after(kind).of(states)
         fresh: Flags = np.ones(states.shape, dtype=np.bool_)

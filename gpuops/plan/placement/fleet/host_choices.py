@@ -1,6 +1,6 @@
-"""The hosts' own choices: on which GPUs each host would put the VM's devices, over all hosts of a fleet at once.
+"""The hosts' own choices: on which GPUs each host would put the VM's devices, for all hosts of a fleet at once.
 
-`choice.py` calls it. It foresees what `seating.py` does for one host, with arrays.
+`choice.py` calls it. It does with arrays what `seating.py` does for one host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HostChoices:
     """Feasible places: hosts, or NUMA nodes of hosts where locality is required."""
 
     rows: Ints
-    """The rows of the index of all places; those of one place lie side by side."""
+    """The rows of the index of all places; the rows of one place are consecutive."""
     place_of: Ints
     """For each of these rows, its place."""
     before: Ints
@@ -37,48 +37,48 @@ class HostChoices:
     """For each demand and each place: the position in `rows`, and the GPU."""
 
 
-def host_choices(wanted: Wanted, rows: Ints, fleet: FleetIndex) -> HostChoices:
-    """The places among these rows that have a certain seat for each demand where the host would put it."""
-    if wanted.numa is NumaPolicy.REQUIRED:
-        rows = rows[~_needs_forbidden_pin(rows, wanted, fleet)]
-    return _seat_demands(rows, wanted, fleet)
+def host_choices(needs: Wanted, rows: Ints, fleet: FleetIndex) -> HostChoices:
+    """Return the places among these rows with a certain seat for each demand, where the host would put it."""
+    if needs.numa is NumaPolicy.REQUIRED:
+        rows = rows[~_needs_forbidden_pin(rows, needs, fleet)]
+    return _seat_demands(rows, needs, fleet)
 
 
 def first_choice(profile: str, rows: Ints, fleet: FleetIndex) -> tuple[int, int]:
-    """The row and the GPU among these rows of one host that it would choose for a vGPU."""
+    """Return the row and the GPU that a host would choose for a vGPU, among these rows of it."""
     free = fleet.states.vgpu_surely(profile).of(fleet.state[rows])
     row, gpu = divmod(int(np.where(free, fleet.order[rows], _NOWHERE).argmin()), fleet.state.shape[1])
     return int(rows[row]), gpu
 
 
-def _needs_forbidden_pin(rows: Ints, wanted: Wanted, fleet: FleetIndex) -> Flags:
+def _needs_forbidden_pin(rows: Ints, needs: Wanted, fleet: FleetIndex) -> Flags:
     """Which rows need a pin to keep the vGPU on its node while pinning is switched off."""
     forbidden = np.zeros(len(rows), dtype=np.bool_)
-    if wanted.pin is not PinPolicy.NEVER:
+    if needs.pin is not PinPolicy.NEVER:
         return forbidden
-    for profile in {demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu)}:
+    for profile in {demand.profile for demand in needs.demands if isinstance(demand, WantsVgpu)}:
         able = fleet.states.made_for(profile).of(fleet.state).sum(axis=1)
         on_host = np.add.reduceat(able, fleet.first_row[:-1])
         forbidden |= on_host[fleet.host_of[rows]] > able[rows]
     return forbidden
 
 
-def _seat_demands(rows: Ints, wanted: Wanted, fleet: FleetIndex) -> HostChoices:
-    """Each demand in turn on the GPU that each host would choose; places where one finds no room are dropped."""
-    place_of = rows if wanted.numa is NumaPolicy.REQUIRED else fleet.host_of[rows]
+def _seat_demands(rows: Ints, needs: Wanted, fleet: FleetIndex) -> HostChoices:
+    """Seat the demands in turn on the GPU that each host would choose, dropping places without room for one of them."""
+    place_of = rows if needs.numa is NumaPolicy.REQUIRED else fleet.host_of[rows]
     before = fleet.state[rows]
     after, order = before.copy(), fleet.order[rows]
     taken_by_vm = np.zeros(after.shape, dtype=np.bool_)
     seats: list[tuple[Ints, Ints]] = []
-    for demand in in_order_of_seating(wanted.demands):
+    for demand in in_order_of_seating(needs.demands):
         row, gpu = _first_with_room(demand, after, order, place_of, fleet)
         has_room = np.zeros(len(fleet.host_of), dtype=np.bool_)
         has_room[place_of[row]] = True
-        kept = has_room[place_of]
-        shift = np.cumsum(kept) - 1
-        seats = [(shift[r[kept[r]]], g[kept[r]]) for r, g in (*seats, (row, gpu))]
-        rows, place_of, before = rows[kept], place_of[kept], before[kept]
-        after, order, taken_by_vm = after[kept], order[kept], taken_by_vm[kept]
+        surviving = has_room[place_of]
+        shift = np.cumsum(surviving) - 1
+        seats = [(shift[r[surviving[r]]], g[surviving[r]]) for r, g in (*seats, (row, gpu))]
+        rows, place_of, before = rows[surviving], place_of[surviving], before[surviving]
+        after, order, taken_by_vm = after[surviving], order[surviving], taken_by_vm[surviving]
         _take_gpus(demand, *seats[-1], after, order, taken_by_vm, fleet.more[rows], fleet)
     numbers = np.cumsum(place_of[1:] != place_of[:-1])
     numbers = np.concatenate([np.zeros(min(1, len(rows)), dtype=np.int64), numbers])
@@ -90,7 +90,7 @@ def _first_with_room(demand: Demand, states: Ints, order: Ints, place_of: Ints, 
     if isinstance(demand, WantsVgpu):
         key = np.where(fleet.states.vgpu_surely(demand.profile).of(states), order, _NOWHERE)
     else:
-        assert isinstance(demand, WantsDynamic), "others are not ours to place"
+        assert isinstance(demand, WantsDynamic), "the index does not place named devices"
         key = np.where(fleet.states.whole_free(demand).of(states), order % ORDER_UNIT, _NOWHERE)
     gpu = key.argmin(axis=1)
     best = key[np.arange(len(key)), gpu] if len(key) else gpu

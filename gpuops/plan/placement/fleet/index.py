@@ -1,7 +1,7 @@
-"""Keeps hosts, NUMA nodes and GPUs of a snapshot as arrays, made anew only where the snapshot changed.
+"""Keeps hosts, NUMA nodes and GPUs of a snapshot as arrays, and reads only what changed from one snapshot to the next.
 
-`choice.py` and `losses.py` work on it. A row is the GPUs of one NUMA node of one host, in the order of their addresses;
-the rows of a host lie side by side, and hosts lie in the order in which equals are chosen.
+`choice.py` and `losses.py` work on it. A row is the GPUs of one NUMA node of one host, in the order of their addresses.
+The rows of a host are consecutive, and hosts are in the order in which equal ones are chosen.
 
 Example: esx-01 with two nodes of two GPUs and esx-02 with one node of one GPU are three rows of width two:
 `state` = [[a, b], [c, d], [e, 0]], `host_of` = [0, 0, 1], `first_row` = [0, 2, 3], `sibling` = [1, 0, -1].
@@ -27,23 +27,23 @@ from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.site_demand import SiteDemand
 from gpuops.plan.placement.fleet.states import GpuStates
 from gpuops.plan.placement.gpu_filters import holders, used_mib
-from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Ints
 
 ORDER_UNIT: Final = 1024
-"""Unit of an order key: use of the GPU counts in such units, its rank among the host's addresses in ones."""
+"""Unit of an order key: the use of the GPU counts in this unit, its rank among the host's addresses in ones."""
 BY_SIZE: Final = 1
-"""Marks GPUs whose order key grows by the frame buffer of each vGPU; it is no multiple of the unit."""
+"""Marks GPUs whose order key grows by the frame buffer of each vGPU; not a multiple of the unit."""
 _NONE: Final = -1
-"""Stands for memory that is not known: none of it can be promised."""
+"""Stands for unknown memory: nothing of it can be promised."""
 _NO_VM: Final = Vm(ref="", name="")
 _MOST_USE: Final = 2**24
 
 
 class FleetIndex:
-    """The GPU hosts of one snapshot, and of every snapshot made from it in turn."""
+    """The GPU hosts of one snapshot, and later of every snapshot derived from it."""
 
     def __init__(self, inventory: Inventory, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -55,15 +55,15 @@ class FleetIndex:
 
     @classmethod
     def of(cls, inventory: Inventory, catalog: Catalog) -> FleetIndex:
-        """The index of this snapshot: the one made for a snapshot it comes from, brought up to date, or a new one."""
-        known = inventory.worked_out.get(cls)
-        if not isinstance(known, FleetIndex) or known.catalog is not catalog:
-            known = inventory.worked_out[cls] = FleetIndex(inventory, catalog)
-        known._sync(inventory)
-        return known
+        """Return the index of this snapshot: the index of a snapshot it is derived from, updated, or a new one."""
+        index = inventory.worked_out.get(cls)
+        if not isinstance(index, FleetIndex) or index.catalog is not catalog:
+            index = inventory.worked_out[cls] = FleetIndex(inventory, catalog)
+        index._sync(inventory)
+        return index
 
     def refs(self, hosts: Sequence[str]) -> Flags:
-        """Which of the hosts are among these."""
+        """Which of the index's hosts are among these refs."""
         if hosts != self._among[0]:
             among = np.zeros(len(self.hosts), dtype=np.bool_)
             among[[self._number[ref] for ref in hosts if ref in self._number]] = True
@@ -77,21 +77,21 @@ class FleetIndex:
 
     def clusters(self, cluster: str | None) -> Flags:
         """Which hosts are in this cluster."""
-        there: Flags = self.cluster == self._clusters.get(cluster, -1)
-        return there
+        in_cluster: Flags = self.cluster == self._clusters.get(cluster, -1)
+        return in_cluster
 
     def offered_names(self) -> tuple[str, ...]:
         """Every profile that a host offers, sorted."""
         return tuple(sorted(frozenset().union(*(self._offers[number] for number in set(self.offered.tolist())))))
 
     def where(self, host: Host) -> dict[PciAddress, tuple[int, int]]:
-        """The row and the column of each GPU of the host; none where the index does not know the host."""
+        """Return the row and the column of each GPU of the host; empty if the index does not have the host."""
         number = self._number.get(host.ref)
         rows = () if number is None else range(self.first_row[number], self.first_row[number + 1])
         return {address: (row, column) for row in rows for column, address in enumerate(self.address[row])}
 
     def free_mib(self, rows: Ints) -> Ints:
-        """Memory that a VM can have beside the GPUs of these rows."""
+        """Return the memory that a VM can have on the NUMA nodes of these rows."""
         free_mib: Ints = np.maximum(0, np.minimum(self.unreserved_mib[self.host_of[rows]], self.node_mib[rows]))
         return free_mib
 
@@ -125,9 +125,9 @@ class FleetIndex:
         self._clusters: dict[str | None, int] = {}
         self._among = ((), np.zeros(hosts, dtype=np.bool_))
         self.read_again: list[int] = []
-        """Rows in the order in which they were read, each as often as it was read."""
+        """Every row that was read, in the order of reading; a row that was read twice occurs twice."""
         self.worked_out: dict[object, object] = {}
-        """What others remember of these hosts as their GPUs are set up now, under a key of their own."""
+        """Results that other modules keep, each under its own key, until the GPU setup of a host changes."""
         self.inventory = replace(inventory)  # not yet the one that is read below
         self._sync(inventory)
 
@@ -152,15 +152,15 @@ class FleetIndex:
             self._build(inventory)
 
     def _is_in_place(self, number: int, now: Host | None) -> bool:
-        """Whether the host is still where it is in the arrays, as many GPUs on as many nodes."""
+        """Whether the host still fits into its rows: the same name and the same number of GPUs on the same nodes."""
         return now is not None and _gpu_layout(now) == self._layouts[number] and now.name == self.hosts[number].name
 
     def _read(self, number: int, host: Host, inventory: Inventory) -> None:
         if host is not self.hosts[number] and _gpu_setup(host) != _gpu_setup(self.hosts[number]):
             self.worked_out.clear()
         self.hosts[number] = host
-        free_mib = unreserved(host, _NO_VM, inventory)
-        sure_mib = surely_unreserved(host, _NO_VM, inventory)
+        free_mib = unreserved_mib(host, _NO_VM, inventory)
+        sure_mib = surely_unreserved_mib(host, _NO_VM, inventory)
         self.unreserved_mib[number] = _NONE if free_mib is None else free_mib
         self.sure_mib[number] = _NONE if sure_mib is None else sure_mib
         self.startable[number] = host.connected is True and host.in_maintenance is False
@@ -186,32 +186,32 @@ class FleetIndex:
         self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NO_VM, host, inventory)
 
     def _order(self, state: GpuState, rank: int, host: Host) -> tuple[int, int]:
-        """The place of a GPU in the host's order of choice as a number, as `gpus.in_order_of_choice` sorts."""
+        """Return the order key of a GPU, which sorts as `gpu_filters.host_order` does, and what one more VM adds."""
         match state.gpu.vgpu_mode:
             case VgpuMode.MULTI_INSTANCE:
-                kind, use, more = 2, 0, 0
+                kind, use, growth = 2, 0, 0
             case VgpuMode.MIXED_SIZE:
-                kind, use, more = 1, used_mib(state, self.catalog), BY_SIZE
+                kind, use, growth = 1, used_mib(state, self.catalog), BY_SIZE
             case _:
                 sign = -1 if host.assignment_policy is AssignmentPolicy.CONSOLIDATION else 1
-                kind, use, more = 0, sign * len(state.vm_names), sign * ORDER_UNIT
-        return (kind * _MOST_USE + use) * ORDER_UNIT + rank, more
+                kind, use, growth = 0, sign * len(state.vm_names), sign * ORDER_UNIT
+        return (kind * _MOST_USE + use) * ORDER_UNIT + rank, growth
 
     def _offer_set(self, host: Host) -> int:
-        known = self._offer_sets.get(host.profiles)
-        if known is None:
-            known = self._offer_sets[host.profiles] = len(self._offers)
+        set_number = self._offer_sets.get(host.profiles)
+        if set_number is None:
+            set_number = self._offer_sets[host.profiles] = len(self._offers)
             self._offers.append(frozenset(offered.name for offered in host.profiles or ()))
-        return known
+        return set_number
 
 
 def _gpu_setup(host: Host) -> tuple[object, ...]:
-    """How the GPUs of a host are set up, whatever runs on them; where it changes, prices do."""
+    """Return the setup of the host's GPUs regardless of what runs on them. If it changes, prices change."""
     return (host.profiles, *((gpu.admission_traits, gpu.passthrough) for gpu in host.gpus))
 
 
 def _sibling_rows(first_row: Ints) -> Ints:
-    """For each row the other row of its host, where there are two; else -1."""
+    """Return for each row the other row of its host if the host has two rows, else -1."""
     siblings = np.full(first_row[-1], -1)
     of_two = first_row[:-1][np.diff(first_row) == 2]
     siblings[of_two], siblings[of_two + 1] = of_two + 1, of_two
@@ -219,8 +219,8 @@ def _sibling_rows(first_row: Ints) -> Ints:
 
 
 def _gpu_layout(host: Host) -> tuple[tuple[int | None, int], ...]:
-    """The NUMA nodes with GPUs, each with the number of them."""
+    """Return the NUMA nodes with GPUs, each with its number of GPUs."""
     counts: dict[int | None, int] = {}
     for gpu in host.gpus:
         counts[gpu.numa_node] = counts.get(gpu.numa_node, 0) + 1
-    return tuple(sorted(counts.items(), key=lambda item: str(item[0])))
+    return tuple(sorted(counts.items(), key=lambda node_count: str(node_count[0])))

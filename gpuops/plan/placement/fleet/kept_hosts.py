@@ -1,7 +1,7 @@
-"""Which hosts of a fleet leave enough free wherever on them a VM goes, and on which that depends on the GPU.
+"""Which hosts of a fleet leave enough free whichever GPU a VM gets, and on which that depends on the GPU.
 
-`select.py` asks it where the best place of all would leave too few (`keep_free.py`). The first kind is searched by the
-index, the second by the exact pass; hosts of neither kind leave too few whatever they give.
+`select.py` calls it if the best place of all would leave too few free (`keep_free.py`). The index searches the first
+kind of hosts, the exact pass the second. All other hosts leave too few on any GPU.
 """
 
 from __future__ import annotations
@@ -24,41 +24,44 @@ _NOWHERE: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class KeptHosts:
-    """Refs of the hosts, in the order in which they were asked for."""
+    """Refs of the hosts that surely leave enough free, and of those where it depends on the GPU, in requested order."""
 
     sure: tuple[str, ...]
     unsure: tuple[str, ...]
 
 
-def kept_hosts(kept: KeptRoom, fleet: FleetIndex) -> KeptHosts:
-    """The hosts of the question by what they leave when the VM is there."""
-    wanted, keep = kept.wanted, kept.wanted.keep_free.profiles
-    known = [_taken_by_one(each.profile, kept, fleet) for each in keep]
+def kept_hosts(kept_room: KeptRoom, fleet: FleetIndex) -> KeptHosts:
+    """Sort the hosts that the VM may go to by what they leave free once it runs there."""
+    needs, keep = kept_room.needs, kept_room.needs.keep_free.profiles
+    taken_by_profile = [_taken_by_one(kept_profile.profile, kept_room, fleet) for kept_profile in keep]
     sure: list[str] = []
     unsure: list[str] = []
-    for ref in wanted.hosts:
+    for ref in needs.hosts:
         host = fleet.inventory.hosts[ref]
-        spare = [kept.spare(host, each) for each in keep]
-        free = [kept.free_on(host, each.profile) for each in keep]
-        # At the least and at the most; what has nothing to lose loses nothing, and nothing has more than all.
-        taken = [found.get(ref, (0, here)) if here else (0, 0) for found, here in zip(known, free, strict=True)]
-        reserved = is_reserved_in(host, kept.inventory)
-        if not reserved and all(most <= left for (_, most), left in zip(taken, spare, strict=True)):
+        spare = [kept_room.spare(host, kept_profile) for kept_profile in keep]
+        free = [kept_room.free_on(host, kept_profile.profile) for kept_profile in keep]
+        # (least, most) slots taken: a host without free slots loses none, and an unknown loss is at most all of them.
+        taken = [
+            taken_by_host.get(ref, (0, free_here)) if free_here else (0, 0)
+            for taken_by_host, free_here in zip(taken_by_profile, free, strict=True)
+        ]
+        reserved = is_reserved_in(host, kept_room.inventory)
+        if not reserved and all(most <= spare_here for (_, most), spare_here in zip(taken, spare, strict=True)):
             sure.append(ref)
-        elif all(least <= left for (least, _), left in zip(taken, spare, strict=True)):
+        elif all(least <= spare_here for (least, _), spare_here in zip(taken, spare, strict=True)):
             unsure.append(ref)
     return KeptHosts(tuple(sure), tuple(unsure))
 
 
-def _taken_by_one(profile: str, kept: KeptRoom, fleet: FleetIndex) -> dict[str, tuple[int, int]]:
-    """How many vGPUs of the profile a new VM with one vGPU takes away on each host: at the least and at the most.
+def _taken_by_one(profile: str, kept_room: KeptRoom, fleet: FleetIndex) -> dict[str, tuple[int, int]]:
+    """Return how many vGPUs of the profile a new VM with one vGPU takes away on each host: (at least, at most).
 
-    None for other VMs, and for hosts whose last memory it would reserve.
+    Empty for VMs of another kind; hosts whose last free memory the VM would reserve are left out.
     """
-    wanted = kept.wanted
-    if len(wanted.demands) != 1 or wanted.vm.host is not None or wanted.keep_free.claims:
+    needs = kept_room.needs
+    if len(needs.demands) != 1 or needs.vm.host is not None or needs.keep_free.claims:
         return {}
-    (demand,) = wanted.demands
+    (demand,) = needs.demands
     if not isinstance(demand, WantsVgpu):
         return {}
     states, now = fleet.states, fleet.state
@@ -68,5 +71,5 @@ def _taken_by_one(profile: str, kept: KeptRoom, fleet: FleetIndex) -> dict[str, 
     first = fleet.first_row[:-1]
     least: Ints = np.minimum.reduceat(np.where(room, lost, _NOWHERE).min(axis=1), first)
     most: Ints = np.maximum.reduceat(np.where(room, lost, 0).max(axis=1), first)
-    fed = fleet.unreserved_mib > (wanted.vm.memory_mib or 0)
-    return {fleet.hosts[number].ref: (int(least[number]), int(most[number])) for number in np.flatnonzero(fed)}
+    has_memory = fleet.unreserved_mib > (needs.vm.memory_mib or 0)
+    return {fleet.hosts[number].ref: (int(least[number]), int(most[number])) for number in np.flatnonzero(has_memory)}

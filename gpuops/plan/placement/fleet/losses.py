@@ -1,4 +1,4 @@
-"""Computes the loss of a place, which is what a VM there takes from the other VMs that the site has or is asked for.
+"""Computes the loss of a place: what a VM there takes from the other VMs that the site has or is asked for.
 
 Both passes use it: `choice.py` for all places of the fleet at once, `select.py` for the few places that the exact rules
 found.
@@ -27,23 +27,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Losses:
-    """The measure of losses for one VM in one snapshot."""
+    """Measures the losses that places for one VM cause in one snapshot."""
 
-    wanted: Wanted
+    needs: Wanted
     fleet: FleetIndex
 
     @cached_property
     def pools(self) -> tuple[PricedPool, ...]:
-        """One for each GPU model that the VM asks for."""
-        fleet, vm = self.fleet, self.wanted.vm
-        devices = [each for demand in self.wanted.demands if (each := self._device(demand)) is not None]
-        own = shapes_of_devices(devices, vm.memory_mib)
-        asked = fleet.mix.shape_counts(vm.ref, own, self.wanted.coming, fleet.inventory)
-        boards, pools = (fleet.catalog.board(key) for key in own), BoardPools.of(fleet)
-        return tuple(pools.priced(board, asked) for board in boards if board is not None)
+        """One pool for each GPU model that the VM asks for."""
+        fleet, vm = self.fleet, self.needs.vm
+        devices = [
+            board_profile for demand in self.needs.demands if (board_profile := self._device(demand)) is not None
+        ]
+        own_shapes = shapes_of_devices(devices, vm.memory_mib)
+        site_shapes = fleet.mix.shape_counts(vm.ref, own_shapes, self.needs.coming, fleet.inventory)
+        boards, pools = (fleet.catalog.board(key) for key in own_shapes), BoardPools.of(fleet)
+        return tuple(pools.pool_for(board, site_shapes) for board in boards if board is not None)
 
     def _device(self, demand: Demand) -> tuple[str, str] | None:
-        """The board and the profile; None = unknown, or the device is named: there is nothing to choose."""
+        """Return the board and the profile; None if the model is unknown or the demand names its device."""
         catalog = self.fleet.catalog
         match demand:
             case WantsVgpu(profile=profile):
@@ -56,23 +58,25 @@ class Losses:
                 return None
 
     def ask(self, profile: str, count: int, *, beside: bool) -> tuple[PricedPool, PoolRequest] | None:
-        """The pool of the profile and the request to it; None = the catalogue does not know the profile."""
+        """Return the pool of the profile and the request to it; None if the catalogue does not know the profile."""
         if not self.pools:
             return None
-        (priced,) = self.pools
-        return priced, PoolRequest(priced.gpus.kind(profile), count, 0, self.wanted.vm.memory_mib or 0, beside=beside)
+        (priced_pool,) = self.pools
+        return priced_pool, PoolRequest(
+            priced_pool.gpus.kind(profile), count, 0, self.needs.vm.memory_mib or 0, beside=beside
+        )
 
     def on_node(self, profile: str, host: Host, node: int) -> tuple[PciAddress, ...] | None:
-        """The GPUs of the node that the pool would choose for so many vGPUs, one each; None = it has not the room."""
-        asked = self.ask(profile, len(self.wanted.demands), beside=True)
+        """Return the GPU that the pool would choose for each vGPU of the VM on this node; None = no room."""
+        priced_request = self.ask(profile, len(self.needs.demands), beside=True)
         row = next((row for address, (row, _) in self.fleet.where(host).items() if _node(host, address) == node), None)
-        if asked is None or row is None:
+        if priced_request is None or row is None:
             return None
-        gpus = asked[0].pool.in_turn(asked[1], row)
-        return tuple(self.fleet.address[row][gpu] for gpu in gpus) if len(gpus) == len(self.wanted.demands) else None
+        gpus = priced_request[0].pool.in_turn(priced_request[1], row)
+        return tuple(self.fleet.address[row][gpu] for gpu in gpus) if len(gpus) == len(self.needs.demands) else None
 
     def of(self, seatings: Sequence[tuple[Host, Mapping[int, PciAddress]]]) -> list[Loss]:
-        """The loss of each of these seatings, by ordinal of the device."""
+        """Return the loss of each of these seatings, which have the GPU of each device by ordinal."""
         rows: list[int] = []
         place: list[int] = []
         parts: list[tuple[int, int]] = []
@@ -81,11 +85,11 @@ class Losses:
             where = self.fleet.where(host)
             after: dict[int, Ints] = {}
             devices: dict[int, int] = {}
-            for demand in self.wanted.demands:
+            for demand in self.needs.demands:
                 position = where.get(seats[demand.ordinal]) if demand.ordinal in seats else None
                 if position is not None:
-                    now = after.setdefault(position[0], self.fleet.state[position[0]].copy())
-                    now[position[1]] = self._after(demand, int(now[position[1]]))
+                    node_states = after.setdefault(position[0], self.fleet.state[position[0]].copy())
+                    node_states[position[1]] = self._after(demand, int(node_states[position[1]]))
                     devices[position[0]] = devices.get(position[0], 0) + 1
             rows += after
             states += after.values()
@@ -93,7 +97,7 @@ class Losses:
             parts += [(count, sum(devices.values())) for count in devices.values()]
         if not rows:
             return [NO_LOSS] * len(seatings)
-        memory = [(self.wanted.vm.memory_mib or 0) * count // total for count, total in parts]
+        memory = [(self.needs.vm.memory_mib or 0) * count // total for count, total in parts]
         measured = self.at(np.array(rows), np.array(states), np.array(memory), np.array(place), len(seatings))
         return [Loss(int(s), float(w), float(k)) for s, w, k in zip(*measured, strict=True)]
 
@@ -103,22 +107,22 @@ class Losses:
         return table.at(state)
 
     def at(self, rows: Ints, states: Ints, memory: Ints, place: Ints, places: int) -> tuple[Ints, Floats, Floats]:
-        """For each place the loss in steps, in use and in places for large VMs.
+        """Return the loss of each place in steps, in usable GPU memory and in places for large VMs.
 
-        `rows` would be in these `states` and have so much less `memory`; `place`: the place that each row belongs to.
+        `rows` change to these `states` and lose so much `memory`; `place`: the place that each row belongs to.
         """
         steps = np.zeros(places, dtype=np.int64)
-        worth, kept = np.zeros(places), np.zeros(places)
-        for priced in self.pools:
-            pool = priced.pool
+        worth_mib, kept_mib = np.zeros(places), np.zeros(places)
+        for priced_pool in self.pools:
+            pool = priced_pool.pool
             loss, destroyed = pool.losses(rows, states, 0 * memory, memory)
             of_place = np.bincount(place, weights=loss, minlength=places).astype(np.float64)
-            gone = np.zeros((places, destroyed.shape[1]), dtype=np.int64)
-            np.add.at(gone, place, destroyed)
-            steps += pool.total(of_place, gone).astype(np.int64)
-            worth += of_place
-            kept += gone @ pool.reserve()
-        return steps, worth, kept
+            destroyed_places = np.zeros((places, destroyed.shape[1]), dtype=np.int64)
+            np.add.at(destroyed_places, place, destroyed)
+            steps += pool.total(of_place, destroyed_places).astype(np.int64)
+            worth_mib += of_place
+            kept_mib += destroyed_places @ pool.reserve()
+        return steps, worth_mib, kept_mib
 
 
 def _node(host: Host, address: PciAddress) -> int | None:

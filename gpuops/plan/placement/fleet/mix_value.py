@@ -1,4 +1,4 @@
-"""What a node is worth to the site's mix of VMs: what they could use of its GPUs with the CPU and memory that are left.
+"""The worth of a node to the site's mix of VMs: how much of its GPUs they could use with the remaining CPU and memory.
 
 `pool.py` calls `node_value`; `board_pools.py` makes the arrays for it. Two measures together:
 
@@ -50,7 +50,7 @@ class ShapeArrays:
     kind: Ints
     """Which of them, for each shape."""
     count: Ints
-    """Devices of one VM; 0 = it asks for none, and is worth nothing here."""
+    """Devices of one VM; a shape with 0 devices is worth nothing here."""
     size: Ints
     """Of one device."""
     cpu: Ints
@@ -79,17 +79,17 @@ def usable_by_mix(shapes: ShapeArrays, gains: Ints, cpu: Ints, memory: Ints) -> 
     several = np.maximum(1, shapes.count)
     instances = gains[:, : len(shapes.kinds)][:, shapes.kind] // several
     fed = np.minimum(cpu[:, None] / np.maximum(1, shapes.cpu), memory[:, None] / np.maximum(1, shapes.memory))
-    there: Flags = (instances > 0) & (shapes.count > 0) & (fed >= 1)
+    fits: Flags = (instances > 0) & (shapes.count > 0) & (fed >= 1)
     # The fifth VM of a shape on one node counts less than the first: a power below 1.
     use = several * shapes.size * np.minimum(instances, fed) ** INSTANCE_POWER
-    total: Floats = np.where(there, use, 0.0) @ shapes.weight
+    total: Floats = np.where(fits, use, 0.0) @ shapes.weight
     return total
 
 
 def shape_weights(often: Floats, count: Ints, size: Ints) -> Floats:
-    """The weight of each shape by how often it comes and its size; together 1, and 0 without a device."""
-    asked = (count * size).astype(np.float64)
-    weight: Floats = np.where(asked > 0, often * np.maximum(1, asked) ** SIZE_POWER, 0.0)
+    """Return the weight of each shape by its frequency and size; their sum is 1, and shapes without devices have 0."""
+    size_of_all = (count * size).astype(np.float64)
+    weight: Floats = np.where(size_of_all > 0, often * np.maximum(1, size_of_all) ** SIZE_POWER, 0.0)
     shares: Floats = weight / weight.sum()
     return shares
 
@@ -105,71 +105,74 @@ class ShapeFrequency:
     often: float
 
 
-def commonest(asked: Sequence[ShapeFrequency], share: float = TYPICAL) -> list[ShapeFrequency]:
-    """The commonest shapes that make up this share of all VMs."""
-    ranked = sorted(asked, key=lambda each: (-each.often, each.cpu, each.memory, each.kind, each.count))
-    upto = np.cumsum([each.often for each in ranked])
+def commonest(frequencies: Sequence[ShapeFrequency], share: float = TYPICAL) -> list[ShapeFrequency]:
+    """Return the commonest shapes that make up this share of all VMs."""
+    ranked = sorted(
+        frequencies,
+        key=lambda frequency: (-frequency.often, frequency.cpu, frequency.memory, frequency.kind, frequency.count),
+    )
+    upto = np.cumsum([frequency.often for frequency in ranked])
     return ranked[: int(np.searchsorted(upto, share * upto[-1]) + 1)]
 
 
-def make_shape_arrays(asked: Sequence[ShapeFrequency], sizes: Mapping[int, int], gpus: int) -> ShapeArrays:
-    """The shapes as arrays. A shape with more devices than the `gpus` of a node counts as its half on each of two
-    nodes."""
-    halves = [2 if each.count > gpus else 1 for each in asked]
+def make_shape_arrays(frequencies: Sequence[ShapeFrequency], sizes: Mapping[int, int], gpus: int) -> ShapeArrays:
+    """Return the shapes as arrays. A shape with more devices than the `gpus` of a node counts as one half on each of
+    two nodes."""
+    halves = [2 if frequency.count > gpus else 1 for frequency in frequencies]
     kinds = tuple(sorted(sizes))
-    often = np.array([each.often for each in asked])
+    often = np.array([frequency.often for frequency in frequencies])
     return ShapeArrays(
         kinds,
-        np.array([kinds.index(each.kind) for each in asked], dtype=np.int64),
-        np.array([each.count // half for each, half in zip(asked, halves, strict=True)]),
-        np.array([sizes[each.kind] for each in asked]),
-        np.array([-(-each.cpu // half) for each, half in zip(asked, halves, strict=True)]),
-        np.array([-(-each.memory // half) for each, half in zip(asked, halves, strict=True)]),
+        np.array([kinds.index(frequency.kind) for frequency in frequencies], dtype=np.int64),
+        np.array([frequency.count // half for frequency, half in zip(frequencies, halves, strict=True)]),
+        np.array([sizes[frequency.kind] for frequency in frequencies]),
+        np.array([-(-frequency.cpu // half) for frequency, half in zip(frequencies, halves, strict=True)]),
+        np.array([-(-frequency.memory // half) for frequency, half in zip(frequencies, halves, strict=True)]),
         often / often.sum(),
     )
 
 
 def with_weights(
-    shapes: ShapeArrays, asked: Sequence[ShapeFrequency], price: Mapping[int, float], slack: float, *, cut: bool
+    shapes: ShapeArrays, frequencies: Sequence[ShapeFrequency], price: Mapping[int, float], slack: float, *, cut: bool
 ) -> ShapeArrays:
-    """The shapes with their weights, and with the value that a unit of memory can feed at these prices.
+    """Return the shapes with their weights, and with the value that a unit of memory can feed at these prices.
 
-    `cut`: the GPUs are cut into GPU instances. `slack`: memory feeds so many times the mean, for not all of the VMs
-    come at once.
+    `cut`: the GPUs are cut into GPU instances. `slack`: memory is assumed to feed this many times the mean, since not
+    all VMs come at once.
     """
     weight = shape_weights(shapes.weight, shapes.count, shapes.size)
-    value = sum(shape.often * shape.count * price[shape.kind] for shape in asked if shape.memory)
-    memory = sum(shape.often * shape.memory for shape in asked)
-    fed_by_memory = slack * value / memory if memory else np.inf
+    mean_value = sum(shape.often * shape.count * price[shape.kind] for shape in frequencies if shape.memory)
+    mean_memory = sum(shape.often * shape.memory for shape in frequencies)
+    fed_by_memory = slack * mean_value / mean_memory if mean_memory else np.inf
     sale_weight = CUT_SALE_WEIGHT if cut else SALE_WEIGHT
     return replace(shapes, weight=weight, fed_by_memory=fed_by_memory, sale_weight=sale_weight)
 
 
 def large_shapes(
-    asked: Sequence[ShapeFrequency], sizes: Mapping[int, int], shapes: ShapeArrays, gpu: int
+    frequencies: Sequence[ShapeFrequency], sizes: Mapping[int, int], shapes: ShapeArrays, gpu: int
 ) -> LargeShapes | None:
-    """The shapes of one or several whole GPUs of the size `gpu`; None = there are none.
+    """Return the shapes of one or several whole GPUs of the size `gpu`; None if the mix has no such shapes.
 
-    A VM with one whole GPU needs a GPU on which nothing runs, and small vGPUs come and go on any: without a place kept,
-    the last empty GPU goes to the first small VM (8 hosts of L40S in mixed-size mode, 15 % whole-GPU VMs: 1.6 points of
-    GPU memory less on two seeds).
+    A VM with one whole GPU needs a GPU on which nothing runs, while small vGPUs come and go on any GPU. If no place is
+    kept, the last empty GPU goes to the first small VM (8 hosts of L40S in mixed-size mode, 15 % whole-GPU VMs: 1.6
+    points of GPU memory less on two seeds).
 
-    A shape asks for at least as much as another if it does in GPUs, CPU and memory.
+    A shape asks for at least as much as another if that is so in GPUs, CPU and memory.
     """
     merged: dict[tuple[int, int, int, int], float] = {}
-    for each in asked:
-        if sizes[each.kind] == gpu:
-            key = (each.kind, each.count, each.cpu, each.memory)
-            merged[key] = merged.get(key, 0.0) + each.often
+    for frequency in frequencies:
+        if sizes[frequency.kind] == gpu:
+            key = (frequency.kind, frequency.count, frequency.cpu, frequency.memory)
+            merged[key] = merged.get(key, 0.0) + frequency.often
     if not merged:
         return None
     kinds = np.array([key[0] for key in merged])
     asks = np.array([key[1:] for key in merged])
     often = np.array(list(merged.values()))
-    total = sum(each.often for each in asked)
+    total = sum(frequency.often for frequency in frequencies)
     share = np.array(
         [often[(asks >= ask).all(axis=1) & (kinds == kind)].sum() for ask, kind in zip(asks, kinds, strict=True)]
     )
-    mean = sum(each.often * each.count * sizes[each.kind] for each in asked) / total
+    mean = sum(frequency.often * frequency.count * sizes[frequency.kind] for frequency in frequencies) / total
     column = np.array([shapes.kinds.index(kind) for kind in kinds.tolist()])
     return LargeShapes(column, asks[:, 0], asks[:, 1], asks[:, 2], share / total, float(gpu), mean)

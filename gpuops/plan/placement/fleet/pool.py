@@ -1,8 +1,8 @@
 """Finds, among NUMA nodes with GPUs of one geometry, the place that leaves the most room for the VMs that the site has.
 
-`choice.py`, `losses.py` and the benches call it. What a GPU can be is the geometry's to say; beside the GPUs a node has
-CPU and memory. The smallest loss wins, in steps, and of equals the first node. Scores of a request are kept until a
-node changes, so that a decision costs about as much as the nodes that changed since the last one like it.
+`choice.py`, `losses.py` and the benches call it. The geometry defines the states of a GPU; a node also has CPU and
+memory. The place with the smallest loss in steps wins; of equal places, the first node. Scores of a request are kept
+until a node changes, so that a decision only has to score the nodes that changed since the last equal request.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _ScoredRequest:
-    """The loss of one request in each way on each node, as it was when last asked; infinite = does not fit."""
+    """The loss of one request in each way on each node, when it was last scored; infinite = does not fit."""
 
     at: int
     loss: Floats
     state: Ints
-    """Of the GPU then; a way is a GPU and one of the states that it may have."""
+    """State of the GPU afterwards; a way is a GPU and one of the states that it may have."""
     destroyed: Ints
-    """Places for each large shape that go with it."""
+    """Places for each large shape that this way destroys."""
 
 
 NO_ROOM: Final = np.inf
 
 
 class NodePool:
-    """The nodes as they are, and the value of each to the mix.
+    """The current nodes, and the value of each to the mix.
 
-    `sibling` is the other node of a host of two, -1 where there is none.
+    `sibling` is the other node of a host with two nodes, else -1.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NodePool:
         self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
 
     def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
-        """The best seat on one node, `among` these nodes if given; None = none has room."""
+        """Return the best seat on one node, `among` these nodes if given; None if no node has room."""
         scored = self._up_to_date(ask)
         loss: Floats = scored.loss if among is None else np.where(among[:, None], scored.loss, NO_ROOM)
         total = self.total(loss, scored.destroyed)
@@ -85,9 +85,9 @@ class NodePool:
         return PoolSeat((part,), ask.beside, float(total[row, way]))
 
     def steps(self, ask: PoolRequest, row: int, gpu: int) -> float:
-        """The loss in steps of one device on this GPU, where that leads to one state; infinite = no room."""
+        """Return the loss in steps of one device on this GPU, if that leads to one state; infinite = no room."""
         scored = self._up_to_date(ask)
-        # Of GPUs that are alike only the first is scored.
+        # Of several GPUs in the same state only the first is scored.
         way = int((self.state[row] == self.state[row, gpu]).argmax()) * self.geometry.ways
         return float(self.total(scored.loss[row, way : way + 1], scored.destroyed[row, way : way + 1])[0])
 
@@ -97,37 +97,40 @@ class NodePool:
             self._set(part.row, part.gpus, part.after, -part.cpu, -part.memory)
 
     def give(self, part: NodePart, states: Sequence[int]) -> None:
-        """Give back what a VM took of one node; `states`: those of its GPUs afterwards."""
+        """Give back the part of a node that a VM had; `states`: those of its GPUs afterwards."""
         self._set(part.row, part.gpus, states, part.cpu, part.memory)
 
     def _set(self, row: int, gpus: Sequence[int], states: Sequence[int], cpu: int, memory: int) -> None:
         self.state[row, list(gpus)] = states
         self.cpu[row] += cpu
         self.memory[row] += memory
-        self.changed((row,))
+        self.update_nodes((row,))
 
-    def changed(self, rows: Iterable[int]) -> None:
-        """Compute these nodes anew, and mark them and their siblings as changed for every score that is kept."""
-        there = np.array(sorted(set(rows)), dtype=np.int64)
-        self.gains[there] = self.moves.gains.of(self.state[there]).sum(axis=1)
-        self.value[there] = self._value(there, self.gains[there], self.cpu[there], self.memory[there])
-        others = self.sibling[there]
-        near = np.unique(np.concatenate([there, others[others >= 0]]))
+    def update_nodes(self, rows: Iterable[int]) -> None:
+        """Compute these nodes anew, and mark them and their siblings as changed for all kept scores."""
+        changed_rows = np.array(sorted(set(rows)), dtype=np.int64)
+        self.gains[changed_rows] = self.moves.gains.of(self.state[changed_rows]).sum(axis=1)
+        self.value[changed_rows] = self._value(
+            changed_rows, self.gains[changed_rows], self.cpu[changed_rows], self.memory[changed_rows]
+        )
+        siblings = self.sibling[changed_rows]
+        near = np.unique(np.concatenate([changed_rows, siblings[siblings >= 0]]))
         self.places[near] = self._places(near, self.gains[near], self.cpu[near], self.memory[near])
         self._changed += near.tolist()
 
     def loss(self, parts: Sequence[NodePart]) -> tuple[float, Ints]:
-        """What these nodes lose to the mix by the parts of one VM, and the places lost for each large shape."""
+        """Return the loss of these nodes by the parts of one VM, and the places lost for each large shape."""
         rows = np.array([part.row for part in parts])
         states = self.state[rows]
         for at, part in enumerate(parts):
             states[at, list(part.gpus)] = part.after
-        taken = [np.array([getattr(part, what) for part in parts]) for what in ("cpu", "memory")]
+        taken = [np.array([getattr(part, resource) for part in parts]) for resource in ("cpu", "memory")]
         loss, destroyed = self.losses(rows, states, *taken)
         return float(loss.sum()), destroyed.sum(axis=0)
 
     def losses(self, rows: Ints, states: Ints, cpu: Ints, memory: Ints) -> tuple[Floats, Ints]:
-        """The loss of each node with its GPUs in these states and so much CPU and memory taken, and the places lost."""
+        """Return the loss of each node with its GPUs in these states and this CPU and memory taken, and the places
+        lost."""
         gains = self.moves.gains.of(states).sum(axis=1)
         cpu, memory = np.maximum(0, self.cpu[rows] - cpu), np.maximum(0, self.memory[rows] - memory)
         loss: Floats = self.value[rows] - self._value(rows, gains, cpu, memory)
@@ -137,18 +140,19 @@ class NodePool:
         return node_value(self.shapes, gains, cpu, memory)
 
     def _places(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
-        """Places for each large shape on these nodes, were they like this.
+        """Return the places for each large shape on these nodes with these gains, CPU and memory.
 
-        A shape that needs both nodes of a host has a place there if each node has room for its half; it counts on both.
+        A shape that needs both nodes of a host has a place there if each node has room for one half. The place counts
+        on both nodes.
         """
         if self.large is None:
             return np.zeros((len(rows), 0), dtype=np.int64)
         counts = count_places(self.large, gains, cpu, memory)
         if self._half is not None:
-            wide, other = self._wide, self.sibling[rows]
-            here = count_places(self._half, gains, cpu, memory)
-            there = count_places(self._half, self.gains[other], self.cpu[other], self.memory[other])
-            both = np.where((other >= 0)[:, None], np.minimum(1, np.minimum(here, there)), 0)
+            wide, siblings = self._wide, self.sibling[rows]
+            half_here = count_places(self._half, gains, cpu, memory)
+            half_there = count_places(self._half, self.gains[siblings], self.cpu[siblings], self.memory[siblings])
+            both = np.where((siblings >= 0)[:, None], np.minimum(1, np.minimum(half_here, half_there)), 0)
             counts[:, wide] = both[:, wide]
         return counts
 
@@ -178,14 +182,13 @@ class NodePool:
         gpu = way // self.geometry.ways if ask.count else way - 1
         scored.loss[at, way] = self.cost(ask, at, gpu, gains)
         scored.state[at, way] = state
-        # 3. The places for large shapes that it destroys; their price depends on the whole pool, so it comes in
-        # `total`.
+        # 3. The places for large shapes that it destroys; their price depends on the whole pool, so `total` adds it.
         if self.large is not None:
-            left = self._places(at, gains, *self._left(ask, at))
-            scored.destroyed[at, way] = np.maximum(0, self.places[at] - left)
+            places_after = self._places(at, gains, *self._left(ask, at))
+            scored.destroyed[at, way] = np.maximum(0, self.places[at] - places_after)
 
     def total(self, cost: Floats, destroyed: Ints) -> Floats:
-        """The loss with the price of the destroyed places, in steps: what differs by less than a step is equal."""
+        """Return the loss with the price of the destroyed places, in steps: smaller differences do not count."""
         steps: Floats = np.floor((cost + destroyed @ self.reserve()) / self.step + 0.5 + 1e-6)
         return steps
 
@@ -193,61 +196,62 @@ class NodePool:
         """The price of one place of each large shape now."""
         if self.large is None:
             return np.zeros(0)
-        left = self.places.sum(axis=0)
-        left = np.where(self._wide, left // 2, left)
-        return place_prices(self.large, left, float(self.gains[:, -1].sum()))
+        free_places = self.places.sum(axis=0)
+        free_places = np.where(self._wide, free_places // 2, free_places)
+        return place_prices(self.large, free_places, float(self.gains[:, -1].sum()))
 
     def select(self, cost: Floats) -> int:
-        """The cheapest way, of equals the first; the ways of one node lie side by side."""
+        """Return the cheapest way, or the first of equal ones; the ways of one node are consecutive."""
         return int(cost.argmin())
 
     def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
-        """What these nodes lose to the mix by the VM."""
+        """Return the value that these nodes lose to the mix by the VM."""
         return self.value[rows] - self._value(rows, gains, *self._left(ask, rows))
 
     def _left(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints]:
-        """CPU and memory that the VM leaves of a node; what the node lacks comes from elsewhere."""
+        """Return the CPU and memory that the VM leaves of each node; at least 0, since other nodes give the missing
+        part."""
         return np.maximum(0, self.cpu[rows] - ask.cpu), np.maximum(0, self.memory[rows] - ask.memory)
 
     def _options(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Every way to seat the devices, as arrays: node, way, new state of the GPU, gains of the node then."""
+        """Return every way to seat the devices, as arrays: node, way, new state of the GPU, new gains of the node."""
         gains, states = self.gains[rows], self.state[rows]
         if ask.count == 0:
-            here = np.arange(len(rows))
-            return here, 0 * here, 0 * here, gains
+            all_rows = np.arange(len(rows))
+            return all_rows, 0 * all_rows, 0 * all_rows, gains
         if ask.count > 1:
             return self._several(ask, rows, states)
-        option, gpu, way, new = self.moves.one(ask.kind, states)
+        option, gpu, way, new = self.moves.add_one(ask.kind, states)
         after = gains[option] + self.moves.gains.of(new) - self.moves.gains.of(states[option, gpu])
         return option, gpu * self.geometry.ways + way, new, after
 
     def _several(self, ask: PoolRequest, rows: Ints, states: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """One way for each node: one device after the other, each where the node keeps the most value."""
-        here = np.arange(len(rows))
-        for taken, _, new in self._in_turn(ask, rows, states):
-            here, states = here[taken], new
-        return here, 0 * here, 0 * here, self.moves.gains.of(states).sum(axis=1)
+        """Return one way for each node: one device after the other, each where the node keeps the most value."""
+        open_rows = np.arange(len(rows))
+        for has_room, _, new in self._in_turn(ask, rows, states):
+            open_rows, states = open_rows[has_room], new
+        return open_rows, 0 * open_rows, 0 * open_rows, self.moves.gains.of(states).sum(axis=1)
 
     def _in_turn(self, ask: PoolRequest, rows: Ints, states: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """For each device in turn: which of the remaining nodes have room, on which GPU, and the states of all GPUs
-        then."""
+        """Yield for each device in turn which of the remaining nodes have room, on which GPU, and the new states of
+        all GPUs."""
         for _ in range(ask.count):
-            option, gpu, _, new = self.moves.one(ask.kind, states)
+            option, gpu, _, new = self.moves.add_one(ask.kind, states)
             after, at = states[option], rows[option]
             after[np.arange(len(option)), gpu] = new
             cost = -self._value(at, self.moves.gains.of(after).sum(axis=1), self.cpu[at], self.memory[at])
             first = _cheapest_of_each_node(np.round(cost / self.step, 3), option)
-            taken, states = option[first], after[first]
-            rows = rows[taken]
-            yield taken, gpu[first], states
+            has_room, states = option[first], after[first]
+            rows = rows[has_room]
+            yield has_room, gpu[first], states
 
     def in_turn(self, ask: PoolRequest, row: int) -> tuple[int, ...]:
         """The GPU of each of several devices on this node, as many as there is room for."""
         rows = np.array([row])
-        return tuple(int(each) for _, gpu, _ in self._in_turn(ask, rows, self.state[rows]) for each in gpu)
+        return tuple(int(device_gpu) for _, gpu, _ in self._in_turn(ask, rows, self.state[rows]) for device_gpu in gpu)
 
     def _gpus(self, ask: PoolRequest, row: int, way: int, state: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The GPUs that change, and their states then."""
+        """Return the GPUs that change, and their new states."""
         if ask.count == 0:
             return (), ()
         if ask.count == 1:

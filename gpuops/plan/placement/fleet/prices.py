@@ -1,4 +1,4 @@
-"""Computes what a slot of each size is worth on an empty GPU, and what a place for VMs with whole GPUs is worth.
+"""Computes the worth of a slot of each size on an empty GPU, and of a place for VMs with whole GPUs.
 
 `board_geometry.py` and `pool.py` call it.
 
@@ -43,7 +43,7 @@ def slot_prices(sizes: Floats, demand: Floats, fill: Callable[[Floats], Ints]) -
         bound = float(filling @ price + demand @ np.maximum(sizes - price, 0))
         if bound < lowest:
             best, lowest = price, bound
-        # A size that fills more than is asked for gets cheaper, one that is missing gets dearer.
+        # A size that fills more than the demand gets cheaper, one that fills less gets dearer.
         slope = filling - demand * (price < sizes)
         step = 0.5 / (1 + 0.05 * round_number) / max(1e-9, float(np.abs(slope).sum()))
         price = np.clip(price - step * slope, 0, sizes)
@@ -79,10 +79,12 @@ def half_of_two_nodes(large: LargeShapes) -> LargeShapes:
     return replace(large, count=-(-large.count // 2), cpu=-(-large.cpu // 2), memory=-(-large.memory // 2))
 
 
-def place_prices(large: LargeShapes, left: Ints, free: float) -> Floats:
-    """The price of one place of each shape, where so many places are `left` and so much GPU memory is `free`."""
+def place_prices(large: LargeShapes, free_places: Ints, free: float) -> Floats:
+    """Return the price of one place of each shape, given the number of `free_places` and the `free` GPU memory."""
     arrivals = free / large.mean
-    chances = [chance_of_at_least(int(many), share * arrivals) for many, share in zip(left, large.share, strict=True)]
+    chances = [
+        chance_of_at_least(int(many), share * arrivals) for many, share in zip(free_places, large.share, strict=True)
+    ]
     worth: Floats = large.count * large.gpu * np.array(chances)
     return worth
 

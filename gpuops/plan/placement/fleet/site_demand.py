@@ -1,7 +1,7 @@
-"""What the VMs of a site ask for: the mix that losses are measured by, and a loss.
+"""The demand of a site's VMs as a mix of shapes, by which losses are measured, and the type of a loss.
 
-`losses.py` and `board_pools.py` call it. Demand is counted host by host, so that one more VM costs one host's count. A
-VM that is off today may be started tomorrow, so all VMs count, and those that are asked for now.
+`losses.py` and `board_pools.py` call it. Demand is counted by host, so that after a change only one host is counted
+again. A VM that is off today may be started tomorrow, so all existing VMs count, and those of current requests.
 
 Example: 30 VMs with one 8q and 10 with two 24q are the shapes (8q, 1 device) and (24q, 2 devices); with the prior of 8
 VMs with a whole GPU the shares are 30/48, 10/48 and 8/48.
@@ -21,15 +21,15 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
 
 WHOLE: Final = ""
-"""In place of a profile: a GPU given whole."""
+"""Stands in place of a profile for a GPU given to a VM as a whole."""
 PRIOR: Final = 8.0
-"""VMs with a whole GPU that are added to the demand of every site: a few VMs then do not decide alone, and a GPU that
-stays empty is worth something, for it takes any profile later."""
+"""VMs with a whole GPU that are added to the demand of every site. So a few existing VMs do not decide alone, and an
+empty GPU has a worth, since it takes any profile later."""
 WHOLE_HOST_PRIOR: Final = 4.0
-"""VMs with all GPUs of a host that are added where no VM asks for a part of a GPU: VMs with one GPU then go beside each
-other and leave whole hosts to large VMs that nobody has asked for yet. Fleets of H100, VMs with 1, 2, 4 or 8 GPUs, six
-odd seeds: 94.3 % as first fit, 91.1 without it. Where VMs ask for parts, it would cost up to 0.7 points (L40S in
-mixed-size mode; `python -m tests.bench filling`)."""
+"""VMs with all GPUs of a host that are added if no VM asks for a part of a GPU. VMs with one GPU then share hosts and
+leave complete hosts to large VMs that may be requested later. Fleets of H100, VMs with 1, 2, 4 or 8 GPUs, six odd
+seeds: 94.3 % as first fit, 91.1 without it. Where VMs ask for parts, it would cost up to 0.7 points (L40S in mixed-size
+mode; `python -m tests.bench filling`)."""
 _MOST_SHAPES: Final = 256
 """Limit of shapes; the rarest are left out."""
 
@@ -60,39 +60,41 @@ ShapeCounts = Mapping[str, Counter[VmShape]]
 
 
 def count_shapes(vms: Iterable[Vm], catalog: Catalog) -> dict[str, Counter[VmShape]]:
-    """What these VMs ask for. Templates ask for nothing."""
-    asked: dict[str, Counter[VmShape]] = {}
+    """Count the shapes of these VMs by board. Templates are not counted."""
+    counts: dict[str, Counter[VmShape]] = {}
     for vm in vms:
         if vm.devices and vm.template is not True:
-            devices = [known for device in vm.devices if (known := _device(device, catalog)) is not None]
+            devices = [
+                board_profile for device in vm.devices if (board_profile := _device(device, catalog)) is not None
+            ]
             for board, shapes in shapes_of_devices(devices, vm.memory_mib).items():
-                asked.setdefault(board, Counter()).update(shapes)
-    return asked
+                counts.setdefault(board, Counter()).update(shapes)
+    return counts
 
 
 def shapes_of_devices(devices: Sequence[tuple[str, str]], memory_mib: int | None) -> dict[str, Counter[VmShape]]:
-    """What one VM asks for with these devices, each a board and a profile: a shape for each kind, with its part of the
-    memory."""
-    asked: dict[str, Counter[VmShape]] = {}
+    """Return the shapes of one VM with these devices, each a (board, profile): one shape for each kind, with its part
+    of the memory."""
+    counts: dict[str, Counter[VmShape]] = {}
     for (board, profile), count in Counter(devices).items():
         shape = VmShape(profile, count, _roughly((memory_mib or 0) * count // len(devices)))
-        asked.setdefault(board, Counter())[shape] += 1
-    return asked
+        counts.setdefault(board, Counter())[shape] += 1
+    return counts
 
 
-def add_counts(asked: ShapeCounts, other: ShapeCounts) -> ShapeCounts:
+def add_counts(counts: ShapeCounts, added: ShapeCounts) -> ShapeCounts:
     """The sum of both counts."""
-    return _combine_counts(asked, other, 1)
+    return _combine_counts(counts, added, 1)
 
 
-def subtract_counts(asked: ShapeCounts, other: ShapeCounts) -> ShapeCounts:
+def subtract_counts(counts: ShapeCounts, removed: ShapeCounts) -> ShapeCounts:
     """The first counts less the second."""
-    return _combine_counts(asked, other, -1)
+    return _combine_counts(counts, removed, -1)
 
 
-def _combine_counts(asked: ShapeCounts, other: ShapeCounts, sign: int) -> ShapeCounts:
-    combined = dict(asked)
-    for board, shapes in other.items():
+def _combine_counts(counts: ShapeCounts, change: ShapeCounts, sign: int) -> ShapeCounts:
+    combined = dict(counts)
+    for board, shapes in change.items():
         total = Counter(combined.get(board, ()))
         for shape, times in shapes.items():
             total[shape] += sign * times
@@ -102,11 +104,11 @@ def _combine_counts(asked: ShapeCounts, other: ShapeCounts, sign: int) -> ShapeC
     return combined
 
 
-def board_mix(board: str, asked: ShapeCounts, largest_profiles: Iterable[str], host_gpus: int) -> Mix:
+def board_mix(board: str, counts: ShapeCounts, largest_profiles: Iterable[str], host_gpus: int) -> Mix:
     """Return the mix of one board. `largest_profiles` are those that hosts offer for it, each with a whole GPU;
     `host_gpus` is the number of GPUs of the board in the host that has the most.
     """
-    weights: dict[VmShape, float] = dict(asked.get(board, {}))
+    weights: dict[VmShape, float] = dict(counts.get(board, {}))
     largest = tuple(largest_profiles)
     takes_whole_gpus = all(shape.profile in (WHOLE, *largest) for shape in weights)
     for profile in largest:
@@ -116,26 +118,28 @@ def board_mix(board: str, asked: ShapeCounts, largest_profiles: Iterable[str], h
             shape = VmShape(profile, host_gpus, 0)
             weights[shape] = weights.get(shape, 0.0) + WHOLE_HOST_PRIOR
     if len(weights) > _MOST_SHAPES:
-        weights = dict(sorted(weights.items(), key=lambda each: (-each[1], each[0]))[:_MOST_SHAPES])
+        weights = dict(
+            sorted(weights.items(), key=lambda shape_weight: (-shape_weight[1], shape_weight[0]))[:_MOST_SHAPES]
+        )
     total = sum(weights.values())
-    # In an order of their own: sums of fractions must not depend on who was counted first.
+    # Sorted, since sums of fractions must not depend on the order of counting.
     return {shape: weight / total for shape, weight in sorted(weights.items())}
 
 
-def mix_distance(mix: Mix, other: Mix) -> float:
+def mix_distance(mix: Mix, other_mix: Mix) -> float:
     """The share of VMs in which two mixes differ: 0 = equal, 1 = nothing in common."""
-    more = sum(abs(share - other.get(shape, 0.0)) for shape, share in mix.items())
-    return 0.5 * (more + sum(share for shape, share in other.items() if shape not in mix))
+    difference = sum(abs(share - other_mix.get(shape, 0.0)) for shape, share in mix.items())
+    return 0.5 * (difference + sum(share for shape, share in other_mix.items() if shape not in mix))
 
 
 def largest_profiles(offers: Mapping[str, OfferedSize]) -> set[str]:
     """The largest profile of each kind of GPU: time-sliced, and MIG-backed."""
-    by_size = sorted(offers.items(), key=lambda each: (each[1].size_mib, each[0]))
+    by_size = sorted(offers.items(), key=lambda named_offer: (named_offer[1].size_mib, named_offer[0]))
     return set({offer.mig_backed: name for name, offer in by_size}.values())
 
 
 def _device(device: GpuDevice, catalog: Catalog) -> tuple[str, str] | None:
-    """The board it is of and its profile; None = the catalogue does not know it."""
+    """Return the device's board and profile; None if the catalogue does not know them."""
     profile = WHOLE
     match device:
         case VgpuDevice(profile=profile):
@@ -148,7 +152,7 @@ def _device(device: GpuDevice, catalog: Catalog) -> tuple[str, str] | None:
 
 
 def _roughly(mib: int) -> int:
-    """Rounded up to 1, 1.5, 2, 3, 4, 6, 8 ... GiB, so that VMs of nearly one size are one shape."""
+    """Round up to 1, 1.5, 2, 3, 4, 6, 8 ... GiB, so that VMs of nearly the same size have the same shape."""
     if mib <= 0:
         return 0
     power = 1 << (mib - 1).bit_length()
@@ -156,47 +160,51 @@ def _roughly(mib: int) -> int:
 
 
 class SiteDemand:
-    """The demand of all VMs of a snapshot, brought up to date host by host."""
+    """The demand of all VMs of a snapshot, updated host by host."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._seen: dict[str, tuple[Vm, ...]] = {}
+        self._counted_vms: dict[str, tuple[Vm, ...]] = {}
         self._total: ShapeCounts = {}
 
     def sync(self, inventory: Inventory) -> None:
-        """Count again what changed since."""
-        now, seen = inventory.vms_by_host, self._seen
+        """Count the hosts again whose VMs changed."""
+        now, counted_vms = inventory.vms_by_host, self._counted_vms
         # Compared as objects and not by value, without a line of Python for each host: there are thousands.
-        for ref in compress(now, map(is_not, map(seen.get, now), now.values())):
+        for ref in compress(now, map(is_not, map(counted_vms.get, now), now.values())):
             self._replace(ref, now[ref])
-        if len(seen) > len(now):
-            for ref in seen.keys() - now.keys():
+        if len(counted_vms) > len(now):
+            for ref in counted_vms.keys() - now.keys():
                 self._replace(ref, ())
 
-    def shape_counts(self, ref: str, own: ShapeCounts, coming: ShapeCounts, inventory: Inventory) -> ShapeCounts:
-        """The demand with this VM as it is to be, in place of what the snapshot has of it, and with other requests."""
-        known = inventory.vms.get(ref)
-        others = self._total if known is None else subtract_counts(self._total, count_shapes((known,), self._catalog))
-        return add_counts(add_counts(others, own), coming)
+    def shape_counts(self, ref: str, own_counts: ShapeCounts, coming: ShapeCounts, inventory: Inventory) -> ShapeCounts:
+        """Return the demand with `own_counts` in place of the VM's shapes in the snapshot, and with other requests."""
+        vm_before = inventory.vms.get(ref)
+        other_counts = (
+            self._total
+            if vm_before is None
+            else subtract_counts(self._total, count_shapes((vm_before,), self._catalog))
+        )
+        return add_counts(add_counts(other_counts, own_counts), coming)
 
     def _replace(self, ref: str, vms: tuple[Vm, ...]) -> None:
-        before = {id(vm): vm for vm in self._seen.get(ref, ())}
+        before = {id(vm): vm for vm in self._counted_vms.get(ref, ())}
         now = {id(vm): vm for vm in vms}
-        gone = count_shapes((vm for key, vm in before.items() if key not in now), self._catalog)
-        come = count_shapes((vm for key, vm in now.items() if key not in before), self._catalog)
-        self._total = add_counts(subtract_counts(self._total, gone), come)
-        self._seen[ref] = vms
+        removed = count_shapes((vm for key, vm in before.items() if key not in now), self._catalog)
+        added = count_shapes((vm for key, vm in now.items() if key not in before), self._catalog)
+        self._total = add_counts(subtract_counts(self._total, removed), added)
+        self._counted_vms[ref] = vms
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What one place takes from the other VMs of a site. Places are compared by `steps`; the rest explains it."""
+    """What one place takes from the other VMs of a site. Places are compared by `steps`; the other fields explain."""
 
     steps: int
     worth_mib: float
     """GPU memory that the site's other VMs could have used."""
     kept_mib: float
-    """Places lost for VMs with whole GPUs, times the chance that they are wanted."""
+    """Places lost for VMs with whole GPUs, times the chance that such VMs come."""
 
 
 NO_LOSS: Final = Loss(0, 0.0, 0.0)

@@ -1,7 +1,7 @@
-"""Numbers the states of GPUs, one for each difference that a rule may see, and keeps the rules' answers about each.
+"""Gives each state of a GPU that a rule may treat differently a number, and keeps the rules' answers about each state.
 
 `index.py` numbers the GPUs of a snapshot. Every answer comes from the rules that judge one GPU of one host
-(`gpu_filters.py`, `advise.capacity`), asked about a representative of the state: nothing is decided here.
+(`gpu_filters.py`, `advise.capacity`), applied to a stand-in for the state. This module decides nothing itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Key = tuple[object, ...]
 
 
 class GpuStates:
-    """The states seen so far, and a table for every question asked about them."""
+    """The states numbered so far, and a table of answers for every question about them."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -40,21 +40,29 @@ class GpuStates:
         self._rooms = Rooms(catalog)
 
     def __len__(self) -> int:
-        """The number of states seen."""
+        """The number of states numbered so far."""
         return len(self._stand_ins)
 
-    def number(self, state: GpuState, held: bool) -> int:
-        """The number of this state; `held` = a VM has the GPU as a whole."""
+    def number(self, state: GpuState, is_held: bool) -> int:
+        """Return the number of this state; `is_held` = a VM has the GPU as a whole."""
         gpu = state.gpu
-        there = tuple(sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str))
-        told = state.gpu.vgpus is not None
-        key = (gpu.admission_traits, gpu.passthrough, told, there, state.fewest, bool(state.unclear), held)
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = len(self._stand_ins)
+        tenant_starts = tuple(sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str))
+        vgpus_reported = state.gpu.vgpus is not None
+        key = (
+            gpu.admission_traits,
+            gpu.passthrough,
+            vgpus_reported,
+            tenant_starts,
+            state.fewest,
+            bool(state.unclear),
+            is_held,
+        )
+        state_number = self._numbers.get(key)
+        if state_number is None:
+            state_number = self._numbers[key] = len(self._stand_ins)
             alike = replace(state, gpu=replace(gpu, address=_SOMEWHERE, numa_node=None))
-            self._stand_ins.append((alike, held))
-        return known
+            self._stand_ins.append((alike, is_held))
+        return state_number
 
     def vgpu_surely(self, profile: str) -> Table:
         """1 where a vGPU of the profile finds a slot for certain."""
@@ -66,8 +74,8 @@ class GpuStates:
     def with_vgpu(self, profile: str) -> Table:
         """The state with one more vGPU of the profile."""
 
-        def after(state: GpuState, held: bool) -> int:
-            return self.number(with_expected(state, Tenant("", "", profile), self.catalog), held)
+        def after(state: GpuState, is_held: bool) -> int:
+            return self.number(with_expected(state, Tenant("", "", profile), self.catalog), is_held)
 
         return self._table(("with", profile), after)
 
@@ -81,11 +89,11 @@ class GpuStates:
         return self._table(("made for", profile), answer)
 
     def whole_free(self, demand: WantsDynamic) -> Table:
-        """1 where the GPU can be given whole for the demand."""
+        """1 where the GPU can be given to a VM as a whole for the demand."""
 
-        def answer(state: GpuState, held: bool) -> bool:
+        def answer(state: GpuState, is_held: bool) -> bool:
             gpu = state.gpu
-            return not held and matches_type(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active
+            return not is_held and matches_type(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active
 
         return self._table(("whole", demand.allowed, demand.label), answer)
 
@@ -94,51 +102,53 @@ class GpuStates:
         return self._table(("given",), lambda state, _: self.number(state, True))
 
     def slots(self, profile: str) -> Table:
-        """vGPUs of the profile that fit beside what runs, at least."""
+        """The number of vGPUs of the profile that at least fit next to what runs."""
         return self._table(("slots", profile), lambda state, _: self._slots(state, profile))
 
     def slots_in_turn(self, profile: str) -> Table:
-        """vGPUs of the profile that a VM is given one after another, with doubtful ones."""
+        """The number of vGPUs of the profile that a VM gets one after another, including doubtful ones."""
         return self._table(("in turn", profile), lambda state, _: slots_in_turn(state, profile, "", self.catalog)[1])
 
     def surely_free(self, profile: str) -> Table:
-        """The same beside what must run there too, where not all that may run can."""
+        """The number of vGPUs of the profile that surely fit next to everything that may run on the GPU."""
 
         def answer(state: GpuState, _: bool) -> int:
-            found = self._rooms.on(state, (profile,)).get(profile)
-            return 0 if found is None else found.at_least
+            sure_slots = self._rooms.on(state, (profile,)).get(profile)
+            return 0 if sure_slots is None else sure_slots.at_least
 
         return self._table(("surely free", profile), answer)
 
     def any_whole(self) -> Table:
-        """1 where the GPU can be given whole to whoever asks for such a one."""
+        """1 where the GPU can be given to a VM as a whole."""
 
-        def answer(state: GpuState, held: bool) -> bool:
-            return not held and state.gpu.passthrough is not None and state.gpu.passthrough.active
+        def answer(state: GpuState, is_held: bool) -> bool:
+            return not is_held and state.gpu.passthrough is not None and state.gpu.passthrough.active
 
         return self._table(("any whole",), answer)
 
-    def emptied(self) -> Table:
+    def when_empty(self) -> Table:
         """The state of the same GPU with nothing on it."""
         return self._table(("emptied",), lambda state, _: self.number(GpuState(replace(state.gpu, vms=())), False))
 
     def mode(self, state: int) -> VgpuMode | None:
-        """How the GPU shares itself; None = unknown, or no GPU."""
-        known = self._stand_ins[state]
-        return None if known is None else known[0].gpu.vgpu_mode
+        """Return the vGPU mode of the GPU; None = unknown, or no GPU."""
+        stand_in = self._stand_ins[state]
+        return None if stand_in is None else stand_in[0].gpu.vgpu_mode
 
     def of_board(self, state: int, board: str) -> bool:
         """Whether the GPU is of this model."""
-        known = self._stand_ins[state]
-        return known is not None and self._board(known[0]) == board
+        stand_in = self._stand_ins[state]
+        return stand_in is not None and self._board(stand_in[0]) == board
 
     def free_mib(self, state: int, board: Board) -> int:
-        """Frame buffer of a GPU of this model that nobody holds; 0 on any other."""
-        known = self._stand_ins[state]
-        if known is None or known[1] or self._board(known[0]) != board.key:
+        """Return the free frame buffer of a GPU of this model; 0 for other models and for GPUs held as a whole."""
+        stand_in = self._stand_ins[state]
+        if stand_in is None or stand_in[1] or self._board(stand_in[0]) != board.key:
             return 0
-        held = (self.catalog.profile(tenant.profile) for tenant in known[0].tenants)
-        return max(0, board.framebuffer_mib - sum(facts.framebuffer_mib for facts in held if facts is not None))
+        held_profiles = (self.catalog.profile(tenant.profile) for tenant in stand_in[0].tenants)
+        return max(
+            0, board.framebuffer_mib - sum(facts.framebuffer_mib for facts in held_profiles if facts is not None)
+        )
 
     def _board(self, state: GpuState) -> str | None:
         board = self.catalog.board_by_pci(state.gpu.vendor_id, state.gpu.device_id, state.gpu.subsystem_id)
@@ -151,9 +161,9 @@ class GpuStates:
         if key not in self._tables:
 
             def of(number: int) -> int:
-                known = self._stand_ins[number]
-                # Where there is no GPU there is no room, nothing free and nothing to change.
-                return 0 if known is None else int(answer(*known))
+                stand_in = self._stand_ins[number]
+                # State 0 is no GPU: no room, nothing free, and no state that it could change to.
+                return 0 if stand_in is None else int(answer(*stand_in))
 
             self._tables[key] = Table(of)
         return self._tables[key]

@@ -51,7 +51,10 @@ def propose_vms(model: BatchModel, pattern: HostPattern, host: HostGpus) -> tupl
     """The VMs of the pattern in the order of starting: whole devices, then vGPUs, hardest first as in the layouts."""
     shape = model.problem.shapes[pattern.shape]
     free_gpus = list(_gpus_with_slots(model, pattern, host))
-    ordered = sorted(pattern.vms, key=lambda each: (model.devices.index(model.kinds[each[0]].device), each))
+    ordered = sorted(
+        pattern.vms,
+        key=lambda vms_of_option: (model.devices.index(model.kinds[vms_of_option[0]].device), vms_of_option),
+    )
     proposals = []
     for kind, option, count in ordered:
         node = model.node(shape.options[kind][option].uses, host)
@@ -75,11 +78,11 @@ def admit_vms(
     `pin_at_once`: an equal host already spoilt the same pattern when it was left to choose.
     """
     host = inventory.hosts[ref]
-    # Only what the host knows is copied from step to step: a fleet has other VMs in thousands.
+    # Only the VMs of this host are copied from step to step: a fleet has thousands of others.
     alone = replace(inventory, hosts={ref: host}, vms={vm.ref: vm for vm in inventory.vms_on(host)})
     admits = _Admission(inventory, catalog, ref, pin)
     if pin is not PinPolicy.NEVER and any(gpu.vgpus is not None for gpu in host.gpus):
-        kinds, gpus = [each.kind for each, _ in proposed], [each.gpus for each, _ in proposed]
+        kinds, gpus = [proposal.kind for proposal, _ in proposed], [proposal.gpus for proposal, _ in proposed]
         order = order_of_starting(kinds, gpus, host, alone, catalog)
         if order != sorted(order):
             return admits.all_of([proposed[number] for number in order], alone, pinned=True)
@@ -100,7 +103,7 @@ def admit_vms(
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
-    """Asks one host for VM after VM."""
+    """Admits VMs to one host, one after another."""
 
     fleet: Inventory
     catalog: Catalog
@@ -110,13 +113,13 @@ class _Admission:
     def all_of(self, proposed: Sequence[tuple[ProposedVm, Workload]], alone: Inventory, *, pinned: bool) -> AdmittedVms:
         placed = []
         for proposal, workload in proposed:
-            placed_vm = self._one(proposal, workload, alone, pinned)
+            placed_vm = self._admit(proposal, workload, alone, pinned)
             if placed_vm is not None:
                 placed.append(placed_vm)
                 alone = take(running(placed_vm.vm, placed_vm.placement, workload.numa), alone, self.catalog)
         return AdmittedVms(tuple(placed), alone, pinned)
 
-    def _one(self, proposal: ProposedVm, workload: Workload, alone: Inventory, pinned: bool) -> Placed | None:
+    def _admit(self, proposal: ProposedVm, workload: Workload, alone: Inventory, pinned: bool) -> Placed | None:
         vm = proposal.kind.vm(workload)
         if self._kept_free(proposal, workload, alone):
             return None
@@ -125,10 +128,10 @@ class _Admission:
             devices_with_gpus = zip(with_passthru_numbers(proposal.kind.devices), proposal.gpus, strict=False)
             pins = {ordinal: gpu for (ordinal, device), gpu in devices_with_gpus if isinstance(device, VgpuDevice)}
         vm_there = replace(vm, host=self.ref)  # a pin is an address of the host that the VM is on
-        wanted = Wanted(
+        needs = Wanted(
             vm_there, demands_of(proposal.kind.devices, pins), (self.ref,), workload.numa, self.pin, explain=False
         )
-        placement_found = place_near(wanted, alone, self.catalog)
+        placement_found = place_near(needs, alone, self.catalog)
         if not isinstance(placement_found, Placement) or placement_found.doubts:
             return None
         placement = replace(placement_found, pins={**placement_found.pins, **pins})
@@ -165,7 +168,7 @@ def _as_proposed(placed: Sequence[Placed], proposed: Sequence[tuple[ProposedVm, 
     """Whether all VMs were placed, each beside the node that was meant."""
     node_meant = {workload.name: proposal.node for proposal, workload in proposed}
     return len(placed) == len(proposed) and all(
-        node_meant[each.workload.name] in (None, each.placement.numa_node) for each in placed
+        node_meant[placed_vm.workload.name] in (None, placed_vm.placement.numa_node) for placed_vm in placed
     )
 
 

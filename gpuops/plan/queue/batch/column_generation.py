@@ -45,15 +45,15 @@ class ColumnGeneration:
         few = len(problem.shapes) <= _AT_ONCE
         self._hosts = [PatternProgram(number, problem, slack, keep=few) for number in range(len(problem.shapes))]
 
-    def priced(
-        self, left: Sequence[int], hosts: Sequence[int], rounds: int, center: Sequence[float] | None = None
+    def price_shares(
+        self, unplaced: Sequence[int], hosts: Sequence[int], rounds: int, center: Sequence[float] | None = None
     ) -> PricedShares:
         """The best shares for these VMs and hosts after at most `rounds` rounds.
 
         `center`: prices to begin with, where good ones are known.
         """
-        most = float(sum(count * worth for count, worth in zip(left, self.problem.worth, strict=True)))
-        shares = self._columns.shares(left, hosts)
+        most = float(sum(count * worth for count, worth in zip(unplaced, self.problem.worth, strict=True)))
+        shares = self._columns.shares(unplaced, hosts)
         center, best = center or shares.kind_prices, float("inf")
         # With many shapes a round looks at a part of them; a bound or an end needs as many turns as there are parts.
         rounds_without_gain, turns = 0, -(-sum(map(bool, hosts)) // _AT_ONCE)
@@ -62,8 +62,8 @@ class ColumnGeneration:
                 break
             improved = False
             # Smoothed prices first: those of a young mix swing. Where they show nothing, the program's own prices.
-            for prices in (_smoothed(center, shares.kind_prices), shares.kind_prices):
-                bound, improved = self._look(prices, shares, left, hosts)
+            for prices in (_smooth(center, shares.kind_prices), shares.kind_prices):
+                bound, improved = self._look(prices, shares, unplaced, hosts)
                 if bound < best:
                     best, center = bound, prices
                 if improved:
@@ -74,11 +74,11 @@ class ColumnGeneration:
             rounds_without_gain = 0 if improved else rounds_without_gain + 1
             if rounds_without_gain >= turns:
                 break
-            shares = self._columns.shares(left, hosts)
+            shares = self._columns.shares(unplaced, hosts)
         return PricedShares(shares, most)
 
     def _look(
-        self, prices: Sequence[float], shares: PatternShares, left: Sequence[int], hosts: Sequence[int]
+        self, prices: Sequence[float], shares: PatternShares, unplaced: Sequence[int], hosts: Sequence[int]
     ) -> tuple[float, bool]:
         """Solve the shapes' programs at these prices, and add the better patterns.
 
@@ -86,10 +86,10 @@ class ColumnGeneration:
         """
         programs = [program for program in self._hosts if hosts[program.number]]
         # The Lagrangian bound: all VMs at their prices, and for each host what its best pattern earns beyond them.
-        bound = sum(price * count for price, count in zip(prices, left, strict=True))
+        bound = sum(price * count for price, count in zip(prices, unplaced, strict=True))
         improved = False
         for program in self._in_turn(programs):
-            best = program.best(prices, left)
+            best = program.best(prices, unplaced)
             self.work -= best.work
             bound += hosts[program.number] * max(0.0, best.bound)
             # A pattern is better where its worth exceeds what its VMs and its host cost in the current shares.
@@ -107,7 +107,7 @@ class ColumnGeneration:
         return (*programs, *programs)[self._turn : self._turn + _AT_ONCE]
 
 
-def _smoothed(center: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:
+def _smooth(center: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:
     """Prices half-way back to the best ones known. (8, 0) and (4, 2) give (6, 1)."""
     return tuple(_SMOOTH * old + (1 - _SMOOTH) * new for old, new in zip(center, now, strict=True))
 
@@ -127,7 +127,7 @@ def bound_whole(problem: BatchProblem) -> float:
     """A bound on the worth of any solution: all hosts of a shape are one large host, but VMs and GPUs are whole.
 
     Example: two GPUs of 48 GiB, each for vGPUs of one size, three VMs of 24 GiB and five of 8 GiB. In fractions one
-    and a half GPUs have the large ones and the rest small ones, 96 GiB in all; whole GPUs place 88 GiB at the most.
+    and a half GPUs have the large ones and the others small ones, 96 GiB in all; whole GPUs place at most 88 GiB.
     """
     if sum(len(group.layouts) for shape in problem.shapes for group in shape.groups) > _MOST_WHOLE_LAYOUTS:
         return float("inf")

@@ -25,19 +25,19 @@ _WITH_STARTS = (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
 
 
 def expecting_starts(inventory: Inventory, claimed: Inventory) -> Inventory:
-    """The snapshot with the vGPUs of GPUs taken for told where there are none, suspended VMs that return included.
+    """Return the snapshot in which GPUs that are empty, also of claims, count as GPUs whose vGPUs are known.
 
-    `claimed` is the same snapshot with the claims of those.
+    `claimed` is the same snapshot with the claims of suspended VMs.
     """
     hosts = []
     for host in inventory.hosts.values():
         pairs = list(zip(host.gpus, claimed.hosts[host.ref].gpus, strict=True))
         if any(_is_empty(gpu) for pair in pairs for gpu in pair):
-            hosts.append(replace(host, gpus=tuple(_told_empty(gpu, with_claims) for gpu, with_claims in pairs)))
+            hosts.append(replace(host, gpus=tuple(_as_empty(gpu, with_claims) for gpu, with_claims in pairs)))
     return inventory.with_hosts(hosts) if hosts else inventory
 
 
-def _told_empty(gpu: PhysicalGpu, claimed: PhysicalGpu) -> PhysicalGpu:
+def _as_empty(gpu: PhysicalGpu, claimed: PhysicalGpu) -> PhysicalGpu:
     return replace(gpu, vgpus=()) if _is_empty(gpu) and _is_empty(claimed) else gpu
 
 
@@ -52,19 +52,19 @@ def order_of_starting(
     inventory: Inventory,
     catalog: Catalog,
 ) -> list[int]:
-    """The numbers of the VMs, of these kinds and meant for these GPUs, in an order in which the starts serve them.
+    """Return the numbers of these VMs, planned for these GPUs, in an order of starting in which they all fit.
 
-    They come largest first. Those on GPUs where that fails are started last, and smallest first.
+    The largest come first. VMs on GPUs where that fails come last, and smallest first.
     """
     states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
-    meant: dict[PciAddress, list[str]] = {}
+    profiles_by_gpu: dict[PciAddress, list[str]] = {}
     for kind, seats in zip(kinds, gpus, strict=True):
         if isinstance(kind.device, str):
             for seat in seats:
-                meant.setdefault(seat, []).append(kind.device)
+                profiles_by_gpu.setdefault(seat, []).append(kind.device)
     reverse = {
         address
-        for address, profiles in meant.items()
+        for address, profiles in profiles_by_gpu.items()
         if states[address].gpu.vgpus is not None
         and not _start(states[address], profiles, catalog)
         and _start(states[address], profiles[::-1], catalog)

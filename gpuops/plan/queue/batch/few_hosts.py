@@ -32,25 +32,27 @@ _SLACK: Final = 0.01
 """How far below the best the plan of a few hosts may be, as a share of the largest worth."""
 
 
-def plan_anew(problem: BatchProblem, hosts: Sequence[HostPattern], left: Sequence[int], work: int) -> list[HostPattern]:
-    """The hosts' patterns with more of the VMs in place, where any of those that are `left` can be worked in."""
-    patterns, still_left = list(hosts), list(left)
+def plan_anew(
+    problem: BatchProblem, hosts: Sequence[HostPattern], unplaced: Sequence[int], work: int
+) -> list[HostPattern]:
+    """Return the hosts' patterns with more VMs placed, if room is found for some of the `unplaced` ones."""
+    patterns, remaining_vms = list(hosts), list(unplaced)
     programs: dict[tuple[int, ...], _HostsProgram] = {}
     lacking = _by_what_they_lack(problem, patterns)
     for three in _threes(len(lacking)):
-        if work <= 0 or not any(still_left):
+        if work <= 0 or not any(remaining_vms):
             break
         numbers = [lacking[at] for at in three]
         chosen = [patterns[number] for number in numbers]
         shapes = tuple(pattern.shape for pattern in chosen)
         if shapes not in programs:
             programs[shapes] = _HostsProgram(problem, shapes)
-        vms = _added(still_left, chosen, 1)
-        found, used = programs[shapes].best(vms)
+        vms = _change_counts(remaining_vms, chosen, 1)
+        better_patterns, used = programs[shapes].best(vms)
         work -= max(used, _AT_LEAST) * max(programs[shapes].rows, _ROWS) // _ROWS
-        if _worth(problem, found) > _worth(problem, chosen):
-            still_left = _added(vms, found, -1)
-            for number, pattern in zip(numbers, found, strict=True):
+        if _worth(problem, better_patterns) > _worth(problem, chosen):
+            remaining_vms = _change_counts(vms, better_patterns, -1)
+            for number, pattern in zip(numbers, better_patterns, strict=True):
                 patterns[number] = pattern
     return patterns
 
@@ -87,7 +89,7 @@ def _threes(hosts: int) -> Iterator[tuple[int, ...]]:
                 yield first, (first + near) % hosts, (first + far) % hosts
 
 
-def _added(vms: Sequence[int], patterns: Sequence[HostPattern], sign: int) -> list[int]:
+def _change_counts(vms: Sequence[int], patterns: Sequence[HostPattern], sign: int) -> list[int]:
     """The VMs of each kind with those of the patterns, or without them."""
     counts = list(vms)
     for pattern in patterns:
@@ -108,7 +110,11 @@ class _HostsProgram:
         for number in shapes:
             shape = problem.shapes[number]
             groups = first + len(shape.capacity)
-            options = [(kind, at) for kind, each in sorted(shape.options.items()) for at in range(len(each))]
+            options = [
+                (kind, at)
+                for kind, options_of_kind in sorted(shape.options.items())
+                for at in range(len(options_of_kind))
+            ]
             layouts = [(at, layout) for at, group in enumerate(shape.groups) for layout in range(len(group.layouts))]
             for kind, at in options:
                 columns.append([(kind, 1), *((first + row, much) for row, much in shape.options[kind][at].uses)])
@@ -143,7 +149,7 @@ class _HostsProgram:
         counts = iter(answer.point.round().astype(int).tolist())
         patterns = [HostPattern(number, (), ()) for number in self._shapes]
         for at, (options, layouts) in enumerate(zip(self._options, self._layouts, strict=True)):
-            held = tuple((*option, count) for option in options if (count := next(counts)))
+            vm_counts = tuple((*option, count) for option in options if (count := next(counts)))
             gpus = tuple((*layout, count) for layout in layouts if (count := next(counts)))
-            patterns[at] = replace(patterns[at], vms=held, gpus=gpus)
+            patterns[at] = replace(patterns[at], vms=vm_counts, gpus=gpus)
         return patterns, answer.work

@@ -82,8 +82,8 @@ class SolverProgram:
         self._np = np
         self.size, self.rows = len(columns), rows
         self._solver = _silent_solver()
-        for option, value in (("threads", 1), ("random_seed", 0)):
-            self._solver.setOptionValue(option, value)
+        for option, setting in (("threads", 1), ("random_seed", 0)):
+            self._solver.setOptionValue(option, setting)
         if integer:
             self._solver.setOptionValue("mip_rel_gap", _RELATIVE_SLACK)
             self._solver.setOptionValue("mip_abs_gap", slack)
@@ -117,16 +117,18 @@ class SolverProgram:
         solver.changeColsCost(self.size, numbers, np.asarray(gains, dtype=np.float64))
         solver.changeColsBounds(self.size, numbers, np.zeros(self.size), np.asarray(most, dtype=np.float64))
         solver.changeRowsBounds(len(rows), rows, np.full(len(rows), -np.inf), np.asarray(limits, dtype=np.float64))
-        if not self._ran():
+        if not self._found_answer():
             return self._given_up(len(limits))
-        solution, info = solver.getSolution(), solver.getInfo()
+        solution, solver_info = solver.getSolution(), solver.getInfo()
         point = np.array(solution.col_value) if len(solution.col_value) else np.zeros(self.size)
-        value = float(point @ gains)
-        bound = float(info.mip_dual_bound) if self._integer else value
+        objective = float(point @ gains)
+        bound = float(solver_info.mip_dual_bound) if self._integer else objective
         prices = np.zeros(0) if self._integer else np.maximum(0.0, np.array(solution.row_dual))
-        return SolverAnswer(point, value, max(value, bound), prices, _AT_LEAST + int(info.simplex_iteration_count))
+        return SolverAnswer(
+            point, objective, max(objective, bound), prices, _AT_LEAST + int(solver_info.simplex_iteration_count)
+        )
 
-    def _ran(self) -> bool:
+    def _found_answer(self) -> bool:
         """Whether the solver ended with an answer: the best one, or for integers one at the limit of the search."""
         import highspy
 
@@ -137,6 +139,6 @@ class SolverProgram:
         return bool(at_limit or ended == highspy.HighsModelStatus.kOptimal)
 
     def _given_up(self, rows: int) -> SolverAnswer:
-        """What stands in for an answer where the solver gave none; it places nothing and bounds nothing."""
+        """Return an answer for a failed solver call, which places nothing and has an infinite bound."""
         np = self._np
         return SolverAnswer(np.zeros(self.size), 0.0, float("inf"), np.zeros(0 if self._integer else rows), _AT_LEAST)

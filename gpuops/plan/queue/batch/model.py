@@ -25,7 +25,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.gpu_filters import holders, matches_type
 from gpuops.plan.placement.host_filters import refusals
-from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
 from gpuops.plan.placement.wanted import Wanted, WantsDynamic, demands_of
 from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.queue.batch.request_kinds import Device, RequestKind
@@ -79,7 +79,7 @@ class _ModelBuilder:
         self._column = {device: 1 + at for at, device in enumerate(self.devices)}
         self._width = 1 + len(self.devices)
         self._layouts = VgpuLayouts(profiles, catalog, certain)
-        self._wanted = [Wanted(kind.vm(kind.first), demands_of(kind.devices, {}), ()) for kind in kinds]
+        self._needs = [Wanted(kind.vm(kind.first), demands_of(kind.devices, {}), ()) for kind in kinds]
         self._unit_mib = gcd(*(kind.first.memory_mib for kind in kinds))
         self._asked_mib = sum(kind.first.memory_mib * len(kind.workloads) for kind in kinds)
 
@@ -106,7 +106,7 @@ class _ModelBuilder:
         states = gpu_states(host, self.inventory, self.catalog)
         beside = {state.gpu.numa_node for state in states}
         nodes = [node.id for node in sorted(host.numa_nodes, key=lambda node: node.id) if node.id in beside]
-        free_mib = (surely_unreserved if self.certain else unreserved)(host, _NO_VM, self.inventory)
+        free_mib = (surely_unreserved_mib if self.certain else unreserved_mib)(host, _NO_VM, self.inventory)
         capacity: list[int] = []
         node_by_id = {node.id: node for node in host.numa_nodes}
         for number in nodes:
@@ -124,7 +124,7 @@ class _ModelBuilder:
             if host.ref in kind.hosts and (options := self._options(number, kind, host, nodes))
         }
         ordered = sorted(groups.items())
-        shape = HostShape(1, tuple(capacity), tuple(GpuGroup(len(gpus), each) for each, gpus in ordered), options)
+        shape = HostShape(1, tuple(capacity), tuple(GpuGroup(len(gpus), layouts) for layouts, gpus in ordered), options)
         return shape, HostGpus(host.ref, tuple(nodes), tuple(tuple(gpus) for _, gpus in ordered))
 
     def _row_block(self, memory_mib: int) -> list[int]:
@@ -148,7 +148,7 @@ class _ModelBuilder:
 
     def _options(self, number: int, kind: RequestKind, host: Host, nodes: Sequence[int]) -> tuple[PlacementOption, ...]:
         """An option on each node that has the cores, then one anywhere on the host where locality is not required."""
-        if refusals(self._wanted[number], host, self.inventory):
+        if refusals(self._needs[number], host, self.inventory):
             return ()
         memory, column = kind.first.memory_mib // self._unit_mib, self._column[kind.device]
         anywhere: Amounts = ((len(nodes) * self._width, memory), (len(nodes) * self._width + column, kind.count))

@@ -44,46 +44,46 @@ class KnownPatterns:
         self._patterns[pattern] = None
         return True
 
-    def shares(self, left: Sequence[int], hosts: Sequence[int]) -> PatternShares:
-        """The best mix for so many VMs left of each kind and so many hosts left of each shape.
+    def shares(self, remaining: Sequence[int], hosts: Sequence[int]) -> PatternShares:
+        """Return the best mix for the remaining VMs of each kind and the remaining hosts of each shape.
 
         Maximise the worth of the patterns; rows: the VMs of each kind, then the hosts of each shape.
         """
         import numpy as np
 
-        kinds, shapes = len(left), len(hosts)
-        fitting = dict.fromkeys(self._cut(left, hosts))
+        kinds, shapes = len(remaining), len(hosts)
+        fitting = dict.fromkeys(self._cut(remaining, hosts))
         if not fitting:
             return PatternShares((), 0.0, (0.0,) * kinds, (0.0,) * shapes)
         patterns = tuple(fitting)
         columns = [[*pattern.counts, (kinds + pattern.shape, 1)] for pattern in patterns]
         gains = np.array([self._problem.value(pattern) for pattern in patterns])
         answer = SolverProgram(columns, kinds + shapes, integer=False).solve(
-            gains, np.full(len(patterns), np.inf), np.array([*left, *hosts], dtype=np.float64)
+            gains, np.full(len(patterns), np.inf), np.array([*remaining, *hosts], dtype=np.float64)
         )
         point, prices = answer.point.tolist(), answer.prices.tolist()
         shared = tuple((pattern, share) for pattern, share in zip(patterns, point, strict=True) if share > 1e-6)
         return PatternShares(shared, answer.value, tuple(prices[:kinds]), tuple(prices[kinds:]))
 
-    def _cut(self, left: Sequence[int], hosts: Sequence[int]) -> Iterable[HostPattern]:
+    def _cut(self, remaining: Sequence[int], hosts: Sequence[int]) -> Iterable[HostPattern]:
         for pattern in self._patterns:
             if hosts[pattern.shape]:
-                fitting = cut_to_demand(pattern, left)
+                fitting = cut_to_demand(pattern, remaining)
                 if fitting.vms:
                     yield fitting
 
 
-def cut_to_demand(pattern: HostPattern, left: Sequence[int]) -> HostPattern:
-    """The pattern without the VMs that there are none left of.
+def cut_to_demand(pattern: HostPattern, remaining: Sequence[int]) -> HostPattern:
+    """Return the pattern without the VMs that exceed the remaining ones of their kind.
 
-    With `left` (2, 0), a pattern of three VMs of kind 0 and one of kind 1 becomes two VMs of kind 0.
+    With `remaining` (2, 0), a pattern of three VMs of kind 0 and one of kind 1 becomes two VMs of kind 0.
     """
-    if all(count <= left[kind] for kind, count in pattern.counts):
+    if all(count <= remaining[kind] for kind, count in pattern.counts):
         return pattern
-    still_left, vms = list(left), []
+    uncovered, vms = list(remaining), []
     for kind, option, count in pattern.vms:
-        fitting = min(count, still_left[kind])
-        still_left[kind] -= fitting
+        fitting = min(count, uncovered[kind])
+        uncovered[kind] -= fitting
         if fitting:
             vms.append((kind, option, fitting))
     return HostPattern(pattern.shape, tuple(vms), pattern.gpus)
@@ -139,17 +139,17 @@ class PatternProgram:
         self._kept = program if self._keep else None
         return program
 
-    def best(self, prices: Sequence[float], left: Sequence[int]) -> BestPattern:
-        """The best pattern where a VM of each kind costs `prices` and so many of each are `left`."""
+    def best(self, prices: Sequence[float], remaining: Sequence[int]) -> BestPattern:
+        """Return the best pattern if a VM of each kind costs `prices`, with the `remaining` VMs of each kind."""
         import numpy as np
 
         # A VM earns its worth less its price; layouts cost nothing. VMs that earn nothing are limited to none.
         gain = [self._problem.worth_of(self.number, kind, option) - prices[kind] for kind, option in self._options]
-        most = [float(left[kind]) if gain[index] > 0 else 0.0 for index, (kind, _) in enumerate(self._options)]
+        most = [float(remaining[kind]) if gain[index] > 0 else 0.0 for index, (kind, _) in enumerate(self._options)]
         answer = self._program().solve(
             np.array([*gain, *([0.0] * len(self._layouts))]),
             np.array([*most, *self._gpus], dtype=np.float64),
-            np.array([*self._limits, *(left[kind] for kind in self._kinds)], dtype=np.float64),
+            np.array([*self._limits, *(remaining[kind] for kind in self._kinds)], dtype=np.float64),
         )
         # The point holds the counts of the VMs first, then those of the layouts.
         counts = answer.point.round().astype(int).tolist()

@@ -48,7 +48,7 @@ class BatchResult:
 
     @property
     def placed_percent(self) -> float | None:
-        """Share of what was asked for; None = how much was asked for is not known."""
+        """Share of the requested GPU memory; None if the requested amount is unknown."""
         return _percent(self.placed_mib, self.asked_mib)
 
     @property
@@ -74,9 +74,9 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
         return one_after_another, BatchResult(asked_mib, placed_mib(one_after_another), most_mib, note=note)
     done_mib = placed_mib(after)
     most_mib = asked_mib if done_mib == asked_mib else most_placeable_mib(workloads, inventory, catalog)
-    result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver)
+    batch_result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver)
     if done_mib >= most_mib:
-        return after, result
+        return after, batch_result
     # 2. Below the bound: where vGPUs are expected to start may serve better than what is certain wherever they do.
     expecting = queue.inventory if queue.pin is PinPolicy.NEVER else expecting_starts(queue.inventory, queue.inventory)
     if expecting is not queue.inventory:
@@ -84,7 +84,7 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
         better = placed_by_priority(in_turn, workloads) > placed_by_priority(after, workloads)
         if better and not _too_few_kept(queue, in_turn):
             done_mib, after = placed_mib(in_turn), in_turn
-            result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver, expects_starts=True)
+            batch_result = BatchResult(asked_mib, done_mib, max(most_mib, done_mib), by_solver, expects_starts=True)
     # 3. Or one after another.
     if done_mib < most_mib:
         one_after_another = queue.with_best(workloads)
@@ -92,17 +92,18 @@ def place_all(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Batch
             note = "the solver found nothing better than one after another"
             done_mib = placed_mib(one_after_another)
             return one_after_another, BatchResult(asked_mib, done_mib, max(most_mib, done_mib), note=note)
-    return after, result
+    return after, batch_result
 
 
 def _too_few_kept(before: Queue, after: Queue) -> str:
-    """What the plan leaves too little of, that is to be kept free or reserved for others; empty = nothing."""
-    kept = kept_counts(before.keep_free, before.inventory, after.inventory, before.catalog)
-    for each in kept:
-        if each.after < min(each.before, each.count):
-            return f"{each.after} of {each.profile} free in {each.where}, and --keep-free asks for {each.count}"
-    taken = reserved_left(gpu_hosts(before.inventory), before.inventory, after.inventory, before.catalog)
-    return next((f"too little of what is reserved ({each})" for each in taken if each.too_few), "")
+    """Return what the plan takes although it must stay free or is reserved for others; empty if nothing."""
+    counts_kept = kept_counts(before.keep_free, before.inventory, after.inventory, before.catalog)
+    for kept_count in counts_kept:
+        if kept_count.after < min(kept_count.before, kept_count.count):
+            free = f"{kept_count.after} of {kept_count.profile} free in {kept_count.where}"
+            return f"{free}, and --keep-free asks for {kept_count.count}"
+    remainders = reserved_left(gpu_hosts(before.inventory), before.inventory, after.inventory, before.catalog)
+    return next((f"too little of what is reserved ({remainder})" for remainder in remainders if remainder.too_few), "")
 
 
 def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, int]:
@@ -122,7 +123,7 @@ def place_by_solver(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue,
             count += len(placed)
         # 3. What the solver left over or a host refused, one after another.
         names_answered = {answer.workload.name for answer in queue.answers}
-        queue = queue.with_all([each for each in of_priority if each.name not in names_answered])
+        queue = queue.with_all([workload for workload in of_priority if workload.name not in names_answered])
     return queue, count
 
 
@@ -145,7 +146,7 @@ def _place_kinds(kinds: Sequence[RequestKind], queue: Queue) -> tuple[tuple[Plac
     inventory, catalog = queue.inventory, queue.catalog
     model = build_model(kinds, inventory, catalog)
     waiting = {kind.first.name: iter(kind.workloads) for kind in kinds}
-    hosts = [iter(there) for there in model.hosts]
+    hosts = [iter(shape_hosts) for shape_hosts in model.hosts]
     placed: list[Placed] = []
     admitted_so_far: list[AdmittedVms] = []
     for pattern, times in solve(model.problem).patterns:
@@ -172,9 +173,9 @@ def _snapshot_to_ask(inventory: Inventory, admitted_so_far: Sequence[AdmittedVms
 
 def _with_admitted(inventory: Inventory, admitted_so_far: Sequence[AdmittedVms]) -> Inventory:
     hosts, vms = dict(inventory.hosts), dict(inventory.vms)
-    for each in admitted_so_far:
-        hosts |= each.inventory.hosts
-        vms |= each.inventory.vms
+    for admitted in admitted_so_far:
+        hosts |= admitted.inventory.hosts
+        vms |= admitted.inventory.vms
     return replace(inventory, hosts=hosts, vms=vms)
 
 

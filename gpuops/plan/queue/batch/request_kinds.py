@@ -72,15 +72,15 @@ def group_requests(workloads: Iterable[Workload], inventory: Inventory, catalog:
             replace(workload, name="", priority=0, until=None, vcpus=bisect_left(limits, workload.vcpus)), []
         ).append(workload)
     kinds: list[RequestKind] = []
-    others: list[Workload] = []
+    other_requests: list[Workload] = []
     for group in alike.values():
         kind = _kind(group, inventory, catalog)
         if kind is None:
-            others += group
+            other_requests += group
         else:
             kinds.append(kind)
     kinds.sort(key=lambda kind: (-kind.gpu_mib, -kind.first.memory_mib, kind.first.name))
-    return GroupedRequests(tuple(kinds), tuple(others))
+    return GroupedRequests(tuple(kinds), tuple(other_requests))
 
 
 def _cores(inventory: Inventory) -> Iterator[int]:

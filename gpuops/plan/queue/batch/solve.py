@@ -54,30 +54,32 @@ def solve(problem: BatchProblem, work: int = WORK) -> BatchSolution:
     # 1. Locality comes first, so the search looks at no remote option; the last step does.
     local_problem = replace(with_local_options(problem), used_host_cost=_USED_HOST_COST * max(problem.worth, default=0))
     search = ColumnGeneration(local_problem, work)
-    left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
+    unplaced, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
     # 2. Prices from the fluid problem start the search near its end.
     _, prices = solve_fluid(local_problem)
-    priced = search.priced(left, hosts, ROUNDS, prices)
+    priced_shares = search.price_shares(unplaced, hosts, ROUNDS, prices)
     # 3. Round: take whole hosts from the shares, and price what is left anew, until nothing is left to share.
     search.work = work
     chosen: list[tuple[HostPattern, int]] = []
-    while priced.shares.patterns:
-        for pattern, times in _whole_hosts(priced.shares):
-            fitting = cut_to_demand(pattern, left)
+    while priced_shares.shares.patterns:
+        for pattern, times in _whole_hosts(priced_shares.shares):
+            fitting = cut_to_demand(pattern, unplaced)
             if fitting.vms and hosts[pattern.shape]:
-                chosen.append(_take(fitting, times, left, hosts))
-        priced = search.priced(left, hosts, _ROUNDS_LATER)
+                chosen.append(_take(fitting, times, unplaced, hosts))
+        priced_shares = search.price_shares(unplaced, hosts, _ROUNDS_LATER)
     # 4. VMs that are left, remote options included, beside the patterns and on unused hosts.
-    if any(left):
-        chosen = fill_remaining(problem, chosen, hosts, left)
+    if any(unplaced):
+        chosen = fill_remaining(problem, chosen, hosts, unplaced)
     # 5. Where some are left even so: a few hosts at a time planned anew with them, then once more what fits beside.
-    return BatchSolution(tuple(_worked_in(problem, chosen)))
+    return BatchSolution(tuple(_with_unplaced(problem, chosen)))
 
 
-def _worked_in(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]]) -> Sequence[tuple[HostPattern, int]]:
+def _with_unplaced(
+    problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]]
+) -> Sequence[tuple[HostPattern, int]]:
     """The patterns with more of the VMs that have no place, where those of other VMs can be changed for that."""
-    left, unused = _not_used(problem, chosen)
-    if not any(left) or sum(shape.count for shape in problem.shapes) > _MOST_HOSTS_ANEW:
+    unplaced, unused = _remaining(problem, chosen)
+    if not any(unplaced) or sum(shape.count for shape in problem.shapes) > _MOST_HOSTS_ANEW:
         return chosen
     # Nothing is looked for where the least that could be gained is more than any plan could place.
     placed = sum(times * problem.memory(pattern) for pattern, times in chosen)
@@ -86,19 +88,19 @@ def _worked_in(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]])
         return chosen
     hosts = [pattern for pattern, times in chosen for _ in range(times)]
     hosts += [HostPattern(number, (), ()) for number, count in enumerate(unused) for _ in range(count)]
-    anew = Counter(pattern for pattern in plan_anew(problem, hosts, left, few_hosts.WORK) if pattern.vms)
-    left, unused = _not_used(problem, tuple(anew.items()))
-    return fill_remaining(problem, tuple(anew.items()), unused, left)
+    anew = Counter(pattern for pattern in plan_anew(problem, hosts, unplaced, few_hosts.WORK) if pattern.vms)
+    unplaced, unused = _remaining(problem, tuple(anew.items()))
+    return fill_remaining(problem, tuple(anew.items()), unused, unplaced)
 
 
-def _not_used(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]]) -> tuple[list[int], list[int]]:
+def _remaining(problem: BatchProblem, chosen: Sequence[tuple[HostPattern, int]]) -> tuple[list[int], list[int]]:
     """The VMs of each kind that have no place, and the hosts of each shape without a pattern."""
-    left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
+    unplaced, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
     for pattern, times in chosen:
         hosts[pattern.shape] -= times
         for kind, count in pattern.counts:
-            left[kind] -= times * count
-    return left, hosts
+            unplaced[kind] -= times * count
+    return unplaced, hosts
 
 
 def _whole_hosts(shares: PatternShares) -> list[tuple[HostPattern, int]]:
@@ -109,49 +111,51 @@ def _whole_hosts(shares: PatternShares) -> list[tuple[HostPattern, int]]:
     whole_parts = [(pattern, int(share + 1e-6)) for pattern, share in shares.patterns if share + 1e-6 >= 1]
     if whole_parts:
         return whole_parts
-    ranked = sorted(shares.patterns, key=lambda each: -each[1])
+    ranked = sorted(shares.patterns, key=lambda pattern_share: -pattern_share[1])
     return [(pattern, 1) for pattern, _ in ranked[: max(1, len(ranked) // 16)]]
 
 
-def _take(pattern: HostPattern, times: int, left: list[int], hosts: list[int]) -> tuple[HostPattern, int]:
+def _take(pattern: HostPattern, times: int, unplaced: list[int], hosts: list[int]) -> tuple[HostPattern, int]:
     """Take the pattern on up to `times` hosts, as far as hosts and VMs are left; both are counted down."""
-    enough = min(left[kind] // count for kind, count in pattern.counts)
+    enough = min(unplaced[kind] // count for kind, count in pattern.counts)
     times = max(1, min(times, hosts[pattern.shape], enough))
     hosts[pattern.shape] -= times
     for kind, count in pattern.counts:
-        left[kind] -= times * count
+        unplaced[kind] -= times * count
     return pattern, times
 
 
 def fill_remaining(
-    problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]], hosts: Sequence[int], left: Sequence[int]
+    problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]], hosts: Sequence[int], unplaced: Sequence[int]
 ) -> list[tuple[HostPattern, int]]:
     """The patterns with as much of `left` beside them as fits, then what fits on the hosts that were not used."""
     unused = [(HostPattern(number, (), ()), count) for number, count in enumerate(hosts) if count]
-    still_left, filled = list(left), []
+    remaining_vms, filled = list(unplaced), []
     for pattern, times in (*patterns, *unused):
         while times:
-            addition = _best_addition(problem, pattern, still_left)
+            addition = _best_addition(problem, pattern, remaining_vms)
             hosts_alike = (
-                min([times, *(still_left[kind] // count for kind, count in addition.counts)]) if addition.vms else times
+                min([times, *(remaining_vms[kind] // count for kind, count in addition.counts)])
+                if addition.vms
+                else times
             )
             if pattern.vms or addition.vms:
-                filled.append((_combined(pattern, addition), hosts_alike))
+                filled.append((_combine(pattern, addition), hosts_alike))
             for kind, count in addition.counts:
-                still_left[kind] -= hosts_alike * count
+                remaining_vms[kind] -= hosts_alike * count
             times -= hosts_alike
     return filled
 
 
-def _best_addition(problem: BatchProblem, pattern: HostPattern, left: Sequence[int]) -> HostPattern:
-    shape = _remaining_shape(problem.shapes[pattern.shape], pattern, left)
+def _best_addition(problem: BatchProblem, pattern: HostPattern, unplaced: Sequence[int]) -> HostPattern:
+    shape = _remaining_shape(problem.shapes[pattern.shape], pattern, unplaced)
     if not shape.options:
         return HostPattern(pattern.shape, (), ())
     alone = replace(problem, shapes=(shape,))
-    return replace(PatternProgram(0, alone).best((0.0,) * len(left), left).pattern, shape=pattern.shape)
+    return replace(PatternProgram(0, alone).best((0.0,) * len(unplaced), unplaced).pattern, shape=pattern.shape)
 
 
-def _remaining_shape(shape: HostShape, pattern: HostPattern, left: Sequence[int]) -> HostShape:
+def _remaining_shape(shape: HostShape, pattern: HostPattern, unplaced: Sequence[int]) -> HostShape:
     """The host as the pattern leaves it, with the kinds of VM that may still fit there."""
     capacity, gpus = list(shape.capacity), [group.count for group in shape.groups]
     for kind, option, count in pattern.vms:
@@ -166,7 +170,7 @@ def _remaining_shape(shape: HostShape, pattern: HostPattern, left: Sequence[int]
     options = {
         kind: options
         for kind, options in shape.options.items()
-        if left[kind] and any(_may_fit(option, upper_limits) for option in options)
+        if unplaced[kind] and any(_may_fit(option, upper_limits) for option in options)
     }
     return HostShape(1, tuple(capacity), groups, options)
 
@@ -188,11 +192,15 @@ def _may_fit(option: PlacementOption, upper_limits: Sequence[int]) -> bool:
     return all(amount <= upper_limits[row] for row, amount in option.uses)
 
 
-def _combined(one: HostPattern, other: HostPattern) -> HostPattern:
-    return HostPattern(one.shape, tuple(_summed((*one.vms, *other.vms))), tuple(_summed((*one.gpus, *other.gpus))))
+def _combine(pattern: HostPattern, addition: HostPattern) -> HostPattern:
+    return HostPattern(
+        pattern.shape,
+        tuple(_sum_counts((*pattern.vms, *addition.vms))),
+        tuple(_sum_counts((*pattern.gpus, *addition.gpus))),
+    )
 
 
-def _summed(counts: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+def _sum_counts(counts: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
     count_of: dict[tuple[int, int], int] = {}
     for first, second, count in counts:
         count_of[first, second] = count_of.get((first, second), 0) + count
@@ -211,5 +219,6 @@ def bound(problem: BatchProblem, work: int = WORK) -> float:
         return most
     hosts = [shape.count for shape in problem.shapes]
     return min(
-        most, ColumnGeneration(loosest_problem, work, _BOUND_SLACK).priced(problem.demand, hosts, ROUNDS, prices).most
+        most,
+        ColumnGeneration(loosest_problem, work, _BOUND_SLACK).price_shares(problem.demand, hosts, ROUNDS, prices).most,
     )

@@ -45,7 +45,7 @@ class VgpuLayouts:
     profiles: tuple[str, ...]
     catalog: Catalog
     certain: bool = True
-    _known: dict[tuple[object, ...], tuple[VgpuLayout, ...]] = field(default_factory=dict)
+    _cached_layouts: dict[tuple[object, ...], tuple[VgpuLayout, ...]] = field(default_factory=dict)
 
     def of(self, state: GpuState) -> tuple[VgpuLayout, ...]:
         """The maximal layouts of the GPU, each once; none = it takes no vGPU of these profiles."""
@@ -53,11 +53,11 @@ class VgpuLayouts:
             return ()
         if state.unclear:
             state = GpuState(state.gpu)
-        held = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
-        alike = (state.gpu.admission_traits, state.gpu.vgpus is None, held, state.fewest)
-        if alike not in self._known:
-            self._known[alike] = self._worked_out(state)
-        return self._known[alike]
+        tenant_starts = tuple(sorted((tenant.profile, str(tenant.start)) for tenant in state.tenants))
+        alike = (state.gpu.admission_traits, state.gpu.vgpus is None, tenant_starts, state.fewest)
+        if alike not in self._cached_layouts:
+            self._cached_layouts[alike] = self._worked_out(state)
+        return self._cached_layouts[alike]
 
     def _worked_out(self, state: GpuState) -> tuple[VgpuLayout, ...]:
         # 1. All numbers of each profile that fit together, found depth first.
@@ -110,8 +110,10 @@ class VgpuLayouts:
         states = [state]
         while self._room(states[-1], profile):
             tenant = Tenant("", "", profile)
-            more = with_expected(states[-1], tenant, self.catalog) if self.certain else states[-1].with_tenants(tenant)
-            states.append(more)
+            next_state = (
+                with_expected(states[-1], tenant, self.catalog) if self.certain else states[-1].with_tenants(tenant)
+            )
+            states.append(next_state)
         return states
 
     def _room(self, state: GpuState, profile: str) -> bool:
@@ -125,8 +127,8 @@ class VgpuLayouts:
 
 def _maximal(counts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The counts that no other contains. (2, 0), (1, 0) and (0, 1) leave (2, 0) and (0, 1)."""
-    kept: list[tuple[int, ...]] = []
-    for one in sorted(counts, key=sum, reverse=True):
-        if not any(all(a <= b for a, b in zip(one, other, strict=True)) for other in kept):
-            kept.append(one)
-    return kept
+    maximal: list[tuple[int, ...]] = []
+    for candidate in sorted(counts, key=sum, reverse=True):
+        if not any(all(a <= b for a, b in zip(candidate, larger, strict=True)) for larger in maximal):
+            maximal.append(candidate)
+    return maximal

@@ -26,7 +26,7 @@ from gpuops.model.window import Night
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import resume_or_power_on, return_order, stranded, suspend_or_shut_down
+from gpuops.plan.placement.return_order import refuse_stranded, resume_or_power_on, return_order, suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of_vm
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
@@ -217,7 +217,9 @@ def _prove(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalo
     # A night may be interrupted after any suspend, so the desktops suspended until then must fit back each time.
     room = Room(catalog, certain=False)
     instants = range(1, len(desktops) + 1)
-    refusals = [refusal for number in instants for refusal in stranded(desktops[:number], inventory, catalog, room)]
+    refusals = [
+        refusal for number in instants for refusal in refuse_stranded(desktops[:number], inventory, catalog, room)
+    ]
     # Suspend all desktops and resume them in the order of the morning; the snapshot then shows where each one is.
     world = around(host, inventory)
     for vm in desktops:
