@@ -16,12 +16,10 @@ from gpuops.sim.inventory.managed_entity import EMPTY, custom_values
 from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
 from gpuops.sim.operations.vms import (
     hardware_upgrade,
-    instant_clone,
     movement,
     power,
     question,
     reconfigure,
-    registering,
     snapshot_revert,
     snapshots,
 )
@@ -149,9 +147,7 @@ class VirtualMachine(VmEntity):
             self, call, pool, host, state
         ),
         "CloneVM_Task": movement.clone,
-        "InstantClone_Task": instant_clone.instant_clone,
         "Destroy_Task": movement.destroy,
-        "UnregisterVM": registering.unregister,
         "MarkAsTemplate": movement.mark_as_template,
         "MarkAsVirtualMachine": lambda self, call, pool, host=None: movement.mark_as_virtual_machine(
             self, call, pool, host
