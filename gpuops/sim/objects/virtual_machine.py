@@ -142,7 +142,7 @@ class VirtualMachine(VmEntity):
         "StandbyGuest": power.stand_by_guest,
         "TerminateVM": power.terminate,
         "AnswerVM": lambda self, call, questionId, answerChoice: question.answer(self, call, questionId, answerChoice),
-        "RelocateVM_Task": lambda self, call, spec, **_: movement.relocate(self, call, spec),
+        "RelocateVM_Task": lambda self, call, spec, priority=None, **_: movement.relocate(self, call, spec),
         "MigrateVM_Task": lambda self, call, pool=None, host=None, state=None, **_: movement.migrate(
             self, call, pool, host, state
         ),
