@@ -47,11 +47,9 @@ CALLS: Final = {
     "vm.disk.attach -vm=ml-07 -disk=d.vmdk": TASK_FAULT,
     "vm.disk.attach -vm=ml-07 -disk=none.vmdk": TASK_FAULT,
     "vm.disk.change -vm=ml-07 '-disk.label=Hard disk 1' -size=2G": TASK_FAULT,
-    "vm.instantclone -vm=ml-08 inst": TASK_FAULT,
     "vm.policy.ls -vm=ml-07": COOKIE,
     "vm.rdm.attach -vm=ml-07 -device=/x": BYTES,
     "vm.rdm.ls -vm=ml-07": BYTES,
-    "vm.register -host=esx-01.lab a/a.vmx": TASK_FAULT,
     "vm.target.info -cluster=lab-cluster": BYTES,
     "vm.upgrade -vm=ml-07": TASK_FAULT,
 }

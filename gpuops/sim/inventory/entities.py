@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuops.sim.state.gpu_admission import RunningVgpu
     from gpuops.sim.state.hardware import NetworkCard
     from gpuops.sim.state.host_state import HostGpu, HostState
-    from gpuops.sim.state.vm_state import UnregisteredVm, VmState
+    from gpuops.sim.state.vm_state import VmState
     from gpuops.sim.world import World
 
 ENTER_MAINTENANCE_S: Final = 5.0
@@ -39,8 +39,6 @@ class DatastoreEntity(ManagedEntity):
         self.free_mib = free_mib
         self.accessible = True
         self.vms: dict[str, VmEntity] = {}
-        self.unregistered: dict[str, UnregisteredVm] = {}
-        """VMs whose files alone are there, by the path of their configuration file."""
         self.host_moids: list[str] = []
 
     @property

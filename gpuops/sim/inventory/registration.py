@@ -37,7 +37,7 @@ def enter(vm: VmEntity) -> VmEntity:
 def enter_new(vm: VmEntity) -> VmEntity:
     """The same of a VM that was made now: where files of its name are there, vCenter gives its own another one."""
     store, name, number = vm.datastore(), vm.state.name, 0
-    taken = {*store.unregistered, *(f"{each.state.home}.vmx" for each in store.vms.values())}
+    taken = {f"{each.state.home}.vmx" for each in store.vms.values()}
     while f"{vm.state.home}.vmx" in taken:
         number += 1
         vm.state.files = f"{name}_{number}"

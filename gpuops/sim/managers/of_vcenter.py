@@ -105,15 +105,6 @@ def _evaluation() -> Any:
     return default("LicenseManagerLicenseInfo", licenseKey="-".join(("00000",) * 5))
 
 
-def _undiagnosed(key: str) -> Any:
-    """A key that is not valid: vCenter answers with it and says in its diagnostics why it is not in force."""
-    reason = "The license key is not valid: this simulated vCenter is in evaluation mode."
-    diagnostic = vmodl.KeyAnyValue(key="diagnostic", value=reason)
-    return vim.LicenseManager.LicenseInfo(
-        licenseKey=key, editionKey="", name="", total=0, costUnit="", properties=[diagnostic]
-    )
-
-
 def _assigned(manager: Any, entity_id: str | None) -> list[Any]:
     named = {manager.world.get("ServiceInstance").instance_uuid: "vcenter.test"}
     named |= {host.moid: host.name for host in manager.world.by_type("HostSystem")}
@@ -219,12 +210,6 @@ METHODS: Final[Mapping[str, Methods]] = {
     "IpPoolManager": {"QueryIpPools": _nothing},
     "LicenseAssignmentManager": {
         "QueryAssignedLicenses": lambda manager, call, entityId=None: _assigned(manager, entityId)
-    },
-    "LicenseManager": {
-        "DecodeLicense": lambda manager, call, licenseKey: (
-            _evaluation() if licenseKey == _evaluation().licenseKey else _undiagnosed(licenseKey)
-        ),
-        "AddLicense": lambda manager, call, licenseKey, **_: _undiagnosed(licenseKey),
     },
     "ProfileComplianceManager": {"QueryComplianceStatus": _nothing},
     "ScheduledTaskManager": {"RetrieveEntityScheduledTask": _nothing, "RetrieveObjectScheduledTask": _nothing},

@@ -13,10 +13,9 @@ from gpuops.sim.inventory.registration import new_moid
 from gpuops.sim.objects.compute_resource import new_cluster, new_compute_resource
 from gpuops.sim.objects.distributed import DistributedVirtualPortgroup, VmwareDistributedVirtualSwitch
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
 from gpuops.sim.operations import inventory_change, removal
 from gpuops.sim.operations.networks import distributed_change
-from gpuops.sim.operations.vms import creation, power, registering
+from gpuops.sim.operations.vms import creation, power
 
 if TYPE_CHECKING:
     from gpuops.sim.inventory.folder_entity import FolderEntity
@@ -48,17 +47,6 @@ class Folder(FolderEntity):
         "CreateVM_Task": lambda self, call, config, pool, host=None: creation.create_vm(
             self, call, config, pool, host, make=VirtualMachine
         ),
-        "RegisterVM_Task": lambda self, call, path, asTemplate, name=None, pool=None, host=None: registering.register(
-            self,
-            call,
-            path,
-            name,
-            pool,
-            host,
-            template=asTemplate,
-            make=VirtualMachine,
-            make_snapshot=VirtualMachineSnapshot,
-        ),
         "CreateDVS_Task": lambda self, call, spec: distributed_change.create_switch(
             self, call, spec, VmwareDistributedVirtualSwitch, DistributedVirtualPortgroup
         ),
@@ -76,7 +64,6 @@ class Folder(FolderEntity):
             self, call, spec, connected=addConnected, make=new_compute_resource
         ),
         "Destroy_Task": removal.destroy,
-        "UnregisterAndDestroy_Task": removal.unregister_and_destroy,
     }
 
 

@@ -16,12 +16,10 @@ from gpuops.sim.inventory.managed_entity import EMPTY, custom_values
 from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
 from gpuops.sim.operations.vms import (
     hardware_upgrade,
-    instant_clone,
     movement,
     power,
     question,
     reconfigure,
-    registering,
     snapshot_revert,
     snapshots,
 )
@@ -144,14 +142,12 @@ class VirtualMachine(VmEntity):
         "StandbyGuest": power.stand_by_guest,
         "TerminateVM": power.terminate,
         "AnswerVM": lambda self, call, questionId, answerChoice: question.answer(self, call, questionId, answerChoice),
-        "RelocateVM_Task": lambda self, call, spec, priority=None: movement.relocate(self, call, spec),
+        "RelocateVM_Task": lambda self, call, spec, priority=None, **_: movement.relocate(self, call, spec),
         "MigrateVM_Task": lambda self, call, pool=None, host=None, state=None, **_: movement.migrate(
             self, call, pool, host, state
         ),
         "CloneVM_Task": movement.clone,
-        "InstantClone_Task": instant_clone.instant_clone,
         "Destroy_Task": movement.destroy,
-        "UnregisterVM": registering.unregister,
         "MarkAsTemplate": movement.mark_as_template,
         "MarkAsVirtualMachine": lambda self, call, pool, host=None: movement.mark_as_virtual_machine(
             self, call, pool, host

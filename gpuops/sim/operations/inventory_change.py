@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
@@ -15,15 +16,16 @@ from gpuops.sim.core.inventory_tree import ancestors
 from gpuops.sim.inventory import faults
 from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, PoolEntity, VmEntity
 from gpuops.sim.inventory.folder_entity import FolderEntity
-from gpuops.sim.inventory.registration import new_moid
+from gpuops.sim.inventory.registration import enter, leave, new_moid
 from gpuops.sim.operations import cluster_change
+from gpuops.sim.operations.networks.port_connection import with_own_ports
 from gpuops.sim.operations.removal import forget
-from gpuops.sim.operations.vms import registering
 from gpuops.sim.state.drs import DrsState
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.inventory.managed_entity import ManagedEntity
+    from gpuops.sim.state.vm_state import VmState
     from gpuops.sim.world import World
 
 CHANGE_S: Final = 0.5
@@ -147,13 +149,48 @@ def add_again(host: HostEntity, call: Call, folder_of: Callable[[VmEntity], Fold
         store.host_moids.append(added.moid)
     world.ledger.record(call, added, before={"moid": host.moid}, after={"moid": added.moid})
     for vm, folder in vms:
-        registering.enter_with_host(vm, call, added, folder)
+        _enter_again(vm, call, added, folder)
     forget(host)
     compute.forget(host.moid)
     compute.touch("host", "summary", "datastore", "network")
     compute.load_changed()
     added.post(call, "HostAddedEvent")
     return added
+
+
+def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntity) -> VmEntity:
+    """Register a VM again, whatever its power: its host was removed from the inventory and is added as `host`.
+
+    What runs there has run on. It is in the root resource pool then, in `folder`, and under another id.
+    """
+    world, store, state = vm.world, vm.datastore(), copy.copy(vm.state)
+    kept = [world.get(each.moid) for each in state.snapshots]
+    leave(vm)
+    store.use(state.suspend_file_mib)  # its files stay
+    state.host, state.folder, state.attributes = host.moid, folder.moid, {}
+    state.pool = None if state.is_template else host.compute_resource().pool.moid
+    state.set_network_cards(with_own_ports(world, state.network_cards))
+    _renumber_snapshots(world, state)
+    moid = new_moid(world, "vm")
+    state.seats = tuple(replace(seat, vm=moid) for seat in state.seats)
+    entered = type(vm)(world, moid, state)
+    entered.ignores_shutdown = vm.ignores_shutdown
+    entered.connection = None if store.accessible else "inaccessible"
+    enter(entered)
+    for shown, snapshot in zip(state.snapshots, kept, strict=True):
+        world.register(type(snapshot)(world, shown.moid, entered, snapshot.taken))
+    world.ledger.record(call, entered, before={"moid": vm.moid}, after={"moid": moid})
+    entered.post(call, "VmRegisteredEvent")
+    return entered
+
+
+def _renumber_snapshots(world: World, state: VmState) -> None:
+    """Give its snapshots ids that were not given before."""
+    new = {each.moid: new_moid(world, "snapshot") for each in state.snapshots}
+    state.snapshots = tuple(
+        replace(each, moid=new[each.moid], parent=new[each.parent] if each.parent else None) for each in state.snapshots
+    )
+    state.current_snapshot = new[state.current_snapshot] if state.current_snapshot else None
 
 
 def disconnect(host: HostEntity, call: Call) -> Any:

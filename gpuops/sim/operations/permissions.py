@@ -89,15 +89,6 @@ def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any)
         to_reconfigure(vm, call, spec.config)
 
 
-def to_instant_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, store: Any) -> None:
-    """The same for an instant clone, in addition to what the method itself is declared with."""
-    _require(call, vm, "VirtualMachine.Interact.PowerOn")
-    _require(call, folder, "VirtualMachine.Inventory.CreateFromExisting")
-    if pool is not None:
-        _require(call, vm.world.get(pool), "Resource.AssignVMToPool")
-    _require(call, store, "Datastore.AllocateSpace")
-
-
 def to_edit_cluster(cluster: ManagedEntity, call: Call) -> None:
     """The same for settings, overrides and rules of a cluster."""
     _require(call, cluster, "Host.Inventory.EditCluster")

@@ -6,7 +6,6 @@ answers the same; the API declares no more than VimFault).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.inventory import faults
@@ -14,7 +13,7 @@ from gpuops.sim.inventory.entities import ComputeEntity, HostEntity, PoolEntity,
 from gpuops.sim.inventory.folder_entity import FolderEntity
 from gpuops.sim.inventory.switches import DistributedSwitchEntity, PortgroupEntity
 from gpuops.sim.operations.networks import distributed_change
-from gpuops.sim.operations.vms import movement, registering
+from gpuops.sim.operations.vms import movement
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -48,25 +47,6 @@ def destroy(entity: ManagedEntity, call: Call) -> Any:
         _gone(entity, call)
 
     return world.tasks.start(call, "Destroy_Task", entity, REMOVAL_S, begin=begin, finish=finish)
-
-
-def unregister_and_destroy(folder: FolderEntity, call: Call) -> Any:
-    """UnregisterAndDestroy_Task: the folder and those below go, the files of its VMs stay.
-
-    Declared faults: NotSupported for a folder that holds no VMs (vSphere API, Folder.UnregisterAndDestroy_Task).
-    """
-    world = folder.world
-    if folder.kind != "vm":
-        raise faults.not_supported("Only folders of VMs are unregistered and destroyed.")
-
-    def begin() -> None:
-        _folder_may_go(folder)
-
-    def finish() -> None:
-        _folder_may_go(folder)
-        _gone(folder, call, of_vm=registering.unregister)
-
-    return world.tasks.start(call, "UnregisterAndDestroy_Task", folder, REMOVAL_S, begin=begin, finish=finish)
 
 
 def _may_go(entity: Any) -> None:
@@ -110,16 +90,16 @@ def _host_may_go(host: HostEntity) -> None:
         raise faults.wrong_state("The host must be disconnected or in maintenance mode.")
 
 
-def _gone(entity: Any, call: Call, of_vm: Callable[[VmEntity, Call], None] = movement.gone) -> None:
-    """Remove it, with what belongs to it alone; `of_vm` removes the VMs of a folder."""
+def _gone(entity: Any, call: Call) -> None:
+    """Remove it, with what belongs to it alone."""
     world = entity.world
     match entity:
         case FolderEntity():
             for child in list(entity.children.values()):
                 if isinstance(child, VmEntity):
-                    of_vm(child, call)
+                    movement.gone(child, call)
                 elif world.find(child.moid) is child:  # a port group may have gone with its switch
-                    _gone(child, call, of_vm)
+                    _gone(child, call)
         case HostEntity() if entity.compute_resource().wsdl_name == "ComputeResource":
             entity = entity.compute_resource()  # a host alone goes with its compute resource
     world.ledger.record(call, entity, before={"name": entity.name}, after={})

@@ -29,7 +29,7 @@ from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.direct_path import DirectPathState
 from gpuops.sim.state.drs import DrsState
 from gpuops.sim.state.gpu_admission import VgpuPolicy
-from gpuops.sim.state.vm_state import UnregisteredVm, VmState
+from gpuops.sim.state.vm_state import VmState
 
 if TYPE_CHECKING:
     from gpuops.sim.objects.host_system import HostSystem
@@ -63,10 +63,6 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "networks": saved_network.save(world, untouched),
         "clusters": _changed(_clusters(world), _clusters(untouched)),
         "datastores": _changed(_space(world), _space(untouched)),
-        "unregistered": {
-            store.moid: {path: dump(each) for path, each in store.unregistered.items()}
-            for store in world.by_type("Datastore")
-        },
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
         "options": _changed(world.options.items(), untouched.options.items()),
         "direct_path": asdict(world.direct_path),
@@ -95,10 +91,6 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
         world.get(moid).drs = adapter(DrsState).validate_python(values)
     for moid, free_mib in saved["datastores"].items():
         world.get(moid).free_mib = free_mib
-    for moid, files in saved["unregistered"].items():
-        world.get(moid).unregistered = {
-            path: adapter(UnregisteredVm).validate_python(values) for path, values in files.items()
-        }
     world.direct_path = adapter(DirectPathState).validate_python(saved["direct_path"])
     world.tags.load(saved["tags"])
     world.ledger.load(saved["ledger"])

@@ -99,23 +99,6 @@ class EventManager(ManagedObject):
             raise vmodl.fault.InvalidRequest(msg="A collector belongs to a session.")
         return EventHistoryCollector(self.world, call.session, filter)
 
-    @method
-    def LogUserEvent(self, call: Call, entity: Any, msg: str) -> None:
-        self.world.events.post(call, "GeneralUserEvent", self.world.get(entity), message=msg)
-
-    @method
-    def PostEvent(self, call: Call, eventToPost: Any, taskInfo: Any = None) -> None:
-        kind = VmomiSupport.GetWsdlName(type(eventToPost))
-        subject = next((eventToPost.vm.vm for _ in (1,) if eventToPost.vm), None)
-        entity = self.world.get(subject) if subject is not None else self.world.get("group-d1")
-        own = {
-            info.name: getattr(eventToPost, info.name)
-            for info in type(eventToPost)._GetPropertyList()
-            if info.name not in vim.event.Event._propInfo and getattr(eventToPost, info.name) is not None
-        }
-        text = eventToPost.fullFormattedMessage or own.get("message") or ""
-        self.world.events.post(call, kind, entity, own=own, message=text)
-
 
 def _detail(kind: str) -> Any:
     places = ("formatOnDatacenter", "formatOnComputeResource", "formatOnHost", "formatOnVm", "fullFormat")

@@ -372,14 +372,6 @@ class VmState:
         return tuple(changed if device.key == changed.key else device for device in self.devices)
 
 
-@dataclass(frozen=True, slots=True)
-class UnregisteredVm:
-    """What the files of a VM say that is in no inventory; `taken` are its states in its snapshots, in their order."""
-
-    state: VmState
-    taken: tuple[VmState, ...] = ()
-
-
 def merged_options(current: tuple[tuple[str, str], ...], changes: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """extraConfig after a reconfigure: a new value replaces, an empty one removes the key (vSphere API, ConfigSpec)."""
     names = {name.lower(): name for name, _ in current}

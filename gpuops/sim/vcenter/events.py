@@ -117,15 +117,13 @@ class Events:
         kind: str,
         entity: ManagedObject,
         *,
-        message: str = "",
         own: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> LoggedEvent:
         """Log an event of a type (`VmPoweredOnEvent`) about an entity.
 
         The arguments (vm, host, computeResource, datacenter) come from where the entity is; `fields` are the type's
-        own, such as `template=False`, or `own` where one of them is called as an argument here; `message` replaces the
-        catalogue's text.
+        own, such as `template=False`, or `own` where one of them is called as an argument here.
         """
         about = _arguments(entity)
         arguments = {name: (obj.display_name, obj.ref) for name, obj in about.items()}
@@ -138,7 +136,7 @@ class Events:
             kind=kind,
             at=self._store.clock.now(),
             user=call.user if call else "",
-            message=message or _message(kind, shown, entity),
+            message=_message(kind, shown, entity),
             arguments=arguments,
             subject=entity.moid,
             places=frozenset(each.moid for each in (entity, *about.values(), *ancestors(entity))),

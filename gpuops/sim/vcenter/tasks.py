@@ -7,8 +7,8 @@ virtual machine is busy", for every `_Task` method of a VM that is simulated, bu
 Destroy_Task and Rename_Task (pyVmomi's type tables and the API reference), and does not say whether the call ends in it
 or nothing does and the task waits. vCenter lets it wait: a reconfiguration stands behind a relocation of eight hours
 (github.com/vmware/terraform-provider-vsphere, issue 493). An ESXi host that is asked itself refuses: "Another task is
-already in progress" (github.com/vmware/govmomi, issue 953). What has no task, as ShutdownGuest and UnregisterVM, cannot
-wait, and is refused by both.
+already in progress" (github.com/vmware/govmomi, issue 953). What has no task, as ShutdownGuest, cannot wait, and is
+refused by both.
 """
 
 from __future__ import annotations

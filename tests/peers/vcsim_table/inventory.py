@@ -124,11 +124,6 @@ FOLDERS: Final = (
         lambda s: s.datacenter.QueryConnectionInfo(hostname="new-host", port=-1, username="root", password="secret"),
     ),
     Op("Folder.CreateStoragePod", "a free name", lambda s: s.datacenter.datastoreFolder.CreateStoragePod("pod"), None),
-    Op(
-        "Folder.RegisterVM_Task",
-        "a file that is not there",
-        lambda s: s.folder.RegisterVM_Task("[LocalDS_0] none/none.vmx", "found", False, s.pool),
-    ),
 )
 
 CLUSTERS: Final = (

@@ -113,8 +113,6 @@ LIFE: Final = (
     Op("VirtualMachine.Destroy_Task", "is off", lambda s: s.vm(OFF).Destroy_Task(), name),
     Op("VirtualMachine.Destroy_Task", "is on", lambda s: s.vm(ON).Destroy_Task(), power),
     Op("VirtualMachine.Destroy_Task", "is suspended", lambda s: s.vm(SUSPENDED).Destroy_Task()),
-    Op("VirtualMachine.UnregisterVM", "is off", lambda s: s.vm(OFF).UnregisterVM(), name),
-    Op("VirtualMachine.UnregisterVM", "is on", lambda s: s.vm(ON).UnregisterVM(), power),
     Op("VirtualMachine.CloneVM_Task", "is off", lambda s: s.vm().CloneVM_Task(s.folder, "clone", clone_spec(s))),
     Op("VirtualMachine.CloneVM_Task", "is on", lambda s: s.vm(ON).CloneVM_Task(s.folder, "live", clone_spec(s))),
     Op("VirtualMachine.CloneVM_Task", "an empty name", lambda s: s.vm().CloneVM_Task(s.folder, "", clone_spec(s))),

@@ -359,17 +359,6 @@ HISTORY: Final = (
         lambda s: s.content.eventManager.CreateCollectorForEvents(vim.event.EventFilterSpec()).DestroyCollector(),
     ),
     Op(
-        "EventManager.PostEvent",
-        "a user's",
-        lambda s: s.content.eventManager.PostEvent(
-            vim.event.GeneralUserEvent(
-                key=0, chainId=0, createdTime=s.service.CurrentTime(), userName="", message="seen"
-            ),
-            None,
-        ),
-    ),
-    Op("EventManager.LogUserEvent", "", lambda s: s.content.eventManager.LogUserEvent(s.running, "seen")),
-    Op(
         "EventManager.RetrieveArgumentDescription",
         "",
         lambda s: s.content.eventManager.RetrieveArgumentDescription("VmCreatedEvent"),

@@ -282,13 +282,7 @@ FIELDS: Final = (
 
 MANAGERS: Final = (
     Op("LicenseManager.licenses", "", lambda s: s.content.licenseManager.licenses),
-    Op(
-        "LicenseManager.AddLicense",
-        "a key",
-        lambda s: s.content.licenseManager.AddLicense("-".join(["00000"] * 5), []),
-    ),
     Op("LicenseManager.RemoveLicense", "of nobody", lambda s: s.content.licenseManager.RemoveLicense("none")),
-    Op("LicenseManager.DecodeLicense", "no key", lambda s: s.content.licenseManager.DecodeLicense("none")),
     Op(
         "LicenseAssignmentManager.QueryAssignedLicenses",
         "any",

@@ -280,19 +280,6 @@ def test_events_are_queried_by_entity_and_type(world: World, si: Any) -> None:
     assert "ml-01" in collector.latestPage[0].fullFormattedMessage
 
 
-def test_a_user_may_log_an_event(si: Any) -> None:
-    si.content.eventManager.LogUserEvent(machine(si), "checked by hand")
-    latest = si.content.eventManager.latestEvent
-    assert (type(latest), latest.fullFormattedMessage) == (vim.event.GeneralUserEvent, "checked by hand")
-
-
-def test_an_event_with_a_message_of_its_own_may_be_posted(si: Any) -> None:
-    event = vim.event.GeneralUserEvent(message="looked at", userName="", key=0, chainId=0, createdTime=si.CurrentTime())
-    si.content.eventManager.PostEvent(event)
-    latest = si.content.eventManager.latestEvent
-    assert (latest.message, latest.fullFormattedMessage) == ("looked at", "looked at")
-
-
 def test_every_scenario_and_seed_is_a_vcenter_of_its_own() -> None:
     spelled = [("lab", 0), ("lab", 0), ("lab", 1), ("vdi", 0)]
     told = [build(name, seed=seed).get("ServiceInstance").instance_uuid for name, seed in spelled]

@@ -71,3 +71,9 @@ def test_who_may_not_is_refused(lab: Lab, privilege: str) -> None:
     with pytest.raises(vim.fault.NoPermission) as refused:
         lab.run(lab.datacenter().vmFolder.CreateVM_Task(spec(), pool))
     assert refused.value.privilegeId == privilege
+
+
+def test_files_of_one_name_are_told_apart(lab: Lab) -> None:
+    lab.run(lab.vm("ml-07").Rename_Task("other"))
+    made = lab.run(lab.datacenter().vmFolder.CreateVM_Task(spec("ml-07"), lab.cluster().resourcePool))
+    assert made.config.files.vmPathName == "[lab-ds-1] ml-07_1/ml-07_1.vmx"

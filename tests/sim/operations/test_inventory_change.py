@@ -258,22 +258,6 @@ def test_a_saved_state_has_what_was_made_moved_and_removed(tmp_path: Path) -> No
     assert server.world.bugs == []
 
 
-def test_a_folder_goes_when_its_vms_may_be_unregistered(lab: Lab) -> None:
-    folders = lab.datacenter().vmFolder
-    folder = folders.CreateFolder("outer")
-    vm = new_vm(lab, folder.CreateFolder("inner"), lab.cluster().resourcePool)
-    lab.run(vm.PowerOnVM_Task())
-    with pytest.raises(vim.fault.InvalidPowerState):
-        lab.run(folder.UnregisterAndDestroy_Task())
-    lab.run(vm.PowerOffVM_Task())
-    lab.run(folder.UnregisterAndDestroy_Task())
-    assert "outer" not in [child.name for child in folders.childEntity]
-    with pytest.raises(vmodl.fault.ManagedObjectNotFound):
-        assert vm.name
-    with pytest.raises(vmodl.fault.NotSupported, match="folders of VMs"):
-        lab.datacenter().hostFolder.CreateFolder("hosts").UnregisterAndDestroy_Task()
-
-
 def test_a_move_into_a_folder_is_read_while_it_runs(lab: Lab) -> None:
     task = lab.datacenter().vmFolder.MoveIntoFolder_Task([lab.vm("ml-07")])
     assert (task.info.state, task.info.result) == ("running", None)

@@ -198,7 +198,7 @@ def test_a_vm_with_an_unknown_id_is_refused(tmp_path: Path, key: str) -> None:
         start("lab", tls=False, clock="stepped", state=state)
 
 
-@pytest.mark.parametrize("section", ["hosts", "clusters", "datastores", "unregistered", "places"])
+@pytest.mark.parametrize("section", ["hosts", "clusters", "datastores", "places"])
 def test_an_unknown_id_of_a_section_is_refused(tmp_path: Path, section: str) -> None:
     state = tmp_path / "state.json"
     with run("lab", state):

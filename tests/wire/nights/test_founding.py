@@ -21,7 +21,7 @@ from gpuops.report.nights.rotation_setup import setup_text
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.objects.vm_snapshot import VirtualMachineSnapshot
-from gpuops.sim.operations.vms import registering, snapshots
+from gpuops.sim.operations.vms import movement, snapshots
 from gpuops.sim.server import SimServer
 from tests.wire.roles.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
@@ -63,7 +63,7 @@ def test_a_lock_vm_made_anew_carries_the_number_of_the_leases_before_it(lab: Sim
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
             before = parse_lease(vm.state.option(KEY) or "")
-            registering.unregister(vm, somebody(lab.world, "UnregisterVM"))
+            movement.gone(vm, somebody(lab.world, "Destroy_Task"))
         assert rotate_init(LEASED, site).made
         [made] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
         lease = parse_lease(made.state.option(KEY) or "")

@@ -1,1 +1,1 @@
-"""Standard and distributed switches, their port groups, members and ports."""
+"""Distributed switches, their port groups, members and ports."""

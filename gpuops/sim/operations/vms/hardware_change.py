@@ -179,8 +179,7 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
 
 def _of_existing(vm: VmEntity, file: str) -> Exception:
     """The fault for a disk that is made of a file which should be there already."""
-    store = vm.datastore()
-    states = (*(each.state for each in store.vms.values()), *(each.state for each in store.unregistered.values()))
+    states = [each.state for each in vm.datastore().vms.values()]
     if any(disk_file(disk, state.home) == file for state in states for disk in state.hardware.disks):
         return faults.not_supported("The simulated vCenter attaches no existing disk, and makes none with a parent.")
     return vim.fault.FileNotFound(msg=f"File {file} was not found", file=file)
