@@ -84,6 +84,21 @@ class NamedRecord(DocumentRecord, frozen=True):
     name: str
 
 
+class SlotsRecord(DocumentRecord, frozen=True):
+    """How many more fit. Equal figures are certain; otherwise the truth lies between them."""
+
+    at_least: int
+    at_most: int
+    because: Annotated[str, "why it is none, or a range; empty = there is nothing to say"]
+
+
+class RangeRecord(DocumentRecord, frozen=True):
+    """A figure that is certain where both are equal."""
+
+    at_least: int
+    at_most: int
+
+
 Document = dict[str, Any]
 AnyDocument = Document | PrintedDocument
 Class = TypeVar("Class", bound=type[PrintedDocument])
@@ -121,7 +136,8 @@ def top_level(document: AnyDocument) -> Iterator[tuple[str, Any]]:
 def as_values(document: Document | DocumentRecord) -> Document:
     """The document or record as dicts, lists and JSON's own types, for Ansible."""
     if isinstance(document, PrintedDocument):
-        document = dict(top_level(document))
+        parts = top_level(document)
+        document = {key: list(value) if isinstance(value, Iterator) else value for key, value in parts}
     values: Document = to_builtins(document, enc_hook=plain_text)
     return values
 
@@ -154,7 +170,7 @@ def _plain(value: Any, nested: type[DocumentRecord] | None) -> Any:
         return value.total_seconds()
     if isinstance(value, PciAddress):
         return str(value)
-    if nested is None or value is None or isinstance(value, DocumentRecord | dict):
+    if nested is None or value is None or isinstance(value, DocumentRecord | dict | Iterator):
         return value
     if isinstance(value, list | tuple):
         return [_plain(each, nested) for each in value]

@@ -17,7 +17,7 @@ Kinds that have a class (`gpuops/report/document.py`) are in no file: their sche
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -49,7 +49,9 @@ _DEFINED: Final = "#/$defs/"
 _MODULES: Final = (
     "document",
     "plan_json",
+    "advice.capacity",
     "advice.gpu_profiles",
+    "advice.placement",
     "first_steps.config",
     "first_steps.login",
     "first_steps.simulator",
@@ -57,10 +59,12 @@ _MODULES: Final = (
     "sites",
     "monitoring.doctor",
     "monitoring.guest",
+    "monitoring.inventory",
     "monitoring.readiness",
     "monitoring.top_table",
     "nights.broker",
     "nights.idle",
+    "advice.run_out",
     "advice.what_if",
     "hosts.change",
     "hosts.given_up",
@@ -76,6 +80,7 @@ _MODULES: Final = (
     "nights.rotation_timers",
     "nights.watch",
     "services.runner",
+    "vms.defrag",
     "workloads.cluster",
     "workloads.cluster_run",
     "workloads.jobs",
@@ -254,7 +259,7 @@ class _SchemaMaker:
             return {"type": "object", "additionalProperties": self._of_type(arguments[1])}
         if isinstance(kind, type) and issubclass(kind, DocumentRecord):
             return self._named_record(kind)
-        if get_origin(kind) in (tuple, list, frozenset):
+        if get_origin(kind) in (tuple, list, frozenset, Iterable):
             return {"type": "array", "items": self._of_type(arguments[0])}
         if isinstance(kind, type) and issubclass(kind, Enum):
             return {"type": "string", "enum": [each.value for each in kind]}
