@@ -7,10 +7,9 @@ line: its type, and after a semicolon what it means. All are required but those 
     Name                          a type of this file's `types`, or of types.yaml
     list of TYPE, map of TYPE     map: an object whose keys are names
     one of MODULE:CLASS           the values of an enumeration
-    fields of MODULE:CLASS        the fields of a dataclass, as `plain` writes them
 
-and several of them with `or` between. `like: NAME` takes over what another kind of the file has, or of a type what
-another type has. A type may be declared by `fields: MODULE:CLASS` and `without: [FIELD]` or `record: MODULE:CLASS` too.
+and several of them with `or` between. `like: NAME` takes over what another kind of the file has. A type may be declared
+by `record: MODULE:CLASS` too.
 
 Kinds that have a class (`gpuops/report/document.py`) are in no file: their schemas are made of the fields of the class.
 """
@@ -54,7 +53,9 @@ _MODULES: Final = (
     "advice.measured",
     "advice.placement",
     "first_steps.config",
+    "first_contact",
     "first_steps.login",
+    "first_steps.manual",
     "first_steps.simulator",
     "notice",
     "sites",
@@ -83,6 +84,7 @@ _MODULES: Final = (
     "nights.rotation_status",
     "nights.rotation_timers",
     "nights.watch",
+    "page.fleet_report",
     "services.measurement",
     "services.metrics",
     "services.runner",
@@ -133,7 +135,7 @@ def _kinds() -> tuple[tuple[str, DocumentKind], ...]:
 
 
 def _merged(own: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """A section, or a type, with what it takes over by `like`."""
+    """A section with what it takes over by `like`."""
     if "like" not in own:
         return dict(own)
     base = _merged(declared[own["like"]], declared)
@@ -209,7 +211,7 @@ class _SchemaMaker:
                 return {"type": "array", "items": self._one(rest)}
             case "map":
                 return {"type": "object", "additionalProperties": self._one(rest)}
-            case "one" | "fields":
+            case "one":
                 return self._of_type(_imported(rest))
             case "moment":
                 return dict(_PLAIN[datetime])
@@ -223,9 +225,8 @@ class _SchemaMaker:
             if "record" in self._types[name]:
                 return self._named_record(_imported(self._types[name]["record"]))
             self.definitions[name] = {}  # a type may hold others of itself
-            declared = _merged(self._types[name], self._types)
-            made = self._fields_of_type(declared) if "fields" in declared else self.object_of(declared)
-            self.definitions[name] = {"description": declared["description"], **made}
+            declared = self._types[name]
+            self.definitions[name] = {"description": declared["description"], **self.object_of(declared)}
         return {"$ref": f"{_DEFINED}{name}"}
 
     def record(self, kind: type[DocumentRecord]) -> Schema:
@@ -244,11 +245,6 @@ class _SchemaMaker:
             self.definitions[name] = {}  # a record may hold others of its class
             self.definitions[name] = {"description": _docstring(kind), **self.record(kind)}
         return {"$ref": f"{_DEFINED}{name}"}
-
-    def _fields_of_type(self, declared: Mapping[str, Any]) -> Schema:
-        found = self._fields_of(_imported(declared["fields"]))
-        kept = {name: value for name, value in found["properties"].items() if name not in declared.get("without", [])}
-        return {"type": "object", "properties": kept, "required": list(kept)}
 
     def _of_type(self, kind: Any) -> Schema:
         """The schema of what `plain` makes of a value of this type."""

@@ -62,7 +62,7 @@ def bundle(
     state_dir, _ = journal_of(common)
     found, judged, key = _gathered(common, host_shell, state_dir, contact=first_contact)
     from gpuops.report.bundle.archive import bundle_document, bundle_text
-    from gpuops.report.first_contact import contact_document, contact_text
+    from gpuops.report.first_contact import FirstContactRecord, contact_text
 
     if not dry_run:
         if not yes:
@@ -75,7 +75,7 @@ def bundle(
     if judged is None:
         output.show(text, document)
     else:
-        output.show((contact_text(judged), text), {**document, "first_contact": contact_document(judged)})
+        output.show((contact_text(judged), text), {**document, "first_contact": FirstContactRecord.made_of(judged)})
 
 
 def _gathered(

@@ -312,7 +312,7 @@ class KeptPlaceRecord(DocumentRecord, frozen=True):
     free_after: int
 
 
-class KeptFreeRecord(DocumentRecord, frozen=True):
+class KeptProfileRecord(DocumentRecord, frozen=True):
     """What --keep-free keeps of one profile."""
 
     profile: str
@@ -343,7 +343,7 @@ class PlacementDocument(SiteDocument, frozen=True):
     requests: Annotated[list[AnswerRecord], "in the order of placing"]
     claims: Annotated[list[ClaimRecord], "suspended VMs whose place is kept for their return"]
     later: Annotated[list[LaterReturnRecord], "suspended VMs that come back later than all requests end"]
-    kept_free: list[KeptFreeRecord]
+    kept_free: list[KeptProfileRecord]
     warnings: list[str]
     optimum: Annotated[OptimumRecord | None, "with --optimize"]
 
@@ -354,7 +354,7 @@ def placements_document(found: Placements, catalog: Catalog) -> PlacementDocumen
     for kept in found.keep.profiles:
         counts = [each for each in found.kept if each.profile == kept.profile]
         places = [KeptPlaceRecord(each.where, each.before, each.after) for each in counts]
-        kept_free.append(KeptFreeRecord(kept.profile, kept.count, places))
+        kept_free.append(KeptProfileRecord(kept.profile, kept.count, places))
     return PlacementDocument.from_attributes(
         found,
         found.before,

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from gpuops.advise.diagnosis.tellable import NEEDS
 from gpuops.model.measurements.component import WORDS, Component
-from gpuops.report.document import Document, DocumentRecord, PrintedDocument, SiteDocument, as_values, printed
+from gpuops.report.document import DocumentRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
 if TYPE_CHECKING:
-    from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, Diagnosis, JudgedCases, StoredDiagnosis, Suspect
+    from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, Diagnosis, JudgedCases, Suspect
     from gpuops.advise.diagnosis.learning import Trained
     from gpuops.advise.diagnosis.model import Forest
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.vm import Vm
 
 _MOST_SHOWN: Final = 3
 _MOST_CASES: Final = 20
@@ -143,20 +142,6 @@ class DiagnoseDocument(SiteDocument, frozen=True):
 
 def diagnosed_document(found: Diagnosed, inventory: Inventory) -> DiagnoseDocument:
     return DiagnoseDocument.from_attributes(found, inventory, read_at=inventory.taken_at)
-
-
-def stored_document(found: StoredDiagnosis, vm: Vm, inventory: Inventory) -> Document:
-    """What was last said of a VM, as a report shows it."""
-    host = inventory.host_of(vm)
-    return {
-        "id": found.id,
-        "ref": vm.ref,
-        "vm": vm.name,
-        "host": host.name if host is not None else None,
-        "at": found.at.isoformat(),
-        "suspects": [as_values(SuspectRecord.made_of(each)) for each in found.suspects],
-        "found": None if found.found is None else [each.value for each in found.found],
-    }
 
 
 def cases_text(found: JudgedCases) -> Shown:
