@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator, FormatChecker
+from msgspec.structs import replace
 
-from gpuops.report.document import AnyDocument, kind_of
+from gpuops.report.document import AnyDocument, kind_of, top_level
 from gpuops.report.json_text import document_text
 from gpuops.report.schema import document_kinds, document_schema
 
@@ -20,9 +21,8 @@ LAST: Final = 3
 
 def read_whole(document: AnyDocument) -> AnyDocument:
     """The same document with a list for each iterator, which can be read once only."""
-    if not isinstance(document, dict):
-        return document
-    return {key: list(value) if isinstance(value, Iterator) else value for key, value in document.items()}
+    read = {key: list(value) for key, value in top_level(document) if isinstance(value, Iterator)}
+    return {**document, **read} if isinstance(document, dict) else replace(document, **read)
 
 
 def misfits(document: AnyDocument) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import cache
+from types import NoneType
 from typing import Annotated, Any, ClassVar, Final, NewType, Self, TypeVar, get_args, get_type_hints
 
 from msgspec import UNSET, Struct, to_builtins
@@ -42,9 +43,11 @@ class DocumentRecord(Struct, frozen=True):
             if name in values:
                 arguments[name] = _plain(values.pop(name), nested)
                 continue
-            source = next((each for each in sources if hasattr(each, name)), None)
-            if source is not None:
-                arguments[name] = _plain(getattr(source, name), nested)
+            for source in sources:
+                value = getattr(source, name, UNSET)
+                if value is not UNSET:
+                    arguments[name] = _plain(value, nested)
+                    break
         if values:
             raise TypeError(f"{cls.__name__} has no field {min(values)}")
         return cls(**arguments)
@@ -84,6 +87,25 @@ class NamedRecord(DocumentRecord, frozen=True):
     name: str
 
 
+class SlotsRecord(DocumentRecord, frozen=True):
+    """How many more fit. Equal figures are certain; otherwise the truth lies between them."""
+
+    at_least: int
+    at_most: int
+    because: Annotated[str, "why it is none, or a range; empty = there is nothing to say"]
+
+    @classmethod
+    def made_of(cls, slots: Any) -> Self:
+        return cls(slots.at_least, slots.at_most, slots.because)
+
+
+class RangeRecord(DocumentRecord, frozen=True):
+    """A figure that is certain where both are equal."""
+
+    at_least: int
+    at_most: int
+
+
 Document = dict[str, Any]
 AnyDocument = Document | PrintedDocument
 Class = TypeVar("Class", bound=type[PrintedDocument])
@@ -121,7 +143,8 @@ def top_level(document: AnyDocument) -> Iterator[tuple[str, Any]]:
 def as_values(document: Document | DocumentRecord) -> Document:
     """The document or record as dicts, lists and JSON's own types, for Ansible."""
     if isinstance(document, PrintedDocument):
-        document = dict(top_level(document))
+        parts = top_level(document)
+        document = {key: list(value) if isinstance(value, Iterator) else value for key, value in parts}
     values: Document = to_builtins(document, enc_hook=plain_text)
     return values
 
@@ -147,14 +170,19 @@ def _records_in(kind: Any) -> Any:
         yield from _records_in(argument)
 
 
+_AS_THEY_ARE: Final = frozenset({str, int, float, bool, NoneType})
+
+
 def _plain(value: Any, nested: type[DocumentRecord] | None) -> Any:
+    if type(value) in _AS_THEY_ARE:
+        return value
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, PciAddress):
         return str(value)
-    if nested is None or value is None or isinstance(value, DocumentRecord | dict):
+    if nested is None or isinstance(value, DocumentRecord | dict | Iterator):
         return value
     if isinstance(value, list | tuple):
         return [_plain(each, nested) for each in value]

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass
+from typing import Annotated, Final, Self
 
-from gpuops.model.assumption import JudgedAssumption, SessionStep, Standing
+from gpuops.model.assumption import Confidence, JudgedAssumption, SessionStep, Standing
 from gpuops.model.vcenter.contact import Contact
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -51,30 +51,39 @@ def assumptions_text(judged: JudgedContact) -> Shown:
     return (table, *_unread(judged), Text("next: gpuops help assumptions says how to test a rule", "dim"))
 
 
-def assumptions_document(judged: JudgedContact) -> Document:
-    """The same for programs."""
-    names = names_of(judged.contact.inventory)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "assumptions",
-        "vcenter": judged.contact.inventory.vcenter,
-        "read_at": judged.contact.inventory.taken_at.isoformat(),
-        "assumptions": [
-            {
-                **_judged_rule(row, names),
-                "statement": row.row.statement,
-                "source": row.row.source,
-                "confidence": row.row.confidence.value,
-                "deviation": row.row.deviation or None,
-            }
+class AssumptionRecord(DocumentRecord, frozen=True):
+    """A rule by which gpuops plans."""
+
+    id: Annotated[str, "with `gpuops sim serve --deviate` of the simulated vCenter"]
+    standing: Annotated[Standing, "by what was read of this vCenter"]
+    evidence: Annotated[str | None, "the first observation that contradicts or confirms it"]
+    statement: str
+    source: Annotated[str, "`none` where there is none"]
+    confidence: Confidence
+    deviation: Annotated[str | None, "what the simulated vCenter can do instead"]
+
+
+@printed("assumptions", by="gpuops doctor --assumptions")
+class AssumptionsDocument(SiteDocument, frozen=True):
+    """The rules of vSphere and NVIDIA that gpuops goes by, and how sure each is."""
+
+    assumptions: list[AssumptionRecord]
+    unread: Annotated[list[str], "what could not be read, with the reason"]
+
+    @classmethod
+    def made_of(cls, judged: JudgedContact) -> Self:
+        inventory, names = judged.contact.inventory, names_of(judged.contact.inventory)
+        assumptions = [
+            AssumptionRecord.from_attributes(
+                row, row.row, evidence=_evidence_of(row, names), deviation=row.row.deviation or None
+            )
             for row in judged.rows
-        ],
-        "unread": list(judged.contact.unread),
-    }
+        ]
+        return cls.from_attributes(judged.contact, inventory, read_at=inventory.taken_at, assumptions=assumptions)
 
 
-def _judged_rule(judged: JudgedAssumption, names: Mapping[str, str]) -> Document:
-    return {"id": judged.row.id, "standing": judged.standing.value, "evidence": evidence_text(judged, names) or None}
+def _evidence_of(judged: JudgedAssumption, names: Mapping[str, str]) -> str | None:
+    return evidence_text(judged, names) or None
 
 
 def evidence_text(judged: JudgedAssumption, names: Mapping[str, str]) -> str:
@@ -121,14 +130,47 @@ def _session(judged: JudgedContact) -> Iterator[Text]:
             yield Text(f"# contradicted if {step.contradicted}")
 
 
-def contact_document(judged: JudgedContact) -> Document:
-    """The same for programs."""
-    names = names_of(judged.contact.inventory)
-    return {
-        "assumptions": [{**_judged_rule(row, names), "read": row.row.read or None} for row in judged.rows],
-        "unread": list(judged.contact.unread),
-        "session": [
-            {**{key: part or None for key, part in asdict(step).items()}, "settles": list(settled)}
+class SeenAssumptionRecord(DocumentRecord, frozen=True):
+    """A rule of the table of assumptions."""
+
+    id: str
+    standing: Standing
+    evidence: Annotated[str | None, "the first observation that contradicts or confirms it"]
+    read: Annotated[str | None, "the state in which reading shows it; null = only a change shows it"]
+
+
+class ContactStepRecord(DocumentRecord, frozen=True):
+    """A step of the session that settles what reading does not show."""
+
+    minutes: int
+    settles: Annotated[list[str], "ids of rules that were not seen"]
+    commands: list[str]
+    contradicted: Annotated[
+        str | None, "what of the output contradicts the rules; null = the next first contact judges them"
+    ]
+    restarts: Annotated[str | None, "what the step restarts"]
+
+
+class FirstContactRecord(DocumentRecord, frozen=True):
+    """Which rules of gpuops hold in this vCenter, as far as reading shows it."""
+
+    assumptions: list[SeenAssumptionRecord]
+    unread: Annotated[list[str], "what could not be read, with the reason"]
+    session: Annotated[list[ContactStepRecord], "the commands that settle the rest"]
+
+    @classmethod
+    def made_of(cls, judged: JudgedContact) -> Self:
+        names = names_of(judged.contact.inventory)
+        assumptions = [
+            SeenAssumptionRecord.from_attributes(
+                row, row.row, evidence=_evidence_of(row, names), read=row.row.read or None
+            )
+            for row in judged.rows
+        ]
+        session = [
+            ContactStepRecord.from_attributes(
+                step, settles=settled, contradicted=step.contradicted or None, restarts=step.restarts or None
+            )
             for step, settled in judged.needed_steps
-        ],
-    }
+        ]
+        return cls.from_attributes(judged.contact, assumptions=assumptions, session=session)

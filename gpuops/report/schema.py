@@ -7,17 +7,16 @@ line: its type, and after a semicolon what it means. All are required but those 
     Name                          a type of this file's `types`, or of types.yaml
     list of TYPE, map of TYPE     map: an object whose keys are names
     one of MODULE:CLASS           the values of an enumeration
-    fields of MODULE:CLASS        the fields of a dataclass, as `plain` writes them
 
-and several of them with `or` between. `like: NAME` takes over what another kind of the file has, or of a type what
-another type has. A type may be declared by `fields: MODULE:CLASS` and `without: [FIELD]` or `record: MODULE:CLASS` too.
+and several of them with `or` between. `like: NAME` takes over what another kind of the file has. A type may be declared
+by `record: MODULE:CLASS` too.
 
 Kinds that have a class (`gpuops/report/document.py`) are in no file: their schemas are made of the fields of the class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -49,18 +48,28 @@ _DEFINED: Final = "#/$defs/"
 _MODULES: Final = (
     "document",
     "plan_json",
+    "advice.capacity",
     "advice.gpu_profiles",
+    "advice.measured",
+    "advice.placement",
     "first_steps.config",
+    "first_contact",
     "first_steps.login",
+    "first_steps.manual",
     "first_steps.simulator",
     "notice",
     "sites",
+    "monitoring.diagnosis",
     "monitoring.doctor",
     "monitoring.guest",
+    "monitoring.inventory",
     "monitoring.readiness",
     "monitoring.top_table",
     "nights.broker",
     "nights.idle",
+    "nights.idle_replay",
+    "advice.run_out",
+    "advice.sizing",
     "advice.what_if",
     "hosts.change",
     "hosts.given_up",
@@ -75,7 +84,11 @@ _MODULES: Final = (
     "nights.rotation_status",
     "nights.rotation_timers",
     "nights.watch",
+    "page.fleet_report",
+    "services.measurement",
+    "services.metrics",
     "services.runner",
+    "vms.defrag",
     "workloads.cluster",
     "workloads.cluster_run",
     "workloads.jobs",
@@ -122,7 +135,7 @@ def _kinds() -> tuple[tuple[str, DocumentKind], ...]:
 
 
 def _merged(own: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """A section, or a type, with what it takes over by `like`."""
+    """A section with what it takes over by `like`."""
     if "like" not in own:
         return dict(own)
     base = _merged(declared[own["like"]], declared)
@@ -198,7 +211,7 @@ class _SchemaMaker:
                 return {"type": "array", "items": self._one(rest)}
             case "map":
                 return {"type": "object", "additionalProperties": self._one(rest)}
-            case "one" | "fields":
+            case "one":
                 return self._of_type(_imported(rest))
             case "moment":
                 return dict(_PLAIN[datetime])
@@ -212,9 +225,8 @@ class _SchemaMaker:
             if "record" in self._types[name]:
                 return self._named_record(_imported(self._types[name]["record"]))
             self.definitions[name] = {}  # a type may hold others of itself
-            declared = _merged(self._types[name], self._types)
-            made = self._fields_of_type(declared) if "fields" in declared else self.object_of(declared)
-            self.definitions[name] = {"description": declared["description"], **made}
+            declared = self._types[name]
+            self.definitions[name] = {"description": declared["description"], **self.object_of(declared)}
         return {"$ref": f"{_DEFINED}{name}"}
 
     def record(self, kind: type[DocumentRecord]) -> Schema:
@@ -234,11 +246,6 @@ class _SchemaMaker:
             self.definitions[name] = {"description": _docstring(kind), **self.record(kind)}
         return {"$ref": f"{_DEFINED}{name}"}
 
-    def _fields_of_type(self, declared: Mapping[str, Any]) -> Schema:
-        found = self._fields_of(_imported(declared["fields"]))
-        kept = {name: value for name, value in found["properties"].items() if name not in declared.get("without", [])}
-        return {"type": "object", "properties": kept, "required": list(kept)}
-
     def _of_type(self, kind: Any) -> Schema:
         """The schema of what `plain` makes of a value of this type."""
         arguments = get_args(kind)
@@ -254,7 +261,7 @@ class _SchemaMaker:
             return {"type": "object", "additionalProperties": self._of_type(arguments[1])}
         if isinstance(kind, type) and issubclass(kind, DocumentRecord):
             return self._named_record(kind)
-        if get_origin(kind) in (tuple, list, frozenset):
+        if get_origin(kind) in (tuple, list, frozenset, Iterable):
             return {"type": "array", "items": self._of_type(arguments[0])}
         if isinstance(kind, type) and issubclass(kind, Enum):
             return {"type": "string", "enum": [each.value for each in kind]}

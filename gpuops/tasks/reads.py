@@ -89,8 +89,8 @@ def host_gpu_info(site: Site, host: str | None = None, profile: str | None = Non
     seen = site.with_vgpus(site.vcenter.inventory())
     document = fleet_document(fleet(seen, catalog_of(seen), FleetFilters(host=host, profile=profile)))
     return {
-        **{key: document[key] for key in ("vcenter", "api_version", "hosts_without_gpus")},
-        "hosts": list(document["hosts"]),
+        **{key: getattr(document, key) for key in ("vcenter", "api_version", "hosts_without_gpus")},
+        "hosts": list(document.hosts),
     }
 
 

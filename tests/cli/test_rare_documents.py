@@ -21,7 +21,7 @@ from gpuops.plan.cluster_run.launch import LaunchPlan
 from gpuops.plan.core.given_up import Abandonment
 from gpuops.report.document import AnyDocument, kind_of
 from gpuops.report.hosts.given_up import abandonment_document
-from gpuops.report.monitoring.diagnosis import trained_document
+from gpuops.report.monitoring.diagnosis import DiagnoseTrainDocument
 from gpuops.report.services.runner import RunnerAskedDocument, RunnerInitDocument, RunnerStatusDocument
 from gpuops.report.workloads.cluster_run import ClusterBenchDocument, run_document
 from tests.document_schemas import misfits
@@ -56,7 +56,7 @@ def test_a_command_prints_it(
         RunnerAskedDocument("prod", "nightly", Half.NIGHT, asked=True),
         run_document("train", LaunchPlan(None), None, 3),
         ClusterBenchDocument.made_of(BenchResult("train", AllReduceProgram.MPI4PY, (), simulated=True)),
-        trained_document(Trained(MODEL, True, ((ForestSettings(), 0.9),), None, 0.9)),
+        DiagnoseTrainDocument.made_of(Trained(MODEL, True, ((ForestSettings(), 0.9),), None, 0.9)),
     ],
     ids=kind_of,
 )

@@ -8,8 +8,9 @@ import pytest
 
 from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.plan.moving.plan import Defrag
+from gpuops.report.document import as_values
 from gpuops.report.layout import plain
-from gpuops.report.vms.defrag import defrag_document, defrag_text
+from gpuops.report.vms.defrag import DefragDocument, defrag_text
 from tests.plan.moving.worlds import world
 from tests.plan.snapshots import catalog
 
@@ -22,14 +23,14 @@ def test_a_pinned_move_is_told_with_what_it_costs() -> None:
     (move,) = [line.split() for line in lines if "powered off, pinned" in line]
     assert move == ["1", "vm-1-1-1", "esx-01", "esx-02", "0000:11:00.0", "powered", "off,", "pinned", "3"]
     assert sum(line.startswith("pinned: pciPassthruN.cfg.gpu-pci-id stays as it is") for line in lines) == 1
-    (told,) = defrag_document(found)["moves"]
+    (told,) = as_values(DefragDocument.made_of(found))["moves"]
     assert (told["pinned"], told["gpus"], told["gpus_known_by"]) == (True, ["0000:11:00.0"], "pinned to it")
 
 
 def test_a_move_that_needs_no_pin_has_none() -> None:
     found = Defrag(powered_off=True).planned(replace(world([[8]], [[8, 8]]), hot_migrate_enabled=False), catalog())
     assert "pinned" not in plain(defrag_text(found))
-    assert [move["pinned"] for move in defrag_document(found)["moves"]] == [False]
+    assert [move.pinned for move in DefragDocument.made_of(found).moves] == [False]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from gpuops.execute.site import catalog_of
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.report.document import as_values
 from gpuops.report.json_text import document_text
 from gpuops.report.layout import Shown
 from gpuops.report.monitoring.fleet import Fleet, FleetFilters, fleet
@@ -50,11 +51,12 @@ def test_a_gpu_shows_its_health(inventory: Inventory, catalog: Catalog, plain: R
     seen = fleet(inventory.with_hosts([replace(sick, gpus=(replace(first, health=health), *others))]), catalog)
     assert plain(fleet_text(seen)).count("  lost, infoROM corrupted") == 1
     document = fleet_document(seen)
-    nodes = [node for host in document["hosts"] for node in host["numa_nodes"]]
-    [lost_gpu] = [gpu for node in nodes for gpu in node["gpus"] if gpu["health"]]
-    assert list(lost_gpu["health"].problems) == ["lost", "infoROM corrupted"]
-    assert lost_gpu["health"].takes_vgpus is False
-    assert all(slots["at_most"] == 0 for slots in lost_gpu["free"].values())
+    nodes = [node for host in document.hosts for node in host.numa_nodes]
+    [lost_gpu] = [gpu for node in nodes for gpu in node.gpus if gpu.health]
+    assert lost_gpu.health is not None
+    assert list(lost_gpu.health.problems) == ["lost", "infoROM corrupted"]
+    assert lost_gpu.health.takes_vgpus is False
+    assert all(slots.at_most == 0 for slots in lost_gpu.free.values())
 
 
 def test_names_cannot_move_the_cursor(whole: Fleet, plain: Render) -> None:
@@ -89,7 +91,8 @@ def test_unknown_is_not_zero(inventory: Inventory, plain: Render) -> None:
     slots = found.hosts[0].free["grid_a100-4c"]
     assert (slots.at_least, slots.at_most) == (0, None)
     assert "free: ? grid_a100-4c, ? grid_a100-3-20c\n" in plain(fleet_text(found))
-    figures = next(fleet_document(found)["hosts"])["numa_nodes"][0]["gpus"][0]["free"]["grid_a100-4c"]
+    [host, *_] = fleet_document(found).hosts
+    figures = as_values(host.numa_nodes[0].gpus[0].free["grid_a100-4c"])
     assert figures["at_most"] is None
     assert "not in the catalogue" in figures["because"]
 

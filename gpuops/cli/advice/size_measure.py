@@ -113,7 +113,7 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
     from gpuops.api.measuring import remove_measurement
     from gpuops.cli.opening import open_site
     from gpuops.cli.running import confirm
-    from gpuops.report.advice.measured import left_document, left_text
+    from gpuops.report.advice.measured import SizeMeasureRemoveDocument, left_text
 
     def told(found: MeasurementLeft) -> tuple[SharingMeasurement | None, tuple[str, ...], tuple[str, ...], str]:
         return found.measurement, found.vms, found.left, found.undone
@@ -124,7 +124,10 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
             if found.vms and not options.yes:
                 confirm(left_text(*told(found), applied=False), "the VMs above are removed")
             found = remove_measurement(site, apply=True)
-    output.show(left_text(*told(found), applied=found.applied), left_document(*told(found), applied=found.applied))
+    document = SizeMeasureRemoveDocument.from_attributes(
+        found, id=found.measurement and found.measurement.id, undone=found.undone or None
+    )
+    output.show(left_text(*told(found), applied=found.applied), document)
     if found.left or (found.undone and found.applied):
         raise typer.Exit(4)
 

@@ -62,7 +62,7 @@ def bundle(
     from gpuops.cli.running import confirm
     from gpuops.execute.state.bundle_names import fresh_key, known_key
     from gpuops.report.bundle.archive import bundle_document, bundle_text
-    from gpuops.report.first_contact import contact_document, contact_text
+    from gpuops.report.first_contact import FirstContactRecord, contact_text
 
     state_dir, _ = journal_of(common)
     key = known_key(state_dir) or fresh_key()
@@ -78,7 +78,7 @@ def bundle(
     if judged is None:
         output.show(text, document)
     else:
-        output.show((contact_text(judged), text), {**document, "first_contact": contact_document(judged)})
+        output.show((contact_text(judged), text), {**document, "first_contact": FirstContactRecord.made_of(judged)})
 
 
 def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:

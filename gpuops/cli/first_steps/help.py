@@ -51,10 +51,9 @@ def help(
       gpuops help rotate night
       gpuops help --all
     """
-    from gpuops.report.document import SCHEMA_VERSION
+    from gpuops.report.first_steps.manual import HelpDocument
 
     manual = _manual()
-    document = {"schema_version": SCHEMA_VERSION, "kind": "help"}
     if everything and words:
         raise UsageError("--all lists all commands, and takes no topic", hint=f"gpuops help {' '.join(words)}")
     if everything:
@@ -62,24 +61,24 @@ def help(
         formatter = root.make_formatter()
         root.command.format_everything(root, formatter)  # type: ignore[attr-defined]
         text = formatter.getvalue()
-        output.show(text.rstrip("\n"), {**document, "topic": "--all", "text": text})
+        output.show(text.rstrip("\n"), HelpDocument(topic="--all", text=text))
         return
     if not words:
         titles = {name: _title(text) for name, text in pages().items()}
-        output.show(_list(titles), {**document, "topics": titles})
+        output.show(_list(titles), HelpDocument(topics=titles))
         return
     topic = "-".join(words)
     if topic not in manual:
         usage = _usage(words, context)
         if usage is None:
             raise _unknown(words, manual, context)
-        output.show(usage.rstrip("\n"), {**document, "topic": topic, "text": usage})
+        output.show(usage.rstrip("\n"), HelpDocument(topic=topic, text=usage))
         return
     text = manual[topic].read_text(encoding="utf-8")
     if output.may_draw(sys.stdout) and output.chosen() is output.OutputFormat.TEXT:
         _render(text)
     else:
-        output.show(text.rstrip("\n"), {**document, "topic": topic, "text": text})
+        output.show(text.rstrip("\n"), HelpDocument(topic=topic, text=text))
 
 
 def _usage(words: Sequence[str], context: typer.Context) -> str | None:

@@ -66,7 +66,7 @@ def schema(
       gpuops schema attach
       gpuops schema policy > policy.schema.json
     """
-    from gpuops.report.document import SCHEMA_VERSION
+    from gpuops.report.first_steps.manual import ListedSchemaRecord, SchemaListDocument
     from gpuops.report.layout import Text, TextTable
 
     listed = _listed()
@@ -80,8 +80,7 @@ def schema(
     table = TextTable()
     for each, (use, title) in listed.items():
         table.add_row(Text(each, "bold"), use, title)
-    schemas = [{"name": each, "of": use, "title": title} for each, (use, title) in listed.items()]
-    document = {"schema_version": SCHEMA_VERSION, "kind": "schema-list", "schemas": schemas}
+    document = SchemaListDocument([ListedSchemaRecord(each, use, title) for each, (use, title) in listed.items()])
     output.show((table, Text("gpuops schema NAME prints one", "dim")), document)
 
 

@@ -32,8 +32,10 @@ def template_list() -> None:
     Example:
       gpuops template list
     """
+    from gpuops.report.first_steps.manual import TemplateListDocument
+
     found = {name: described(_text(name)) for name in templates()}
-    output.show(_list(found), _document("template-list", templates=found))
+    output.show(_list(found), TemplateListDocument(found))
 
 
 @template.command("show")
@@ -46,8 +48,10 @@ def template_show(
     Example:
       gpuops template show policy.yaml
     """
+    from gpuops.report.first_steps.manual import TemplateShowDocument
+
     text = _text(name)
-    output.show(text.rstrip("\n"), _document("template-show", template=name, text=text))
+    output.show(text.rstrip("\n"), TemplateShowDocument(name, text))
 
 
 @template.command("write")
@@ -69,12 +73,14 @@ def template_write(
       gpuops template write policy.yaml
       gpuops template write roles/night.yaml site.toml --into site
     """
+    from gpuops.report.first_steps.manual import TemplateWriteDocument
+
     texts = {name: _text(name) for name in wanted or templates()}
     changed = [name for name, text in texts.items() if not _is_there(into / name, text, force=force)]
     for name in changed:
         _write(into / name, texts[name])
     said = [f"{into / name}: {'written' if name in changed else 'is there already'}" for name in texts]
-    output.show("\n".join(said), _document("template-write", written=[str(into / name) for name in changed]))
+    output.show("\n".join(said), TemplateWriteDocument([str(into / name) for name in changed]))
 
 
 def _text(name: str) -> str:
@@ -109,12 +115,6 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="--into DIR names a place") from error
     write_private(path, text)
-
-
-def _document(kind: str, **content: object) -> dict[str, object]:
-    from gpuops.report.document import SCHEMA_VERSION
-
-    return {"schema_version": SCHEMA_VERSION, "kind": kind, **content}
 
 
 def _list(found: dict[str, str]) -> Shown:

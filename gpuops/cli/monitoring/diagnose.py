@@ -57,7 +57,7 @@ def look(
     from gpuops.config.case_file import load_cases
     from gpuops.config.date_text import parse_since
     from gpuops.config.workloads_file import share_of
-    from gpuops.report.monitoring.diagnosis import cases_document, cases_text, diagnosed_document, diagnosed_text
+    from gpuops.report.monitoring.diagnosis import DiagnoseCasesDocument, cases_text, diagnosed_document, diagnosed_text
 
     if context.invoked_subcommand is not None:
         context.obj = common
@@ -68,7 +68,7 @@ def look(
         if given:
             raise UsageError(f"--cases and {given[0]} exclude each other", hint="cases are of files, and not of VMs")
         judged = judge_cases(load_cases(cases), journal_of(common)[0])
-        output.show(cases_text(judged), cases_document(judged))
+        output.show(cases_text(judged), DiagnoseCasesDocument.made_of(judged))
         return
     way, least = (None, 1.0) if notify is None else (notice_way_of(common), share_of(notify, "--notify"))
     with open_site(common) as site:
@@ -123,16 +123,16 @@ def train(common: CommonOptions) -> None:
     """
     from gpuops.api.diagnosing import train as train_model
     from gpuops.cli.opening import journal_of
-    from gpuops.report.monitoring.diagnosis import trained_document, trained_text
+    from gpuops.report.monitoring.diagnosis import DiagnoseTrainDocument, trained_text
 
     found = train_model(journal_of(common)[0])
-    output.show(trained_text(found), trained_document(found))
+    output.show(trained_text(found), DiagnoseTrainDocument.made_of(found))
 
 
 def _settle(common: CommonOptions, name: str, component: Component | None) -> None:
     from gpuops.api.diagnosing import settle
     from gpuops.cli.opening import journal_of
-    from gpuops.report.monitoring.diagnosis import settled_document, settled_text
+    from gpuops.report.monitoring.diagnosis import DiagnoseSettledDocument, settled_text
 
     found = settle(journal_of(common)[0], name, component)
-    output.show(settled_text(name, found), settled_document(name, found))
+    output.show(settled_text(name, found), DiagnoseSettledDocument(name, list(found)))

@@ -78,12 +78,12 @@ def _list_assumptions(common: CommonOptions, host_shell: HostShellOptions, *, st
     from gpuops.api.first_contact import judged_contact
     from gpuops.cli.opening import open_site
     from gpuops.model.assumption import Standing
-    from gpuops.report.first_contact import assumptions_document, assumptions_text
+    from gpuops.report.first_contact import AssumptionsDocument, assumptions_text
 
     with open_site(common) as site:
         host_shell.give_to(site)
         judged = judged_contact(site)
-    output.show(assumptions_text(judged), assumptions_document(judged))
+    output.show(assumptions_text(judged), AssumptionsDocument.made_of(judged))
     if strict and any(row.standing is Standing.CONTRADICTED for row in judged.rows):
         raise typer.Exit(3)
 

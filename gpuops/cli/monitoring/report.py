@@ -63,9 +63,10 @@ def report(
     remember(common, found.fleet.inventory)
     document = fleet_report_document(found)
     if html is not None:
+        from gpuops.report.document import as_values
         from gpuops.report.page.html import page
 
-        _write(html, page(document))
+        _write(html, page(as_values(document)))
     if csv is not None:
         from gpuops.report.page.focus_csv import focus_csv
 

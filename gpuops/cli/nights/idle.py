@@ -68,7 +68,7 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.date_text import parse_since
     from gpuops.errors import UsageError
-    from gpuops.report.nights.idle_replay import replay_document, replay_text
+    from gpuops.report.nights.idle_replay import IdleReplayDocument, replay_text
 
     if night is None:
         raise UsageError("--replay: no policy says which nights", hint="say --policy FILE, which has pools and windows")
@@ -78,4 +78,4 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)
         found = api.idle_replay(inventory, site, night, begin, pool=pool)
-    output.show(replay_text(found), replay_document(found))
+    output.show(replay_text(found), IdleReplayDocument.made_of(found))

@@ -72,7 +72,7 @@ def _write(common: CommonOptions, path: Path) -> None:
     from gpuops.cli.opening import label_of, open_site
     from gpuops.cli.services.metrics_source import MetricSource
     from gpuops.files.private_file import write_readable
-    from gpuops.report.services.metrics import MetricsWriter, written_document, written_text
+    from gpuops.report.services.metrics import MetricsDocument, MetricsWriter, written_text
 
     vcenter = ""  # an address as it was typed may hold a password
     try:
@@ -86,7 +86,7 @@ def _write(common: CommonOptions, path: Path) -> None:
     write_readable(path, made.decode())
     for damaged in source.damaged:
         raise damaged
-    output.show(written_text(str(path), made), written_document(str(path), made))
+    output.show(written_text(str(path), made), MetricsDocument.of_file(str(path), made))
 
 
 def _serve(common: CommonOptions, where: str, every_s: int) -> None:

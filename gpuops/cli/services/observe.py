@@ -56,7 +56,7 @@ def look(
     from gpuops.api import observe_for_ever
     from gpuops.cli.opening import open_site
     from gpuops.model.measurements.measurement import Cycle
-    from gpuops.report.services.measurement import cycle_document, cycle_text
+    from gpuops.report.services.measurement import ObserveDocument, cycle_text
 
     if context.invoked_subcommand is not None:
         context.obj = common
@@ -74,7 +74,7 @@ def look(
             collect_garbage_often()
             observe_for_ever(site, retention, told)
         cycle = look_once(site, retention)
-    output.show(cycle_text(cycle), cycle_document(cycle))
+    output.show(cycle_text(cycle), ObserveDocument.made_of(cycle))
 
 
 @observe.command()
@@ -88,7 +88,7 @@ def status(common: CommonOptions) -> None:
     """
     from gpuops.api import stored_measurements
     from gpuops.cli.opening import measurements_of
-    from gpuops.report.services.measurement import stored_document, stored_text
+    from gpuops.report.services.measurement import ObserveStatusDocument, stored_text
 
     found = stored_measurements(*measurements_of(common))
-    output.show(stored_text(found), stored_document(found))
+    output.show(stored_text(found), ObserveStatusDocument.made_of(found))

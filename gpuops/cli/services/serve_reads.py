@@ -25,7 +25,7 @@ from gpuops.web.following import FleetRead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuops.report.document import AnyDocument, Document
+    from gpuops.report.document import AnyDocument, Document, as_values
     from gpuops.web.current import Current
 
 
@@ -62,7 +62,7 @@ class ServedFleet:
         }
         if found.idle is not None:
             others["idle"] = partial(idle_document, found.idle, inventory, named)
-        report = fleet_report_document(found)
+        report = as_values(fleet_report_document(found))
         self.newest, self.figures = found, site_figures(report)
         return FleetRead(report, others)
 

@@ -46,7 +46,7 @@ def defrag(
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.cli.running import carry_out
-    from gpuops.report.vms.defrag import defrag_document, defrag_text
+    from gpuops.report.vms.defrag import DefragDocument, defrag_text
 
     if execute:
         if saved is not None:
@@ -63,4 +63,4 @@ def defrag(
         return
     with open_site(common, saved=saved) as site:
         found = api.defrag(request, read_inventory(site, common, saved=saved))
-    output.show(defrag_text(found), defrag_document(found))
+    output.show(defrag_text(found), DefragDocument.made_of(found))

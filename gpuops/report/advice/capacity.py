@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.capacity import Slots
 from gpuops.plan.capacity.fleet_part import Beside, Device, Fit, FleetPart, Largest, Level
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.core.scope import Scope
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import by_size, figure, without_series
 from gpuops.report.text import count, size, visible
@@ -65,21 +65,156 @@ def _suspended(found: Capacity) -> Iterator[Text]:
         yield Text(f"counted as free: the GPUs of {count(len(found.suspended), 'suspended VM')}: {names}", "dim")
 
 
-def capacity_document(found: Capacity, policy: str | None) -> Document:
+class FitRecord(DocumentRecord, frozen=True):
+    """How many more fit, and how many of them in one VM."""
+
+    at_least: int
+    at_most: int
+    because: Annotated[str, "why it is none, or a range"]
+    in_one_vm: RangeRecord
+    in_one_vm_beside_one_node: Annotated[RangeRecord, "beside one NUMA node"]
+
+    @classmethod
+    def made_of(cls, fit: Fit) -> Self:
+        because, beside_one_node = _because(fit.slots), fit.beside_one_node
+        return cls.from_attributes(
+            fit.slots, because=because, in_one_vm=fit.on_one_host, in_one_vm_beside_one_node=beside_one_node
+        )
+
+
+class ProfileRoomRecord(DocumentRecord, frozen=True):
+    """Room for vGPUs of one profile, now and after the night; after is null where none was asked about."""
+
+    name: str
+    now: FitRecord
+    after: FitRecord | None
+
+
+class WholeGpusRecord(DocumentRecord, frozen=True):
+    """Free GPUs in DirectPath I/O of one kind."""
+
+    name: str
+    device_type: Annotated[str, "vendor and device id"]
+    label: Annotated[str | None, "the hardware label"]
+    now: SlotsRecord
+    after: SlotsRecord | None
+
+
+class OtherDevicesRecord(DocumentRecord, frozen=True):
+    """Free devices of one kind in DirectPath I/O that are no NVIDIA GPU."""
+
+    name: str
+    device_kind: Annotated[str, "GPU (of another vendor), FPGA, accelerator, NIC, storage controller, PCI device"]
+    device_type: Annotated[str, "vendor and device id"]
+    label: Annotated[str | None, "the hardware label"]
+    now: SlotsRecord
+    after: SlotsRecord | None
+
+
+class FreeMemoryRecord(DocumentRecord, frozen=True):
+    """Free memory in MiB."""
+
+    at_least_mib: int
+    at_most_mib: int | None
+
+
+class BesideRecord(DocumentRecord, frozen=True):
+    """What is free beside a NUMA node."""
+
+    cores: int | None
+    memory: FreeMemoryRecord
+
+    @classmethod
+    def made_of(cls, beside: Beside) -> Self:
+        return cls(beside.cores, FreeMemoryRecord(beside.memory_at_least_mib, beside.memory_at_most_mib))
+
+
+class BesideBothRecord(DocumentRecord, frozen=True):
+    """What is free beside a NUMA node, now and after the night."""
+
+    now: BesideRecord | None
+    after: BesideRecord | None
+
+
+class LargestRecord(DocumentRecord, frozen=True):
+    """The largest profile that fits, and how many in one VM."""
+
+    profile: str
+    framebuffer_mib: int
+    in_one_vm: RangeRecord
+    where: str
+    beside: BesideRecord
+
+    @classmethod
+    def made_of(cls, largest: Largest) -> Self:
+        return cls.from_attributes(largest, in_one_vm=largest.count)
+
+
+class LargestBothRecord(DocumentRecord, frozen=True):
+    """The largest vGPUs that one VM may have, now and after the night."""
+
+    now: LargestRecord | None
+    after: LargestRecord | None
+
+
+class RoomRecord(DocumentRecord, frozen=True):
+    """Room at a place."""
+
+    name: str
+    gpus: int
+    profiles: list[ProfileRoomRecord]
+    whole_gpus: list[WholeGpusRecord]
+    other_devices: list[OtherDevicesRecord]
+    largest: LargestBothRecord
+
+
+class NodeRoomRecord(RoomRecord, frozen=True):
+    """Room beside a NUMA node."""
+
+    beside: BesideBothRecord
+
+
+class HostRoomRecord(RoomRecord, frozen=True):
+    """Room on a host."""
+
+    notes: list[str]
+    numa_nodes: list[NodeRoomRecord]
+
+
+class ClusterRoomRecord(RoomRecord, frozen=True):
+    """Room in a cluster."""
+
+    notes: Annotated[list[str], "what of it is reserved, or why that is not known"]
+    hosts: list[HostRoomRecord]
+
+
+@printed("capacity", by="gpuops capacity")
+class CapacityDocument(VersionedSiteDocument, frozen=True):
+    """How many more vGPUs and whole GPUs fit."""
+
+    profile: Annotated[str | None, "the full name of the profile that was asked about"]
+    policy: Annotated[str | None, "the policy of the night that was asked about"]
+    desktops_to_suspend: Annotated[int | None, "by that night"]
+    suspended_vms: Annotated[list[str], "VMs whose GPUs are counted as free"]
+    gpus: int
+    profiles: list[ProfileRoomRecord]
+    whole_gpus: list[WholeGpusRecord]
+    other_devices: list[OtherDevicesRecord]
+    largest: LargestBothRecord
+    clusters: list[ClusterRoomRecord]
+
+
+def capacity_document(found: Capacity, policy: str | None) -> CapacityDocument:
     """Clusters > hosts > NUMA nodes, each with its figures; `after` is null without a policy."""
-    inventory = found.inventory
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "capacity",
-        "vcenter": inventory.vcenter,
-        "api_version": inventory.api_version,
-        "read_at": inventory.taken_at.isoformat(),
-        "profile": found.profile,
-        "policy": policy,
-        "desktops_to_suspend": None if found.after is None else found.desktops,
-        "suspended_vms": list(found.suspended),
-        **_place(_Both(found.now, found.after), {}),
-    }
+    return CapacityDocument.from_attributes(
+        found,
+        found.inventory,
+        read_at=found.inventory.taken_at,
+        policy=policy,
+        desktops_to_suspend=None if found.after is None else found.desktops,
+        suspended_vms=found.suspended,
+        **_room(_Both(found.now, found.after), {}),
+    )
 
 
 def _heading(found: Capacity) -> str:
@@ -195,84 +330,53 @@ def _because(slots: Slots) -> str:
     return "" if slots.exact and slots.at_least else slots.because
 
 
-def _place(place: _Both, known: dict[tuple[int, int], list[Document]]) -> Document:
+_ROOMS: Final = {Level.CLUSTER: ClusterRoomRecord, Level.HOST: HostRoomRecord, Level.NODE: NodeRoomRecord}
+
+
+def _room(place: _Both, known: dict[tuple[int, int], list[ProfileRoomRecord]]) -> dict[str, Any]:
     """One place with its parts. `known`: the profiles of a fleet's nodes, most of which are like another one's."""
     now, after = place.now, place.after
     alike = (id(now.fits), id(after.fits) if after is not None else 0)
     if alike not in known:
-        known[alike] = _profiles(place)
-    document: Document = {} if now.level is Level.ALL else {"name": now.name}
-    document |= {"gpus": now.gpus, "profiles": known[alike], "whole_gpus": _whole(place, gpus=True)}
-    document["other_devices"] = _whole(place, gpus=False)
-    document["largest"] = _each(place, lambda world: _largest(world.largest))
+        known[alike] = [
+            ProfileRoomRecord(name, *_both(place, lambda world, name=name: FitRecord.made_of(world.fits[name])))  # type: ignore[misc]
+            for name in now.fits
+        ]
+    values: dict[str, Any] = {"gpus": now.gpus, "profiles": known[alike], **_devices(place)}
+    values["largest"] = LargestBothRecord(
+        *_both(place, lambda world: world.largest and LargestRecord.made_of(world.largest))
+    )
     if now.level is Level.NODE:
-        document["beside"] = _each(place, lambda world: _memory(world.beside))
+        beside = _both(place, lambda world: world.beside and BesideRecord.made_of(world.beside))
+        values["beside"] = BesideBothRecord(*beside)
     if now.level in (Level.CLUSTER, Level.HOST):
-        document["notes"] = list(now.notes)
+        values["notes"] = list(now.notes)
     if now.level in _KEY_OF_PARTS:
-        document[_KEY_OF_PARTS[now.level]] = [_place(part, known) for part in place.parts]
-    return document
+        values[_KEY_OF_PARTS[now.level]] = [
+            _ROOMS[part.now.level](name=part.now.name, **_room(part, known)) for part in place.parts
+        ]
+    return values
 
 
-def _each(place: _Both, view: Callable[[FleetPart], Document | None]) -> Document:
-    return {"now": view(place.now), "after": None if place.after is None else view(place.after)}
+def _both(place: _Both, view: Callable[[FleetPart], Any]) -> tuple[Any, Any]:
+    return view(place.now), None if place.after is None else view(place.after)
 
 
-def _profiles(place: _Both) -> list[Document]:
-    return [
-        {"name": name, **_each(place, lambda world, name=name: _fit(world.fits[name]))}  # type: ignore[misc]
-        for name in place.now.fits
-    ]
+def _devices(place: _Both) -> dict[str, Any]:
+    """NVIDIA's GPUs that are given whole, and the other devices."""
+    whole_gpus, other_devices = [], []
+    for device in place.now.devices:
+        device_type, label = f"{device.vendor_id:04x}:{device.device_id:04x}", device.label or None
+        now, after = _both(place, lambda world, device=device: _slots(world.devices[device]))  # type: ignore[misc]
+        if device.kind:
+            other_devices.append(OtherDevicesRecord(device.name, device.kind, device_type, label, now, after))
+        else:
+            whole_gpus.append(WholeGpusRecord(device.name, device_type, label, now, after))
+    return {"whole_gpus": whole_gpus, "other_devices": other_devices}
 
 
-def _whole(place: _Both, *, gpus: bool) -> list[Document]:
-    """NVIDIA's GPUs that are given whole, or the other devices."""
-    return [
-        {
-            "name": device.name,
-            **({} if gpus else {"device_kind": device.kind}),
-            "device_type": f"{device.vendor_id:04x}:{device.device_id:04x}",
-            "label": device.label or None,
-            **_each(place, lambda world, device=device: _slots(world.devices[device])),  # type: ignore[misc]
-        }
-        for device in place.now.devices
-        if gpus is not bool(device.kind)
-    ]
-
-
-def _fit(fit: Fit) -> Document:
-    return {
-        **_slots(fit.slots),
-        "in_one_vm": _range(fit.on_one_host),
-        "in_one_vm_beside_one_node": _range(fit.beside_one_node),
-    }
-
-
-def _range(slots: Slots) -> Document:
-    return {"at_least": slots.at_least, "at_most": slots.at_most}
-
-
-def _slots(slots: Slots) -> Document:
-    return {"at_least": slots.at_least, "at_most": slots.at_most, "because": _because(slots)}
-
-
-def _largest(largest: Largest | None) -> Document | None:
-    if largest is None:
-        return None
-    return {
-        "profile": largest.profile,
-        "framebuffer_mib": largest.framebuffer_mib,
-        "in_one_vm": _range(largest.count),
-        "where": largest.where,
-        "beside": _memory(largest.beside),
-    }
-
-
-def _memory(beside: Beside | None) -> Document | None:
-    if beside is None:
-        return None
-    memory = {"at_least_mib": beside.memory_at_least_mib, "at_most_mib": beside.memory_at_most_mib}
-    return {"cores": beside.cores, "memory": memory}
+def _slots(slots: Slots) -> SlotsRecord:
+    return SlotsRecord.from_attributes(slots, because=_because(slots))
 
 
 _NOTHING: Final = Fit(*[Slots(0, 0, "has no GPU that runs it")] * 3)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Self
 
 from gpuops.advise.sizing.measured import WHOLE, MeasuredCurve, NormalisedCount, measured_curve, overheads
+from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredDevice
 from gpuops.plan.capacity.measure import MeasurePlan, later_commands
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
 if TYPE_CHECKING:
-    from gpuops.model.devices.scheduler import SchedulerPolicy
     from gpuops.model.measurements.sharing_measurement import MeasuredCount, SharingMeasurement
     from gpuops.plan.hosts.change.report import ChangeReport
 
@@ -125,6 +125,89 @@ def _notes(curve: MeasuredCurve) -> Iterator[str]:
         yield f"VMs began up to {worst:.1f} s apart, a twentieth of what they took or more: better run a longer command"
 
 
+class LaterSchedulerRecord(DocumentRecord, frozen=True):
+    """A scheduler that is measured once it is in force."""
+
+    scheduler: SchedulerPolicy
+    command: Annotated[str, "what sets it"]
+
+
+class MeasuredSharersRecord(DocumentRecord, frozen=True):
+    """What so many VMs on the GPU took."""
+
+    scheduler: SchedulerPolicy
+    sharers: int
+    times_s: Annotated[list[float], "of each VM; empty = it failed"]
+    apart_s: Annotated[float, "between the first start and the last, of those that begin together"]
+    slowdown: Annotated[float | None, "in the mean, times as long as one VM alone under that scheduler"]
+    low: Annotated[float | None, "of the VM that was least slowed down"]
+    high: float | None
+    model: Annotated[float | None, "what the fitted busy share foresees"]
+    gpu_use: Annotated[float | None, "of the GPU meanwhile, 0 to 1; null = its host has no whole sample of that time"]
+    error: str | None
+
+    @classmethod
+    def made_of(cls, row: NormalisedCount) -> Self:
+        error = row.count.error or None
+        return cls.from_attributes(row, row.count, slowdown=row.mean, low=row.least, high=row.most, error=error)
+
+
+class MeasuredWholeRecord(DocumentRecord, frozen=True):
+    """What one VM with a whole GPU took."""
+
+    device: MeasuredDevice
+    times_s: Annotated[list[float], "empty = it failed"]
+    error: str | None
+
+    @classmethod
+    def made_of(cls, measured: MeasuredCount) -> Self:
+        return cls.from_attributes(measured, error=measured.error or None)
+
+
+class MeasuredChangeRecord(DocumentRecord, frozen=True):
+    """A rolling change of the host that sets its scheduler."""
+
+    feasible: bool
+    applied: Annotated[bool, "false = it is foreseen"]
+    exit_code: Annotated[int, "as of gpuops scheduler set"]
+    rejections: list[str]
+
+    @classmethod
+    def made_of(cls, change: ChangeReport) -> Self:
+        rejections = [rejection.line for rejection in change.plan.rejections]
+        return cls.from_attributes(change, change.plan, rejections=rejections)
+
+
+@printed("size-measure", by="gpuops size --measure")
+class SizeMeasureDocument(PrintedDocument, frozen=True):
+    """What VMs took that really shared a GPU."""
+
+    id: Annotated[str, "of the measurement, in the names of its VMs"]
+    template: str
+    profile: str
+    command: str
+    overlap: Annotated[float, "the share of its work that each VM has beside the next; 1 = all together"]
+    host: str | None
+    gpu: Annotated[str | None, "PCI address; null = none takes them"]
+    scheduler: Annotated[SchedulerPolicy | None, "in force on that GPU; null = not known"]
+    applied: Annotated[bool, "whether VMs were made, or only planned"]
+    now: Annotated[list[int], "the counts that this call measures"]
+    later: list[LaterSchedulerRecord]
+    rejections: Annotated[list[str], "why nothing is begun"]
+    counts: Annotated[list[MeasuredSharersRecord], "all that was measured, by earlier calls as well"]
+    whole: Annotated[list[MeasuredWholeRecord], "one VM with a whole GPU"]
+    overheads: Annotated[
+        dict[str, float], "one VM alone to DirectPath I/O, times as long; by scheduler, and of the whole vGPU"
+    ]
+    notes: Annotated[list[str], "what is not measured, and why"]
+    changes: Annotated[
+        list[MeasuredChangeRecord], "of the host, for schedulers that are set in between, and the first one again"
+    ]
+    busy: Annotated[float | None, "the busy share by which the model is closest; null = nothing tells it"]
+    worst_error: Annotated[float | None, "by how much the model is off, as a share"]
+    left: Annotated[list[str], "VMs of it that could not be removed, each with its reason"]
+
+
 def measured_document(
     plan: MeasurePlan,
     measurement: SharingMeasurement,
@@ -132,65 +215,31 @@ def measured_document(
     *,
     applied: bool,
     changes: Sequence[ChangeReport] = (),
-) -> Document:
+) -> SizeMeasureDocument:
     """The same for programs. null = not known."""
     curve = measured_curve(measurement.done, plan.slots, measurement.wish.overlap)
-    wish = measurement.wish
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "size-measure",
-        "id": measurement.id,
-        "template": wish.template,
-        "profile": plan.profile,
-        "command": wish.command,
-        "overlap": wish.overlap,
-        "host": plan.host.name if plan.host is not None else None,
-        "gpu": str(plan.gpu.address) if plan.gpu is not None else None,
-        "scheduler": plan.in_force.value if plan.in_force is not None else None,
-        "applied": applied,
-        "now": list(plan.now),
-        "later": [{"scheduler": each.value, "command": line} for each, line in _paired(plan)],
-        "rejections": [each.line for each in plan.rejections],
-        "counts": [_count(row) for row in curve.rows],
-        "whole": [
-            {"device": each.device.value, "times_s": list(each.times_s), "error": each.error or None}
-            for each in measurement.done
-            if each.device is not MeasuredDevice.SHARE
-        ],
-        "overheads": dict(overheads(measurement.done)),
-        "notes": list(plan.notes),
-        "changes": [
-            {
-                "feasible": each.plan.feasible,
-                "applied": each.applied,
-                "exit_code": each.exit_code,
-                "rejections": [rejection.line for rejection in each.plan.rejections],
-            }
-            for each in changes
-        ],
-        "busy": curve.busy,
-        "worst_error": curve.worst_error,
-        "left": list(left),
-    }
+    return SizeMeasureDocument.from_attributes(
+        measurement,
+        curve,
+        plan,
+        measurement.wish,
+        template=measurement.wish.template,
+        host=plan.host.name if plan.host is not None else None,
+        gpu=plan.gpu.address if plan.gpu is not None else None,
+        scheduler=plan.in_force,
+        applied=applied,
+        later=[LaterSchedulerRecord(scheduler, line) for scheduler, line in _paired(plan)],
+        rejections=[rejection.line for rejection in plan.rejections],
+        counts=curve.rows,
+        whole=[each for each in measurement.done if each.device is not MeasuredDevice.SHARE],
+        overheads=dict(overheads(measurement.done)),
+        changes=changes,
+        left=left,
+    )
 
 
 def _paired(plan: MeasurePlan) -> Iterator[tuple[SchedulerPolicy, str]]:
     yield from zip(plan.later, later_commands(plan), strict=True)
-
-
-def _count(row: NormalisedCount) -> Document:
-    return {
-        "scheduler": row.count.scheduler.value,
-        "sharers": row.count.sharers,
-        "times_s": list(row.count.times_s),
-        "apart_s": row.count.apart_s,
-        "slowdown": row.mean,
-        "low": row.least,
-        "high": row.most,
-        "model": row.model,
-        "gpu_use": row.count.gpu_use,
-        "error": row.count.error or None,
-    }
 
 
 def left_text(
@@ -213,21 +262,12 @@ def left_text(
     return [Text(f"{head} {said}", "bold"), *(Text(f"  {visible(name)}") for name in vms), *after]
 
 
-def left_document(
-    measurement: SharingMeasurement | None,
-    vms: tuple[str, ...],
-    left: tuple[str, ...],
-    undone: str = "",
-    *,
-    applied: bool,
-) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "size-measure-remove",
-        "id": measurement.id if measurement is not None else None,
-        "vms": list(vms),
-        "left": list(left),
-        "undone": undone or None,
-        "applied": applied,
-    }
+@printed("size-measure-remove", by="gpuops size --measure --remove")
+class SizeMeasureRemoveDocument(PrintedDocument, frozen=True):
+    """What a measurement that was cut off has left."""
+
+    id: Annotated[str | None, "null = there is none"]
+    vms: Annotated[list[str], "its VMs that were there"]
+    left: Annotated[list[str], "those that could not be removed, each with its reason"]
+    undone: Annotated[str | None, "that a GPU has another scheduler than before it was measured, and what sets it back"]
+    applied: bool

@@ -6,17 +6,18 @@ The document is the contract for programs. YAML is the same document.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.model.devices.catalog import Catalog
-from gpuops.model.workloads.workload import Workload
+from gpuops.model.devices.gpu import PciAddress
+from gpuops.model.vcenter.host import NumaPolicy
+from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Choice, Rejection
-from gpuops.plan.placement.suspended_vms import Claim
-from gpuops.plan.queue.batch.place_all import BatchResult
+from gpuops.plan.placement.suspended_vms import Claim, Return
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe
 from gpuops.plan.queue.place import Placements
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord, plain
 from gpuops.report.text import PINNED, count, size, visible
@@ -195,114 +196,213 @@ def _warning(text: str) -> Text:
     return Text(f"warning: {visible(text)}", "yellow")
 
 
-def placements_document(found: Placements, catalog: Catalog) -> Document:
+class RequestRecord(DocumentRecord, frozen=True):
+    """What was asked for."""
+
+    vcpus: int
+    memory_mib: int
+    profile: str | None
+    count: int
+    gpus: int
+    model: str | None
+    numa: NumaPolicy
+    cluster: str | None
+    host: str | None
+    affinity: str | None
+    anti_affinity: str | None
+    spread: str | None
+    priority: int
+    device: list[PciAddress]
+    device_group: str | None
+    label: str | None
+    tag: list[str]
+    more: list[Vgpus]
+    until: Moment | None
+
+
+class SeatRecord(DocumentRecord, frozen=True):
+    """The GPU of one device of the VM."""
+
+    device: int
+    address: Annotated[str, "PCI address"]
+    pinned: bool
+
+
+class NewDeviceRecord(DocumentRecord, frozen=True):
+    """A device of the VM."""
+
+    device: str
+    guest_numa_node: int | None
+
+
+class RecipeRecord(DocumentRecord, frozen=True):
+    """The settings to make the VM with."""
+
+    devices: list[NewDeviceRecord]
+    device_group: str | None
+    memory_reservation_mib: int
+    extra_config: dict[str, str]
+    cores_per_numa_node: int | None
+
+
+class PlaceRecord(DocumentRecord, frozen=True):
+    """Where a VM would go, and how it is made so that it does."""
+
+    host: NamedRecord
+    cluster: str | None
+    numa_node: int | None
+    numa_nodes: Annotated[list[int], "those that the VM is bound to"]
+    gpus: list[SeatRecord]
+    steering: Steering
+    vm: RecipeRecord
+
+
+class LookedAtRecord(DocumentRecord, frozen=True):
+    """A host or GPU that was looked at."""
+
+    subject: str
+    chosen: bool
+    feasible: bool
+    reason: str
+
+
+class AnswerRecord(DocumentRecord, frozen=True):
+    """The place that one request would get, or every reason why there is none."""
+
+    name: str
+    request: RequestRecord
+    placed: bool
+    place: PlaceRecord | None
+    warnings: list[str]
+    rejections: list[RejectionRecord]
+    nearest: Annotated[str, "the nearest request that could be met; empty = it is placed, or none is known"]
+    after_moves: Annotated[str, "the vMotions that would make room; empty = it is placed, or none are known"]
+    choices: Annotated[list[LookedAtRecord], "every host and GPU that was looked at"]
+
+
+class ClaimRecord(DocumentRecord, frozen=True):
+    """The place of a suspended VM."""
+
+    vm: NamedRecord
+    host: NamedRecord
+    gpus: Annotated[list[str], "PCI addresses"]
+    lost: Annotated[list[RejectionRecord], "why it has no place any more"]
+
+    @classmethod
+    def made_of(cls, claim: Claim) -> Self:
+        return cls.from_attributes(claim, gpus=list(map(str, claim.gpus)))
+
+
+class LaterReturnRecord(DocumentRecord, frozen=True):
+    """A suspended VM, and when it comes back."""
+
+    vm: NamedRecord
+    returns_at: Moment
+
+    @classmethod
+    def made_of(cls, later: Return) -> Self:
+        return cls.from_attributes(later, returns_at=later.at)
+
+
+class KeptPlaceRecord(DocumentRecord, frozen=True):
+    """How much of it is free at one place, before and after."""
+
+    where: str
+    free_before: int
+    free_after: int
+
+
+class KeptProfileRecord(DocumentRecord, frozen=True):
+    """What --keep-free keeps of one profile."""
+
+    profile: str
+    count: int
+    places: list[KeptPlaceRecord]
+
+
+class OptimumRecord(DocumentRecord, frozen=True):
+    """How much of the GPU memory that was asked for is placed, and how much any plan could place."""
+
+    asked_mib: int
+    placed_mib: int
+    most_mib: int | None
+    placed_percent: float | None
+    most_percent: float | None
+    by_solver: Annotated[int, "requests that the solver placed"]
+    note: Annotated[str, "why the solver's plan is not the answer; empty = it is"]
+    expects_starts: bool
+
+
+@printed("placement", by="gpuops place")
+class PlacementDocument(SiteDocument, frozen=True):
+    """Where VMs that do not exist yet would go."""
+
+    exit_code: int
+    placed: Annotated[int, "how many requests"]
+    refused: Annotated[int, "how many requests"]
+    requests: Annotated[list[AnswerRecord], "in the order of placing"]
+    claims: Annotated[list[ClaimRecord], "suspended VMs whose place is kept for their return"]
+    later: Annotated[list[LaterReturnRecord], "suspended VMs that come back later than all requests end"]
+    kept_free: list[KeptProfileRecord]
+    warnings: list[str]
+    optimum: Annotated[OptimumRecord | None, "with --optimize"]
+
+
+def placements_document(found: Placements, catalog: Catalog) -> PlacementDocument:
     """Each request in the order of placing: the place it would get, or every reason why there is none."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "placement",
-        "vcenter": found.before.vcenter,
-        "read_at": found.before.taken_at.isoformat(),
-        "exit_code": found.exit_code,
-        "placed": len(found.placed),
-        "refused": len(found.refused),
-        "requests": [_answer(answer, found, catalog) for answer in found.answers],
-        "claims": [_claim(claim) for claim in found.claims],
-        "later": [
-            {"vm": {"ref": each.vm.ref, "name": each.vm.name}, "returns_at": each.at.isoformat()}
-            for each in found.later
-        ],
-        "kept_free": [
-            {
-                "profile": kept.profile,
-                "count": kept.count,
-                "places": [
-                    {"where": each.where, "free_before": each.before, "free_after": each.after}
-                    for each in found.kept
-                    if each.profile == kept.profile
-                ],
-            }
-            for kept in found.keep.profiles
-        ],
-        "warnings": list(found.warnings),
-        "optimum": _optimum_document(found.optimum) if found.optimum else None,
-    }
+    kept_free = []
+    for kept in found.keep.profiles:
+        counts = [each for each in found.kept if each.profile == kept.profile]
+        places = [KeptPlaceRecord(each.where, each.before, each.after) for each in counts]
+        kept_free.append(KeptProfileRecord(kept.profile, kept.count, places))
+    return PlacementDocument.from_attributes(
+        found,
+        found.before,
+        read_at=found.before.taken_at,
+        placed=len(found.placed),
+        refused=len(found.refused),
+        requests=[_answer(answer, found, catalog) for answer in found.answers],
+        kept_free=kept_free,
+    )
 
 
-def _optimum_document(optimum: BatchResult) -> Document:
-    return {
-        "asked_mib": optimum.asked_mib,
-        "placed_mib": optimum.placed_mib,
-        "most_mib": optimum.most_mib,
-        "placed_percent": optimum.placed_percent,
-        "most_percent": optimum.most_percent,
-        "by_solver": optimum.by_solver,
-        "note": optimum.note,
-        "expects_starts": optimum.expects_starts,
-    }
-
-
-def _claim(claim: Claim) -> Document:
-    return {
-        "vm": {"ref": claim.vm.ref, "name": claim.vm.name},
-        "host": {"ref": claim.host.ref, "name": claim.host.name},
-        "gpus": [str(address) for address in claim.gpus],
-        "lost": [RejectionRecord.made_of(one) for one in claim.lost],
-    }
-
-
-def _answer(answer: Placed | Refusal, found: Placements, catalog: Catalog) -> Document:
+def _answer(answer: Placed | Refusal, found: Placements, catalog: Catalog) -> AnswerRecord:
     request = plain(answer.workload)
     name = request.pop("name")
     placed = isinstance(answer, Placed)
-    return {
-        "name": name,
-        "request": request,
-        "placed": placed,
-        "place": _place(answer, found, catalog) if isinstance(answer, Placed) else None,
-        "warnings": list(answer.warnings) if isinstance(answer, Placed) else [],
-        "rejections": [] if isinstance(answer, Placed) else [RejectionRecord.made_of(one) for one in answer.rejections],
-        "nearest": "" if isinstance(answer, Placed) else answer.nearest,
-        "after_moves": "" if isinstance(answer, Placed) else answer.moves,
-        "choices": [_choice_document(choice) for choice in answer.choices],
-    }
+    return AnswerRecord.from_attributes(
+        answer,
+        name=name,
+        request=RequestRecord(**request),
+        placed=placed,
+        place=_place(answer, found, catalog) if isinstance(answer, Placed) else None,
+        warnings=answer.warnings if isinstance(answer, Placed) else [],
+        rejections=[] if isinstance(answer, Placed) else answer.rejections,
+        nearest="" if isinstance(answer, Placed) else answer.nearest,
+        after_moves="" if isinstance(answer, Placed) else answer.moves,
+    )
 
 
-def _place(answer: Placed, found: Placements, catalog: Catalog) -> Document:
+def _place(answer: Placed, found: Placements, catalog: Catalog) -> PlaceRecord:
     placement = answer.placement
-    host = placement.host
-    cluster = found.before.clusters.get(host.cluster) if host.cluster else None
-    return {
-        "host": {"ref": host.ref, "name": host.name},
-        "cluster": cluster.name if cluster else None,
-        "numa_node": placement.numa_node,
-        "numa_nodes": list(placement.bound_to),
-        "gpus": [
-            {"device": ordinal, "address": str(address), "pinned": ordinal in placement.pins}
-            for ordinal, address in sorted(placement.seats.items())
-        ],
-        "steering": answer.steering.value,
-        "vm": _vm(answer, catalog),
-    }
+    cluster = found.before.clusters.get(placement.host.cluster) if placement.host.cluster else None
+    seats = sorted(placement.seats.items())
+    return PlaceRecord.from_attributes(
+        placement,
+        cluster=cluster.name if cluster else None,
+        numa_nodes=placement.bound_to,
+        gpus=[SeatRecord(ordinal, str(address), ordinal in placement.pins) for ordinal, address in seats],
+        steering=answer.steering,
+        vm=_vm(answer, catalog),
+    )
 
 
-def _vm(answer: Placed, catalog: Catalog) -> Document:
+def _vm(answer: Placed, catalog: Catalog) -> RecipeRecord:
     """How the VM is made, so that its place comes true."""
     made = recipe(answer, catalog)
-    return {
-        "devices": [
-            {"device": signature(device), "guest_numa_node": getattr(device, "numa_node", None)} for device in made.add
-        ],
-        "device_group": made.device_group,
-        "memory_reservation_mib": answer.workload.memory_mib,
-        "extra_config": dict(sorted(made.extra_config.items())),
-        "cores_per_numa_node": made.cores_per_numa_node,
-    }
-
-
-def _choice_document(choice: Choice) -> Document:
-    return {
-        "subject": choice.subject,
-        "chosen": choice.chosen,
-        "feasible": choice.feasible,
-        "reason": choice.reason,
-    }
+    return RecipeRecord.from_attributes(
+        made,
+        devices=[NewDeviceRecord(signature(device), getattr(device, "numa_node", None)) for device in made.add],
+        memory_reservation_mib=answer.workload.memory_mib,
+        extra_config=dict(sorted(made.extra_config.items())),
+    )

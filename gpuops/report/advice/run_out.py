@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
+from typing import Annotated, Self
 
 from gpuops.advise.run_out import FEWEST_DAYS, HORIZON, TESTED_AHEAD, RunOut
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -75,33 +76,54 @@ def _number(figure: int | None) -> str:
     return "?" if figure is None else str(figure)
 
 
-def run_out_document(found: Sequence[RunOut], inventory: Inventory) -> Document:
+class ProfileForecastRecord(DocumentRecord, frozen=True):
+    """One vGPU profile, for itself; profiles share the same GPUs."""
+
+    profile: str
+    running: Annotated[int, "vGPUs of it that run now"]
+    fit: Annotated[int, "so many more fit at the least"]
+    days_known: Annotated[int, "of history"]
+    most_in_7_days: Annotated[int | None, "null = not known"]
+    growth_per_week: Annotated[float | None, "null = there is too little history"]
+    runs_out: Annotated[
+        str | None, "the first day on which all slots are expected to be taken; null = none in the horizon"
+    ]
+    not_before: Annotated[str | None, "the same, if use is above what is expected by the error"]
+    not_after: Annotated[str | None, "the same, if it is below"]
+    error: Annotated[float | None, "vGPUs that forecasts of the past were off by in the mean"]
+    naive_error: Annotated[float | None, "the same, by the same weekday two weeks before alone"]
+    tested_days: Annotated[int, "on so many days"]
+
+    @classmethod
+    def made_of(cls, row: RunOut) -> Self:
+        return cls.from_attributes(
+            row,
+            days_known=row.days,
+            most_in_7_days=row.most_of_week,
+            runs_out=_iso(row.runs_out),
+            not_before=_iso(row.not_before),
+            not_after=_iso(row.not_after),
+        )
+
+
+@printed("capacity-forecast", by="gpuops capacity --forecast")
+class CapacityForecastDocument(SiteDocument, frozen=True):
+    """When each vGPU profile runs out, by the history of gpuops observe."""
+
+    horizon_days: Annotated[int, "a profile that lasts longer is not said to run out"]
+    tested_ahead_days: Annotated[int, "the errors are those of forecasts so far ahead"]
+    profiles: Annotated[list[ProfileForecastRecord], "what runs out first comes first"]
+
+
+def run_out_document(found: Sequence[RunOut], inventory: Inventory) -> CapacityForecastDocument:
     """The same for programs. null = not known, or not within the horizon."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "capacity-forecast",
-        "vcenter": inventory.vcenter,
-        "read_at": inventory.taken_at.isoformat(),
-        "horizon_days": HORIZON.days,
-        "tested_ahead_days": TESTED_AHEAD.days,
-        "profiles": [
-            {
-                "profile": each.profile,
-                "running": each.running,
-                "fit": each.fit,
-                "days_known": each.days,
-                "most_in_7_days": each.most_of_week,
-                "growth_per_week": each.growth_per_week,
-                "runs_out": _iso(each.runs_out),
-                "not_before": _iso(each.not_before),
-                "not_after": _iso(each.not_after),
-                "error": each.error,
-                "naive_error": each.naive_error,
-                "tested_days": each.tested_days,
-            }
-            for each in found
-        ],
-    }
+    return CapacityForecastDocument.from_attributes(
+        inventory,
+        read_at=inventory.taken_at,
+        horizon_days=HORIZON.days,
+        tested_ahead_days=TESTED_AHEAD.days,
+        profiles=found,
+    )
 
 
 def _iso(day: date | None) -> str | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Annotated, Self
 
-from gpuops.advise.sizing.advice import GpuShare, SharersAdvice, SizedVm
+from gpuops.advise.sizing.advice import GpuShare, SharersAdvice, SharersRow, SizedVm
+from gpuops.advise.sizing.question import BusyHistory
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.plan.capacity.sizing import SizingAnswer, SizingSource
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
@@ -146,77 +148,133 @@ def _notes(found: SizingAnswer) -> Iterator[str]:
         yield f"left out: {visible(name)}: {reason}"
 
 
-def sizing_document(found: SizingAnswer) -> Document:
+class SharedGpuRecord(DocumentRecord, frozen=True):
+    """What VMs on one GPU come to under one scheduler."""
+
+    slowdown: Annotated[float, "times as long as alone, in the mean of VMs"]
+    low: Annotated[float | None, "a tenth of what VMs had on their days is below; null = there is nothing that differs"]
+    high: Annotated[float | None, "a tenth is above"]
+    worst: Annotated[float, "in the mean of its days, of the VM that suffers most"]
+    throughput: Annotated[float, "the work of all of them together, what each does alone = 1"]
+
+
+class SharersOnGpuRecord(DocumentRecord, frozen=True):
+    """So many VMs on one GPU."""
+
+    sharers: int
+    schedulers: Annotated[dict[str, SharedGpuRecord], "best-effort, equal-share and fixed-share"]
+
+    @classmethod
+    def made_of(cls, row: SharersRow) -> Self:
+        return cls(row.sharers, {policy.value: SharedGpuRecord.made_of(share) for policy, share in row.shares.items()})
+
+
+class RecommendedSharersRecord(DocumentRecord, frozen=True):
+    """The most VMs on a GPU that stay within what is allowed."""
+
+    sharers: int
+    scheduler: SchedulerPolicy
+    gpus: Annotated[int, "that all VMs need, with those that should not share; 1 of plain numbers"]
+    slowdown: Annotated[float, "times as long as alone, in the mean of VMs"]
+    low: Annotated[float | None, "a tenth of what VMs had on their days is below; null = there is nothing that differs"]
+    high: Annotated[float | None, "a tenth is above"]
+    worst: Annotated[float, "in the mean of its days, of the VM that suffers most"]
+    throughput: Annotated[float, "the work of all of them together, what each does alone = 1"]
+
+    @classmethod
+    def made_of(cls, advice: SharersAdvice) -> Self:
+        return cls.from_attributes(advice, advice.share, scheduler=advice.policy)
+
+
+class SizedVmRecord(DocumentRecord, frozen=True):
+    """One VM, of a file of workloads each VM of each."""
+
+    name: str
+    busy: Annotated[float, "the share of the time that it keeps a GPU busy alone, in the mean"]
+    hours: Annotated[float | None, "of history; null = its busy share was stated"]
+    may_share: Annotated[bool, "false = it should have a GPU of its own"]
+    slowdown: Annotated[dict[str, float], "by scheduler"]
+
+
+class BusyHistoryRecord(DocumentRecord, frozen=True):
+    """How much is known."""
+
+    since: Moment
+    hours_least: Annotated[float, "of the VM with the least"]
+    hours_most: float
+    full: Annotated[
+        float, "in which share of the time GPUs that VMs share now were full, so that more may have been wanted"
+    ]
+
+    @classmethod
+    def made_of(cls, history: BusyHistory) -> Self:
+        return cls.from_attributes(history, hours_least=min(history.hours), hours_most=max(history.hours))
+
+
+class LearnedPairsRecord(DocumentRecord, frozen=True):
+    """What pairs of workloads that shared a GPU tell of each."""
+
+    observed: int
+    mean_error: Annotated[
+        float | None, "by how much a speed is off on pairs that the fit does not know; null = too few pairs"
+    ]
+    sensitivity: Annotated[dict[str, float], "by workload, the share of its speed that it loses beside an average one"]
+    pressure: Annotated[dict[str, float], "by workload, the share of its speed that an average one loses beside it"]
+
+
+@printed("size", by="gpuops size")
+class SizeDocument(PrintedDocument, frozen=True):
+    """How many VMs may share a GPU, and under which vGPU scheduler."""
+
+    source: Annotated[SizingSource, "where the busy shares are from"]
+    vcenter: Annotated[str | None, "its instance uuid; null = none was asked"]
+    read_at: Moment | None
+    profile: Annotated[str | None, "the vGPU profile of all of them; null = none was said, or there are several"]
+    most_per_gpu: Annotated[int | None, "as many vGPUs as a GPU holds of the profile, by which fixed share goes"]
+    busy: Annotated[float | None, "of plain numbers the share of the time that each VM keeps a GPU busy alone"]
+    overlap: Annotated[
+        float, "of plain numbers the share of its work that each VM has beside the next; 1 = all together"
+    ]
+    at_most: Annotated[float | None, "the slowdown that is allowed; null = nothing is recommended"]
+    guaranteed: Annotated[bool, "whether that must hold whatever the others do"]
+    sizes: list[SharersOnGpuRecord]
+    recommended: Annotated[
+        RecommendedSharersRecord | None, "null = not asked for, or not even one VM stays within what is allowed"
+    ]
+    vms_at: Annotated[int | None, "with how many on a GPU the slowdown of each VM is told"]
+    vms: Annotated[list[SizedVmRecord], "none of plain numbers"]
+    history: Annotated[BusyHistoryRecord | None, "null = the busy shares were stated"]
+    pairs: Annotated[LearnedPairsRecord | None, "null = no pair was observed"]
+    left_out: Annotated[dict[str, str], "by name of a VM of which nothing can be said, why not"]
+
+
+def sizing_document(found: SizingAnswer) -> SizeDocument:
     """The same for programs. null = not said, or not known."""
     sizing, history, pairs = found.sizing, found.history, found.pairs
     hours = history.hours if history is not None else (None,) * len(sizing.vms)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "size",
-        "source": found.source.value,
-        "vcenter": found.inventory.vcenter if found.inventory is not None else None,
-        "read_at": found.inventory.taken_at.isoformat() if found.inventory is not None else None,
-        "profile": found.profile,
-        "most_per_gpu": sizing.limits.slots,
-        "busy": found.busy,
-        "overlap": found.overlap,
-        "at_most": sizing.limits.at_most,
-        "guaranteed": sizing.limits.guaranteed,
-        "sizes": [
-            {
-                "sharers": row.sharers,
-                "schedulers": {policy.value: _share(share) for policy, share in row.shares.items()},
-            }
-            for row in sizing.rows
-        ],
-        "recommended": _advice(sizing.advice),
-        "vms_at": sizing.vms_at if sizing.vms else None,
-        "vms": [
-            {
-                "name": vm.name,
-                "busy": vm.busy,
-                "hours": known,
-                "may_share": vm.shares,
-                "slowdown": {policy.value: each for policy, each in vm.slowdown.items()},
-            }
-            for vm, known in zip(sizing.vms, hours, strict=True)
-        ],
-        "history": {
-            "since": history.since.isoformat(),
-            "hours_least": min(history.hours),
-            "hours_most": max(history.hours),
-            "full": history.full,
-        }
-        if history is not None
-        else None,
-        "pairs": {
-            "observed": found.pairs_observed,
-            "mean_error": found.pairs_error,
-            "sensitivity": dict(pairs.sensitivity),
-            "pressure": dict(pairs.pressure),
-        }
-        if pairs is not None
-        else None,
-        "left_out": dict(found.left_out or {}),
-    }
-
-
-def _share(share: GpuShare) -> Document:
-    return {
-        "slowdown": share.slowdown,
-        "low": share.low,
-        "high": share.high,
-        "worst": share.worst,
-        "throughput": share.throughput,
-    }
-
-
-def _advice(advice: SharersAdvice | None) -> Document | None:
-    if advice is None:
-        return None
-    return {
-        "sharers": advice.sharers,
-        "scheduler": advice.policy.value,
-        "gpus": advice.gpus,
-        **_share(advice.share),
-    }
+    vms = [
+        SizedVmRecord.from_attributes(
+            vm,
+            hours=known,
+            may_share=vm.shares,
+            slowdown={policy.value: slowdown for policy, slowdown in vm.slowdown.items()},
+        )
+        for vm, known in zip(sizing.vms, hours, strict=True)
+    ]
+    learned = pairs and LearnedPairsRecord(
+        found.pairs_observed, found.pairs_error, dict(pairs.sensitivity), dict(pairs.pressure)
+    )
+    return SizeDocument.from_attributes(
+        found,
+        sizing,
+        sizing.limits,
+        vcenter=found.inventory.vcenter if found.inventory is not None else None,
+        read_at=found.inventory.taken_at if found.inventory is not None else None,
+        most_per_gpu=sizing.limits.slots,
+        sizes=sizing.rows,
+        recommended=sizing.advice,
+        vms_at=sizing.vms_at if sizing.vms else None,
+        vms=vms,
+        pairs=learned,
+        left_out=dict(found.left_out or {}),
+    )

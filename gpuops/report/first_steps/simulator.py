@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from gpuops.report.document import SCHEMA_VERSION, Document, DocumentRecord, PrintedDocument, printed
+from msgspec import convert
+
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import visible
 
@@ -80,9 +82,32 @@ def ledger_text(entries: Sequence[Entry]) -> Shown:
     return (line for entry in entries for line in _lines(entry))
 
 
-def ledger_document(entries: Sequence[Entry]) -> Document:
+class LedgerEntryRecord(DocumentRecord, frozen=True):
+    """One effect."""
+
+    sequence: int
+    at: Moment
+    user: str
+    session: str
+    operation_id: str
+    method: str
+    object_type: str
+    moid: Annotated[str, "managed object id"]
+    name: str
+    before: Annotated[dict[str, Any], "values that changed, before"]
+    after: Annotated[dict[str, Any], "values that changed, after"]
+
+
+@printed("ledger", by="gpuops sim ledger")
+class LedgerDocument(PrintedDocument, frozen=True):
+    """Every effect that was applied to a served simulated vCenter."""
+
+    entries: list[LedgerEntryRecord]
+
+
+def ledger_document(entries: Sequence[Entry]) -> LedgerDocument:
     """The entries as the simulated vCenter gives them."""
-    return {"schema_version": SCHEMA_VERSION, "kind": "ledger", "entries": [dict(entry) for entry in entries]}
+    return LedgerDocument(convert(entries, list[LedgerEntryRecord]))
 
 
 def _lines(entry: Entry) -> list[Text]:

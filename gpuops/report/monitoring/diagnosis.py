@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from gpuops.advise.diagnosis.tellable import NEEDS
 from gpuops.model.measurements.component import WORDS, Component
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible
 
 if TYPE_CHECKING:
-    from gpuops.advise.diagnosis.answer import Diagnosed, Diagnosis, JudgedCases, StoredDiagnosis, Suspect
+    from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, Diagnosis, JudgedCases, Suspect
     from gpuops.advise.diagnosis.learning import Trained
     from gpuops.advise.diagnosis.model import Forest
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.model.vcenter.vm import Vm
 
 _MOST_SHOWN: Final = 3
 _MOST_CASES: Final = 20
@@ -86,59 +85,63 @@ def _notes(model: Forest) -> Iterator[str]:
     yield f"by rules and by a model of {model.cases} cases{learned}; {model.right:.0%} right of made ones never seen"
 
 
-def diagnosed_document(found: Diagnosed, inventory: Inventory) -> Document:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "diagnose",
-        "vcenter": inventory.vcenter,
-        "read_at": inventory.taken_at.isoformat(),
-        "model": _model(found.model),
-        "vms": [
-            {
-                "id": vm.id,
-                "vm": vm.vm,
-                "host": vm.host,
-                "hours": vm.hours,
-                "suspects": [_suspect(each) for each in vm.diagnosis.suspects],
-                "cannot_be_told": _cannot_be_told(vm.diagnosis),
-                "contradictions": list(vm.diagnosis.contradictions),
-            }
-            for vm in found.vms
-        ],
-        "left_out": dict(found.left_out),
-    }
+class SuspectRecord(DocumentRecord, frozen=True):
+    """A component that may be at fault."""
+
+    component: Component
+    probability: Annotated[float, "0 to 1"]
+    by_rule: Annotated[bool, "whether a rule is certain of it"]
+    evidence: Annotated[list[str], "numbers that speak for it"]
+    next: Annotated[str, "what to do about it"]
+
+    @classmethod
+    def made_of(cls, suspect: Suspect) -> Self:
+        return cls.from_attributes(suspect, next=NEXT[suspect.component])
 
 
-def _cannot_be_told(diagnosis: Diagnosis) -> Document:
+class DiagnosisModelRecord(DocumentRecord, frozen=True):
+    """The model that was asked."""
+
+    cases: Annotated[int, "of how many it was made"]
+    confirmed: Annotated[int, "how many of these people confirmed or corrected"]
+    right: Annotated[float, "the share of components that it had right in made cases never seen"]
+
+    @classmethod
+    def made_of(cls, model: Forest) -> Self:
+        return cls(model.cases, len(model.corrections), model.right)
+
+
+class DiagnosedVmRecord(DocumentRecord, frozen=True):
+    """What was said of one VM."""
+
+    id: Annotated[str, "by which it is confirmed or corrected"]
+    vm: str
+    host: str | None
+    hours: Annotated[float, "of its history"]
+    suspects: Annotated[list[SuspectRecord], "the most probable first; without a model and a certain rule none"]
+    cannot_be_told: Annotated[dict[str, str], "by component without a counter of its own, what is needed to tell it"]
+    contradictions: Annotated[list[str], "counters that contradict each other and were treated as unknown"]
+
+    @classmethod
+    def made_of(cls, vm: DiagnosedVm) -> Self:
+        return cls.from_attributes(vm, vm.diagnosis, cannot_be_told=_cannot_be_told(vm.diagnosis))
+
+
+def _cannot_be_told(diagnosis: Diagnosis) -> dict[str, str]:
     return {component.value: NEEDS[component].words for component in diagnosis.untellable}
 
 
-def _suspect(suspect: Suspect) -> Document:
-    return {
-        "component": suspect.component.value,
-        "probability": suspect.probability,
-        "by_rule": suspect.by_rule,
-        "evidence": list(suspect.evidence),
-        "next": NEXT[suspect.component],
-    }
+@printed("diagnose", by="gpuops diagnose")
+class DiagnoseDocument(SiteDocument, frozen=True):
+    """Which component slows each VM down."""
+
+    model: DiagnosisModelRecord
+    vms: list[DiagnosedVmRecord]
+    left_out: Annotated[dict[str, str], "by VM of which nothing is said, why"]
 
 
-def stored_document(found: StoredDiagnosis, vm: Vm, inventory: Inventory) -> Document:
-    """What was last said of a VM, as a report shows it."""
-    host = inventory.host_of(vm)
-    return {
-        "id": found.id,
-        "ref": vm.ref,
-        "vm": vm.name,
-        "host": host.name if host is not None else None,
-        "at": found.at.isoformat(),
-        "suspects": [_suspect(each) for each in found.suspects],
-        "found": None if found.found is None else [each.value for each in found.found],
-    }
-
-
-def _model(model: Forest) -> Document:
-    return {"cases": model.cases, "confirmed": len(model.corrections), "right": model.right}
+def diagnosed_document(found: Diagnosed, inventory: Inventory) -> DiagnoseDocument:
+    return DiagnoseDocument.from_attributes(found, inventory, read_at=inventory.taken_at)
 
 
 def cases_text(found: JudgedCases) -> Shown:
@@ -158,22 +161,32 @@ def _first(told: Diagnosis) -> Component | None:
     return told.suspects[0].component if told.suspects else None
 
 
-def cases_document(found: JudgedCases) -> Document:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "diagnose-cases",
-        "right": found.right,
-        "model": _model(found.model),
-        "cases": [
-            {
-                "name": case.name,
-                "at_fault": sorted(each.value for each in case.at_fault),
-                "suspects": [_suspect(each) for each in told.suspects],
-                "cannot_be_told": _cannot_be_told(told),
-            }
+class DiagnosedCaseRecord(DocumentRecord, frozen=True):
+    """A case, and what was said of it."""
+
+    name: str
+    at_fault: Annotated[list[Component], "what was; empty = nothing"]
+    suspects: list[SuspectRecord]
+    cannot_be_told: Annotated[dict[str, str], "by component without a counter of its own, what is needed to tell it"]
+
+
+@printed("diagnose-cases", by="gpuops diagnose --cases")
+class DiagnoseCasesDocument(PrintedDocument, frozen=True):
+    """What is said of cases of which it is known what was at fault."""
+
+    right: Annotated[float, "the share of components that are among as many most probable ones as were at fault"]
+    model: DiagnosisModelRecord
+    cases: list[DiagnosedCaseRecord]
+
+    @classmethod
+    def made_of(cls, found: JudgedCases) -> Self:
+        cases = [
+            DiagnosedCaseRecord.from_attributes(
+                case, told, at_fault=sorted(case.at_fault), cannot_be_told=_cannot_be_told(told)
+            )
             for case, told in found.cases
-        ],
-    }
+        ]
+        return cls.from_attributes(found, cases=cases)
 
 
 def settled_text(name: str, found: Sequence[Component]) -> Shown:
@@ -183,13 +196,12 @@ def settled_text(name: str, found: Sequence[Component]) -> Shown:
     ]
 
 
-def settled_document(name: str, found: Sequence[Component]) -> Document:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "diagnose-settled",
-        "id": name,
-        "at_fault": [each.value for each in found],
-    }
+@printed("diagnose-settled", by="gpuops diagnose confirm")
+class DiagnoseSettledDocument(PrintedDocument, frozen=True):
+    """What a person found was noted."""
+
+    id: Annotated[str, "of the diagnosis"]
+    at_fault: list[Component]
 
 
 def trained_text(found: Trained) -> Shown:
@@ -206,21 +218,28 @@ def trained_text(found: Trained) -> Shown:
     ]
 
 
-def trained_document(found: Trained) -> Document:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "diagnose-train",
-        "replaced": found.replaced,
-        "right": found.after,
-        "right_before": found.before,
-        "model": _model(found.model),
-        "candidates": [
-            {
-                "trees": settings.trees,
-                "features_tried": settings.features_tried,
-                "least_in_leaf": settings.least_in_leaf,
-                "right": right,
-            }
-            for settings, right in found.tried
-        ],
-    }
+class DiagnosisCandidateRecord(DocumentRecord, frozen=True):
+    """How a candidate's forest was grown, and what it had right."""
+
+    trees: int
+    features_tried: Annotated[float, "the share of a case's numbers that a split looks at"]
+    least_in_leaf: int
+    right: Annotated[float, "the share of components in cases that it was not made of"]
+
+
+@printed("diagnose-train", by="gpuops diagnose train")
+class DiagnoseTrainDocument(PrintedDocument, frozen=True):
+    """A model was trained."""
+
+    replaced: Annotated[bool, "whether it stands from now on; otherwise the one before was better"]
+    right: Annotated[float, "the share of components that the new one had right in cases never seen"]
+    right_before: Annotated[float | None, "what the one before had right of these; null = there was none"]
+    model: Annotated[DiagnosisModelRecord, "the one that stands"]
+    candidates: list[DiagnosisCandidateRecord]
+
+    @classmethod
+    def made_of(cls, found: Trained) -> Self:
+        candidates = [
+            DiagnosisCandidateRecord.from_attributes(settings, right=right) for settings, right in found.tried
+        ]
+        return cls.from_attributes(found, right=found.after, right_before=found.before, candidates=candidates)

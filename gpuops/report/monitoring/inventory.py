@@ -6,17 +6,37 @@ The document is the contract for programs. null = unknown, never off, free or ze
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import assert_never
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Self, assert_never
+
+from msgspec import UNSET, UnsetType
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.managed_vms import manager_of
+from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
+from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.profile_name import parse
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.model.vcenter.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    Firmware,
+    GpuDevice,
+    OtherPassthrough,
+    PowerState,
+    VgpuDevice,
+    Vm,
+)
 from gpuops.report.device import describe
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import (
+    DocumentRecord,
+    NamedRecord,
+    Ref,
+    SlotsRecord,
+    VersionedSiteDocument,
+    printed,
+)
 from gpuops.report.gpu_health import GpuHealthRecord
 from gpuops.report.layout import Shown, Text, TextTable, Tree
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView, OtherView
@@ -203,166 +223,227 @@ def _devices(vm: Vm) -> str:
     return ", ".join(text if number == 1 else f"{number} x {text}" for text, number in texts.items()) or "none"
 
 
-def fleet_document(fleet: Fleet, limit: int | None = None) -> Document:
+class GpuRecord(DocumentRecord, frozen=True):
+    """A GPU; null = the host does not tell."""
+
+    address: Annotated[str, "PCI address"]
+    name: str
+    vendor_id: Annotated[str, "four hexadecimal digits"]
+    device_id: Annotated[str, "four hexadecimal digits"]
+    subsystem_id: Annotated[str | None, "four hexadecimal digits"]
+    memory_mib: int | None
+    mode: Annotated[str, "what it takes now, in a few words"]
+    graphics_type: GraphicsType | None
+    configured_graphics_type: GraphicsType | None
+    vgpu_mode: VgpuMode | None
+    passthrough_enabled: bool | None
+    passthrough_active: bool | None
+    reboot_pending: bool
+    health: Annotated[
+        GpuHealthRecord | None, "with a host shell; null = its host was not asked, or did not answer about it"
+    ]
+    holders: Annotated[list[NamedRecord] | None, "the VMs on it now"]
+    free: Annotated[dict[str, SlotsRecord], "how many more vGPUs, by profile"]
+
+    @classmethod
+    def made_of(cls, view: GpuView) -> Self:
+        gpu = view.gpu
+        free = {name: SlotsRecord.made_of(slots) for name, slots in view.free.items()}
+        return cls.from_attributes(gpu, view, **_identifiers(gpu), **_passthrough(gpu), holders=view.holders, free=free)
+
+
+class NumaNodeRecord(DocumentRecord, frozen=True):
+    """The GPUs beside one NUMA node; null = the host does not tell where they are."""
+
+    id: int | None
+    logical_cpus: int | None
+    memory_mib: int | None
+    gpus: list[GpuRecord]
+
+    @classmethod
+    def made_of(cls, view: NodeView) -> Self:
+        gpus = list(map(GpuRecord.made_of, view.gpus))
+        return cls.from_attributes(view.node, gpus=gpus) if view.node else cls(None, None, None, gpus)
+
+
+class OtherDeviceRecord(DocumentRecord, frozen=True):
+    """A device that VMs are or could be given whole, and that is no NVIDIA GPU."""
+
+    address: Annotated[str, "PCI address"]
+    name: str
+    device_kind: Annotated[str, "GPU (of another vendor), FPGA, accelerator, NIC, storage controller, PCI device"]
+    vendor_id: Annotated[str, "hexadecimal"]
+    device_id: Annotated[str, "hexadecimal"]
+    subsystem_id: Annotated[str | None, "hexadecimal"]
+    memory_mib: int | None
+    numa_node: int | None
+    mode: Annotated[str, "how it is set, for people"]
+    passthrough_enabled: Annotated[bool | None, "configured"]
+    passthrough_active: Annotated[bool | None, "in force"]
+    label: Annotated[str | None, "its hardware label"]
+    reboot_pending: bool
+    holders: Annotated[list[NamedRecord], "the VM that has it now"]
+
+    @classmethod
+    def made_of(cls, view: OtherView) -> Self:
+        device = view.device
+        label = device.passthrough.label if device.passthrough else None
+        identifiers, passthrough = _identifiers(device), _passthrough(device)
+        return cls.from_attributes(device, view, **identifiers, **passthrough, device_kind=device.kind, label=label)
+
+
+def _identifiers(device: PhysicalGpu | OtherDevice) -> dict[str, str | None]:
+    return {
+        "vendor_id": f"{device.vendor_id:04x}",
+        "device_id": f"{device.device_id:04x}",
+        "subsystem_id": None if device.subsystem_id is None else f"{device.subsystem_id:04x}",
+    }
+
+
+def _passthrough(device: PhysicalGpu | OtherDevice) -> dict[str, bool | None]:
+    state = device.passthrough
+    return {
+        "passthrough_enabled": state.enabled if state else None,
+        "passthrough_active": state.active if state else None,
+    }
+
+
+class ProfileRecord(DocumentRecord, frozen=True):
+    """A vGPU profile that a host offers; null = it does not tell."""
+
+    name: str
+    free: SlotsRecord | None
+    suspend: bool | None
+    migrate: bool | None
+    disk_snapshot: bool | None
+    memory_snapshot: bool | None
+
+
+class HostRecord(DocumentRecord, frozen=True):
+    """A host with GPUs; null = the host does not tell."""
+
+    ref: Ref
+    name: str
+    cluster: str | None
+    version: str | None
+    connected: bool | None
+    in_maintenance: bool | None
+    memory_mib: int | None
+    memory_used_mib: int | None
+    cpu_cores: int | None
+    cpu_threads: int | None
+    assignment_policy: str | None
+    numa_nodes: list[NumaNodeRecord]
+    other_devices: Annotated[list[OtherDeviceRecord], "none of them counts as a GPU"]
+    profiles: list[ProfileRecord] | None
+    vms_not_on_a_gpu: Annotated[list[NamedRecord], "VMs that carry a GPU device and hold none now"]
+    unreadable: list[str]
+
+    @classmethod
+    def made_of(cls, view: HostView) -> Self:
+        host = view.host
+        profiles = host.profiles and [
+            ProfileRecord.from_attributes(offered, free=view.free.get(offered.name)) for offered in host.profiles
+        ]
+        return cls.from_attributes(
+            host,
+            cluster=view.cluster,
+            numa_nodes=view.nodes,
+            other_devices=view.others,
+            profiles=profiles,
+            vms_not_on_a_gpu=view.waiting,
+        )
+
+
+class GpuDeviceRecord(DocumentRecord, frozen=True):
+    """A device; which keys there are goes by its kind."""
+
+    kind: Annotated[str, "vgpu, directpath, dynamic or other"]
+    key: int
+    profile: Annotated[str | UnsetType, "of a vgpu"] = UNSET
+    numa_node: Annotated[int | UnsetType | None, "of a vgpu, the guest's"] = UNSET
+    address: Annotated[str | UnsetType, "of a directpath, the PCI address"] = UNSET
+    vendor_id: Annotated[str | UnsetType, "of a directpath"] = UNSET
+    device_id: Annotated[str | UnsetType, "of a directpath"] = UNSET
+    allowed: Annotated[list[str] | UnsetType, "of a dynamic, vendor and device ids"] = UNSET
+    label: Annotated[str | UnsetType | None, "of a dynamic or other"] = UNSET
+    assigned: Annotated[str | UnsetType | None, "of a dynamic, the PCI address"] = UNSET
+    unreadable: Annotated[bool | UnsetType, "of other, whether what it is could not be read"] = UNSET
+
+    @classmethod
+    def made_of(cls, device: GpuDevice) -> Self:
+        match device:
+            case VgpuDevice(profile=profile, numa_node=node):
+                return cls(device.kind, device.key, profile=profile, numa_node=node)
+            case DirectPathDevice(address=address, vendor_id=vendor, device_id=identifier):
+                ids = f"{vendor:04x}", f"{identifier:04x}"
+                return cls(device.kind, device.key, address=str(address), vendor_id=ids[0], device_id=ids[1])
+            case DynamicDevice(allowed=allowed, label=label, assigned=assigned):
+                pairs = [f"{vendor:04x}:{identifier:04x}" for vendor, identifier in allowed]
+                where = str(assigned) if assigned else None
+                return cls(device.kind, device.key, allowed=pairs, label=label, assigned=where)
+            case OtherPassthrough(label=label, unreadable=unreadable):
+                return cls(device.kind, device.key, label=label, unreadable=unreadable)
+            case _:
+                assert_never(device)
+
+
+class VmRecord(DocumentRecord, frozen=True):
+    """A VM with a GPU device; null = not known."""
+
+    ref: Ref
+    name: str
+    path: Annotated[str | None, "in the inventory"]
+    instance_uuid: str | None
+    host: str | None
+    power: PowerState | None
+    vcpus: int | None
+    memory_mib: int | None
+    firmware: Firmware | None
+    hardware_version: int | None
+    memory_locked: Annotated[bool | None, "whether all memory is reserved"]
+    attributes: Annotated[dict[str, str], "custom attributes"]
+    managed_by: Annotated[str | None, "key of the vCenter extension that it belongs to"]
+    devices: list[GpuDeviceRecord] | None
+    unreadable: list[str]
+
+
+@printed("inventory", by="gpuops inventory")
+class InventoryDocument(VersionedSiteDocument, frozen=True):
+    """Hosts with GPUs, who holds them, what is free, and the VMs with GPU devices."""
+
+    hosts: Annotated[Iterable[HostRecord], "those with GPUs, and those that give VMs other devices whole"]
+    hosts_without_gpus: int
+    vms: Annotated[Iterable[VmRecord], "those with a GPU device"]
+    vms_total: Annotated[int, "of the whole vCenter"]
+    hosts_left_out: Annotated[int | UnsetType, "with --limit"] = UNSET
+    vms_left_out: Annotated[int | UnsetType, "with --limit"] = UNSET
+
+
+def fleet_document(fleet: Fleet, limit: int | None = None) -> InventoryDocument:
     """Hosts > NUMA nodes > GPUs > free profiles and holders, and the VMs with GPU devices; both made as they are read.
 
     With a limit there are so many hosts and VMs at most, and two keys say how many more there are.
     """
     inventory = fleet.inventory
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "inventory",
-        "vcenter": inventory.vcenter,
-        "api_version": inventory.api_version,
-        "read_at": inventory.taken_at.isoformat(),
-        "hosts": _host_documents(fleet, limit),
-        "hosts_without_gpus": fleet.hosts_without_gpus,
-        "vms": _vm_documents(fleet, limit),
-        "vms_total": len(inventory.vms),
-    }
+    left_out = {}
     if limit is not None:
-        document["hosts_left_out"] = max(fleet.host_count + len(fleet.device_hosts) - limit, 0)
-        document["vms_left_out"] = max(len(fleet.vms_with_devices) - limit, 0)
-    return document
+        left_out["hosts_left_out"] = max(fleet.host_count + len(fleet.device_hosts) - limit, 0)
+        left_out["vms_left_out"] = max(len(fleet.vms_with_devices) - limit, 0)
+    return InventoryDocument.from_attributes(
+        inventory,
+        read_at=inventory.taken_at,
+        hosts=map(HostRecord.made_of, (*fleet.hosts, *fleet.device_hosts)[:limit]),
+        hosts_without_gpus=fleet.hosts_without_gpus,
+        vms=(_vm(vm, inventory) for vm in fleet.vms_with_devices[:limit]),
+        vms_total=len(inventory.vms),
+        **left_out,
+    )
 
 
-def _host_documents(fleet: Fleet, limit: int | None) -> Iterator[Document]:
-    yield from map(_host_document, (*fleet.hosts, *fleet.device_hosts)[:limit])
-
-
-def _vm_documents(fleet: Fleet, limit: int | None) -> Iterator[Document]:
-    yield from (_vm(vm, fleet.inventory) for vm in fleet.vms_with_devices[:limit])
-
-
-def _host_document(view: HostView) -> Document:
-    host = view.host
-    return {
-        "ref": host.ref,
-        "name": host.name,
-        "cluster": view.cluster,
-        "version": host.version,
-        "connected": host.connected,
-        "in_maintenance": host.in_maintenance,
-        "memory_mib": host.memory_mib,
-        "memory_used_mib": host.memory_used_mib,
-        "cpu_cores": host.cpu_cores,
-        "cpu_threads": host.cpu_threads,
-        "assignment_policy": host.assignment_policy,
-        "numa_nodes": [_node_document(node) for node in view.nodes],
-        "other_devices": [_other(other) for other in view.others],
-        "profiles": _profiles(view),
-        "vms_not_on_a_gpu": [_named(vm) for vm in view.waiting],
-        "unreadable": list(host.unreadable),
-    }
-
-
-def _profiles(view: HostView) -> list[Document] | None:
-    if view.host.profiles is None:
-        return None
-    return [
-        {
-            "name": offered.name,
-            "free": _slots(view.free[offered.name]) if offered.name in view.free else None,
-            "suspend": offered.suspend,
-            "migrate": offered.migrate,
-            "disk_snapshot": offered.disk_snapshot,
-            "memory_snapshot": offered.memory_snapshot,
-        }
-        for offered in view.host.profiles
-    ]
-
-
-def _node_document(view: NodeView) -> Document:
-    return {
-        "id": view.node.id if view.node else None,
-        "logical_cpus": view.node.logical_cpus if view.node else None,
-        "memory_mib": view.node.memory_mib if view.node else None,
-        "gpus": [_gpu(gpu) for gpu in view.gpus],
-    }
-
-
-def _gpu(view: GpuView) -> Document:
-    gpu = view.gpu
-    return {
-        "address": str(gpu.address),
-        "name": gpu.name,
-        "vendor_id": f"{gpu.vendor_id:04x}",
-        "device_id": f"{gpu.device_id:04x}",
-        "subsystem_id": None if gpu.subsystem_id is None else f"{gpu.subsystem_id:04x}",
-        "memory_mib": gpu.memory_mib,
-        "mode": view.mode,
-        "graphics_type": gpu.graphics_type,
-        "configured_graphics_type": gpu.configured_graphics_type,
-        "vgpu_mode": gpu.vgpu_mode,
-        "passthrough_enabled": gpu.passthrough.enabled if gpu.passthrough else None,
-        "passthrough_active": gpu.passthrough.active if gpu.passthrough else None,
-        "reboot_pending": view.reboot_pending,
-        "health": GpuHealthRecord.made_of(gpu.health) if gpu.health is not None else None,
-        "holders": None if view.holders is None else [_named(vm) for vm in view.holders],
-        "free": {name: _slots(slots) for name, slots in view.free.items()},
-    }
-
-
-def _other(view: OtherView) -> Document:
-    device, state = view.device, view.device.passthrough
-    return {
-        "address": str(device.address),
-        "name": device.name,
-        "device_kind": device.kind,
-        "vendor_id": f"{device.vendor_id:04x}",
-        "device_id": f"{device.device_id:04x}",
-        "subsystem_id": None if device.subsystem_id is None else f"{device.subsystem_id:04x}",
-        "memory_mib": device.memory_mib,
-        "numa_node": device.numa_node,
-        "mode": view.mode,
-        "passthrough_enabled": state.enabled if state else None,
-        "passthrough_active": state.active if state else None,
-        "label": state.label if state else None,
-        "reboot_pending": view.reboot_pending,
-        "holders": [_named(vm) for vm in view.holders],
-    }
-
-
-def _slots(slots: Slots) -> Document:
-    return {"at_least": slots.at_least, "at_most": slots.at_most, "because": slots.because}
-
-
-def _vm(vm: Vm, inventory: Inventory) -> Document:
+def _vm(vm: Vm, inventory: Inventory) -> VmRecord:
     host = inventory.host_of(vm)
-    return {
-        "ref": vm.ref,
-        "name": vm.name,
-        "path": vm.path,
-        "instance_uuid": vm.instance_uuid,
-        "host": host.name if host else None,
-        "power": vm.power,
-        "vcpus": vm.vcpus,
-        "memory_mib": vm.memory_mib,
-        "firmware": vm.firmware,
-        "hardware_version": vm.hardware_version,
-        "memory_locked": vm.memory_locked,
-        "attributes": dict(vm.attributes),
-        "managed_by": None if vm.managed_by is None else vm.managed_by.extension,
-        "devices": None if vm.devices is None else [_device(device) for device in vm.devices],
-        "unreadable": list(vm.unreadable),
-    }
-
-
-def _device(device: GpuDevice) -> Document:
-    match device:
-        case VgpuDevice(profile=profile, numa_node=node):
-            facts: Document = {"profile": profile, "numa_node": node}
-        case DirectPathDevice(address=address, vendor_id=vendor, device_id=identifier):
-            facts = {"address": str(address), "vendor_id": f"{vendor:04x}", "device_id": f"{identifier:04x}"}
-        case DynamicDevice(allowed=allowed, label=label, assigned=assigned):
-            facts = {"allowed": [f"{vendor:04x}:{identifier:04x}" for vendor, identifier in allowed], "label": label}
-            facts["assigned"] = str(assigned) if assigned else None
-        case OtherPassthrough(label=label, unreadable=unreadable):
-            facts = {"label": label, "unreadable": unreadable}
-        case _:
-            assert_never(device)
-    return {"kind": device.kind, "key": device.key, **facts}
-
-
-def _named(vm: Vm) -> Document:
-    return {"ref": vm.ref, "name": vm.name}
+    managed_by = None if vm.managed_by is None else vm.managed_by.extension
+    return VmRecord.from_attributes(
+        vm, host=host.name if host else None, managed_by=managed_by, attributes=dict(vm.attributes)
+    )

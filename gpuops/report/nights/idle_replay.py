@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, Final, Self
 
 from gpuops.advise.replay import SOON_STEPS, STEP, PoolNight, PoolReplay, Replay, Untold
-from gpuops.model.desktops.evidence import names
-from gpuops.model.measurements.measurement import Span
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.model.desktops.evidence import Source, names
+from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.services.measurement import ObservedSpanRecord
 from gpuops.report.text import count, visible
 
 _GAPS_SHOWN: Final = 10
@@ -37,21 +37,75 @@ def replay_text(replay: Replay) -> Shown:
     )
 
 
-def replay_document(replay: Replay) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "idle-replay",
-        "vcenter": replay.vcenter,
-        "policy": replay.policy,
-        "since": replay.since.isoformat(),
-        "until": replay.until.isoformat(),
-        "step_s": _seconds(STEP),
-        "false_idle_within_s": _seconds(_SOON),
-        "pools": [_pool_values(pool) for pool in replay.pools],
-        "not_observed": [_span_values(gap) for gap in replay.gaps],
-        "gone": replay.gone,
-    }
+class ReplayedNightRecord(DocumentRecord, frozen=True):
+    """What one night would have had of a pool."""
+
+    night: Annotated[str, "the local date of its evening"]
+    opens: Moment
+    closes: Moment
+    back_by: Moment
+    taken: Annotated[int, "desktops that were idle at some time of it, each counted once"]
+    used: Annotated[int, "desktops that were used whenever a night could take them"]
+    unknown: Annotated[dict[str, int], "desktops that were never known to be idle, by the reason"]
+    harvested_s: Annotated[int, "from each suspend until use came back or the desktop was due, as far as it is known"]
+    not_known_s: Annotated[int, "the part of that while of which nothing is known"]
+    false_idle_within_s: Annotated[list[int], "of each false idle, within which time use came back"]
+    false_idle_unknown: Annotated[int, "taken desktops of which it is not known whether use came back so soon"]
+    used_later: Annotated[int, "taken desktops whose use came back later, before they were due"]
+
+    @classmethod
+    def made_of(cls, pool_night: PoolNight) -> Self:
+        night = pool_night.night
+        return cls.from_attributes(
+            pool_night,
+            night,
+            night=night.id,
+            unknown={why.value: number for why, number in pool_night.unknown.items()},
+            used=pool_night.busy,
+            harvested_s=_seconds(pool_night.harvested),
+            not_known_s=_seconds(pool_night.unseen),
+            false_idle_within_s=list(map(_seconds, pool_night.false_idle)),
+            false_idle_unknown=pool_night.unwatched,
+        )
+
+
+class ReplayedPoolRecord(DocumentRecord, frozen=True):
+    """A pool of the policy."""
+
+    pool: str
+    desktops: Annotated[int, "that are in it today, and may be taken"]
+    left_out: Annotated[int, "that are in it today, and that no night takes"]
+    users_kept_away: Annotated[bool, "whether it is parked or gated; of another one a night takes nothing"]
+    not_replayed: Annotated[list[Source], "what it requires, and was not kept"]
+    refusal: Annotated[str | None, "why it cannot be replayed"]
+    next: Annotated[str | None, "what to do about that"]
+    nights: Annotated[list[ReplayedNightRecord], "none where it cannot be replayed"]
+
+    @classmethod
+    def made_of(cls, pool: PoolReplay) -> Self:
+        return cls.from_attributes(
+            pool, not_replayed=sorted(pool.not_replayed), refusal=pool.refusal or None, next=pool.next_move or None
+        )
+
+
+@printed("idle-replay", by="gpuops idle --replay")
+class IdleReplayDocument(VcenterDocument, frozen=True):
+    """What nights of a policy would have had taken, by stored performance counters alone."""
+
+    policy: Annotated[str, "its name"]
+    since: Annotated[Moment, "nights that opened from then on"]
+    until: Annotated[Moment, "and ended by then"]
+    step_s: Annotated[int, "all ages are in whole steps"]
+    false_idle_within_s: Annotated[int, "use that came back so soon after a suspend is a false idle"]
+    pools: Annotated[list[ReplayedPoolRecord], "in the order of the policy"]
+    not_observed: Annotated[list[ObservedSpanRecord], "when nobody looked, of the hours that the nights go by"]
+    gone: Annotated[int, "VMs and hosts that were measured then, and are in vCenter no more"]
+
+    @classmethod
+    def made_of(cls, replay: Replay) -> Self:
+        return cls.from_attributes(
+            replay, step_s=_seconds(STEP), false_idle_within_s=_seconds(_SOON), not_observed=replay.gaps
+        )
 
 
 def _pool(pool: PoolReplay) -> Iterator[Shown]:
@@ -112,40 +166,6 @@ def _notes(replay: Replay) -> Iterator[Text]:
         yield Text(f"not observed    {gap.begin:%Y-%m-%d %H:%M} to {gap.until:%Y-%m-%d %H:%M} UTC", "yellow")
     if len(replay.gaps) > _GAPS_SHOWN:
         yield Text(f"and {len(replay.gaps) - _GAPS_SHOWN} later gaps", "yellow")
-
-
-def _pool_values(pool: PoolReplay) -> Document:
-    return {
-        "pool": pool.pool,
-        "desktops": pool.desktops,
-        "left_out": pool.left_out,
-        "users_kept_away": pool.users_kept_away,
-        "not_replayed": sorted(source.value for source in pool.not_replayed),
-        "refusal": pool.refusal or None,
-        "next": pool.next_move or None,
-        "nights": [_night_values(night) for night in pool.nights],
-    }
-
-
-def _night_values(night: PoolNight) -> Document:
-    return {
-        "night": night.night.id,
-        "opens": night.night.opens.isoformat(),
-        "closes": night.night.closes.isoformat(),
-        "back_by": night.night.back_by.isoformat(),
-        "taken": night.taken,
-        "used": night.busy,
-        "unknown": {why.value: number for why, number in night.unknown.items()},
-        "harvested_s": _seconds(night.harvested),
-        "not_known_s": _seconds(night.unseen),
-        "false_idle_within_s": [_seconds(age) for age in night.false_idle],
-        "false_idle_unknown": night.unwatched,
-        "used_later": night.used_later,
-    }
-
-
-def _span_values(span: Span) -> Document:
-    return {"from": span.begin.isoformat(), "until": span.until.isoformat()}
 
 
 def _seconds(length: timedelta) -> int:

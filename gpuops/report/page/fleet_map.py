@@ -7,9 +7,9 @@ fleet: each combination stands once in `rooms`, and a GPU has its number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from typing import Annotated, Any
 
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.devices.catalog import Catalog
@@ -18,9 +18,9 @@ from gpuops.model.devices.profile_name import parse
 from gpuops.model.devices.vgpu import Series
 from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.rotation import Policy
-from gpuops.model.vcenter.vm import Vm
+from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
-from gpuops.report.document import Document
+from gpuops.report.document import DocumentRecord, Ref
 from gpuops.report.monitoring.fleet import Fleet, Free, GpuView, HostView
 
 
@@ -48,68 +48,126 @@ class GpuUse(StrEnum):
     """The host does not tell who holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class UseOfFleet:
-    """GPUs of the hosts that are meant, by their use, and how much of a GPU is free on those that take vGPUs."""
+class FreeSlotsRecord(DocumentRecord, frozen=True):
+    """How many more fit; at_most null = nothing bounds it."""
+
+    at_least: int
+    at_most: int | None
+
+
+class MappedSlotRecord(DocumentRecord, frozen=True):
+    """A vGPU that runs on the GPU, or a VM that holds it."""
+
+    vm: Ref
+    profile: Annotated[str | None, "null = it holds the GPU whole, or nothing more is known"]
+    gpus: Annotated[float | None, "the part of the GPU that it is"]
+    start: Annotated[int | None, "where it lies on the GPU, where the host tells"]
+    certain: Annotated[bool, "false = it may as well be on another GPU of the host"]
+
+
+class MappedGpuRecord(DocumentRecord, frozen=True):
+    """A GPU, what holds it, and what is free; null = not known."""
+
+    address: Annotated[str, "PCI address"]
+    name: str
+    mode: Annotated[str, "what it takes now, in a few words"]
+    whole: Annotated[bool, "whether it is given to VMs whole, by DirectPath I/O"]
+    takes_vgpus: Annotated[bool | None, "whether vGPUs may run on it as it is set now"]
+    reboot_pending: bool
+    problems: Annotated[list[str] | None, "of its health, as the nvidia-smi of its host reports it; null = unknown"]
+    use: GpuUse
+    used: Annotated[float | None, "the part of it that is held, 1 = all"]
+    slots: list[MappedSlotRecord]
+    open_slots: Annotated[int | None, "how many more vGPUs of the one profile fit that it is held to; null = of no one"]
+    room: Annotated[int, "its number in `rooms`"]
+
+
+class MappedNodeRecord(DocumentRecord, frozen=True):
+    """The GPUs beside one NUMA node; id null = the host does not tell where they are."""
+
+    id: int | None
+    gpus: list[MappedGpuRecord]
+
+
+class MappedHostRecord(DocumentRecord, frozen=True):
+    """A host with its GPUs; null = not known."""
+
+    ref: Ref
+    name: str
+    cluster: str | None
+    version: str | None
+    connected: bool | None
+    in_maintenance: bool | None
+    numa_nodes: list[MappedNodeRecord]
+    vms_not_on_a_gpu: Annotated[list[str], "ids of VMs that carry a GPU device and hold none now"]
+
+
+class MappedVmRecord(DocumentRecord, frozen=True):
+    """A VM with a GPU device; null = not known."""
+
+    ref: Ref
+    name: str
+    path: str | None
+    power: PowerState | None
+    role: VmRole
+    profiles: Annotated[list[str], "of each of its vGPUs"]
+
+
+class FleetUseRecord(DocumentRecord, frozen=True):
+    """How far the GPUs are used; sums over `hosts`."""
 
     hosts: int
-    numbers: dict[GpuUse, int]
-    free_whole: int
-    """Free GPUs that take vGPUs."""
-    free_in_parts: float
-    """What is free, in whole GPUs, on GPUs that hold vGPUs."""
-    uncertain: int
-    """GPUs of which it is not known how much is free for vGPUs: in neither of the two."""
-
-    @property
-    def gpus(self) -> int:
-        return sum(self.numbers.values())
-
-    @property
-    def fragmented(self) -> float | None:
-        """The part of what is free that lies on GPUs in use, 1 = all of it; None = nothing is free."""
-        free = self.free_whole + self.free_in_parts
-        return self.free_in_parts / free if free else None
+    hosts_without_gpus: int
+    gpus: int
+    gpus_free: Annotated[int, "no VM holds them or a part of them"]
+    gpus_partly: Annotated[int, "held, with room or perhaps room for another vGPU"]
+    gpus_full: int
+    gpus_unknown: Annotated[int, "the host does not tell who holds them"]
+    vms: Annotated[int, "those of `vms`"]
+    free_whole_gpus: Annotated[int, "free GPUs that take vGPUs"]
+    free_in_parts: Annotated[float, "what is free, in whole GPUs, on GPUs that hold vGPUs"]
+    free_not_known_gpus: Annotated[int, "GPUs of which it is not known how much is free for vGPUs"]
+    fragmented: Annotated[
+        float | None, "the part of what is free that lies on GPUs in use, 1 = all; null = nothing is free"
+    ]
 
 
-def fleet_map(fleet: Fleet, policy: Policy | None) -> Document:
+def fleet_map(fleet: Fleet, policy: Policy | None) -> dict[str, Any]:
     """The keys `rooms`, `hosts` and `vms` of the report, and `use`, their sums."""
     rooms = _Rooms()
     hosts = [_host(view, fleet, rooms) for view in fleet.hosts]
     shown = {vm.ref: vm for vm in fleet.vms}
     for view in fleet.hosts:
         shown.update({vm.ref: vm for gpu in view.gpus for vm in gpu.holders or ()})
-    use = use_of(hosts)
     return {
-        "use": {
-            "hosts": use.hosts,
-            "hosts_without_gpus": fleet.hosts_without_gpus,
-            "gpus": use.gpus,
-            **{f"gpus_{each.value}": use.numbers[each] for each in GpuUse},
-            "vms": len(shown),
-            "free_whole_gpus": use.free_whole,
-            "free_in_parts": round(use.free_in_parts, 4),
-            "free_not_known_gpus": use.uncertain,
-            "fragmented": None if use.fragmented is None else round(use.fragmented, 4),
-        },
+        "use": _use_of(hosts, fleet.hosts_without_gpus, len(shown)),
         "rooms": rooms.records,
         "hosts": hosts,
-        "vms": [_vm(vm, policy) for vm in sorted(shown.values(), key=lambda vm: (vm.name, vm.ref))],
+        "vms": [
+            MappedVmRecord.from_attributes(vm, role=role_of(vm, policy))
+            for vm in sorted(shown.values(), key=lambda vm: (vm.name, vm.ref))
+        ],
     }
 
 
-def use_of(hosts: Iterable[Document]) -> UseOfFleet:
+def _use_of(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int) -> FleetUseRecord:
     """The sums of the map's own records."""
-    hosts = list(hosts)
-    gpus = [gpu for host in hosts for node in host["numa_nodes"] for gpu in node["gpus"]]
-    may_take = [gpu for gpu in gpus if gpu["takes_vgpus"] is not False]
-    known = [gpu["used"] for gpu in may_take if gpu["takes_vgpus"] and gpu["used"] is not None]
-    return UseOfFleet(
+    gpus = [gpu for host in hosts for node in host.numa_nodes for gpu in node.gpus]
+    may_take = [gpu for gpu in gpus if gpu.takes_vgpus is not False]
+    known = [gpu.used for gpu in may_take if gpu.takes_vgpus and gpu.used is not None]
+    free_whole = sum(used == 0 for used in known)
+    free_in_parts = sum(1 - used for used in known if 0 < used < 1)
+    free = free_whole + free_in_parts
+    return FleetUseRecord.from_attributes(
         hosts=len(hosts),
-        numbers={use: sum(gpu["use"] == use for gpu in gpus) for use in GpuUse},
-        free_whole=sum(used == 0 for used in known),
-        free_in_parts=sum(1 - used for used in known if 0 < used < 1),
-        uncertain=len(may_take) - len(known),
+        hosts_without_gpus=hosts_without_gpus,
+        gpus=len(gpus),
+        vms=vms,
+        free_whole_gpus=free_whole,
+        free_in_parts=round(free_in_parts, 4),
+        free_not_known_gpus=len(may_take) - len(known),
+        fragmented=round(free_in_parts / free, 4) if free else None,
+        **{f"gpus_{use.value}": sum(gpu.use == use for gpu in gpus) for use in GpuUse},
     )
 
 
@@ -130,54 +188,43 @@ class _Rooms:
     """What is free on GPUs, each combination once."""
 
     def __init__(self) -> None:
-        self.records: list[Document] = []
+        self.records: list[dict[str, FreeSlotsRecord]] = []
         self._numbers: dict[tuple[tuple[str, int, int | None], ...], int] = {}
 
     def number(self, free: Free) -> int:
         key = tuple((name, slots.at_least, slots.at_most) for name, slots in free.items() if slots.possible)
         if key not in self._numbers:
             self._numbers[key] = len(self.records)
-            self.records.append({name: {"at_least": least, "at_most": most} for name, least, most in key})
+            self.records.append({name: FreeSlotsRecord(least, most) for name, least, most in key})
         return self._numbers[key]
 
 
-def _host(view: HostView, fleet: Fleet, rooms: _Rooms) -> Document:
-    host = view.host
-    states = {state.gpu.address: state for state in gpu_states(host, fleet.inventory, fleet.catalog)}
-    return {
-        "ref": host.ref,
-        "name": host.name,
-        "cluster": view.cluster,
-        "version": host.version,
-        "connected": host.connected,
-        "in_maintenance": host.in_maintenance,
-        "numa_nodes": [
-            {
-                "id": node.node.id if node.node else None,
-                "gpus": [_gpu(gpu, states[gpu.gpu.address], fleet.catalog, rooms) for gpu in node.gpus],
-            }
-            for node in view.nodes
-        ],
-        "vms_not_on_a_gpu": [vm.ref for vm in view.waiting],
-    }
+def _host(view: HostView, fleet: Fleet, rooms: _Rooms) -> MappedHostRecord:
+    states = {state.gpu.address: state for state in gpu_states(view.host, fleet.inventory, fleet.catalog)}
+    nodes = [
+        MappedNodeRecord(
+            node.node.id if node.node else None,
+            [_gpu(gpu, states[gpu.gpu.address], fleet.catalog, rooms) for gpu in node.gpus],
+        )
+        for node in view.nodes
+    ]
+    waiting = [vm.ref for vm in view.waiting]
+    return MappedHostRecord.from_attributes(view.host, cluster=view.cluster, numa_nodes=nodes, vms_not_on_a_gpu=waiting)
 
 
-def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> Document:
+def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> MappedGpuRecord:
     slots = list(_slots(view, state, catalog))
-    return {
-        "address": str(view.gpu.address),
-        "name": view.gpu.name,
-        "mode": view.mode,
-        "whole": view.whole,
-        "takes_vgpus": _takes_vgpus(view),
-        "reboot_pending": view.reboot_pending,
-        "problems": list(view.gpu.health.problems) if view.gpu.health is not None else None,
-        "use": _use(view, state),
-        "used": _used(view, state, slots),
-        "slots": slots,
-        "open_slots": _open_slots(view, state),
-        "room": rooms.number(view.free),
-    }
+    return MappedGpuRecord.from_attributes(
+        view,
+        view.gpu,
+        takes_vgpus=_takes_vgpus(view),
+        problems=view.gpu.health.problems if view.gpu.health is not None else None,
+        use=_use(view, state),
+        used=_used(view, state, slots),
+        slots=slots,
+        open_slots=_open_slots(view, state),
+        room=rooms.number(view.free),
+    )
 
 
 def _takes_vgpus(view: GpuView) -> bool | None:
@@ -187,7 +234,7 @@ def _takes_vgpus(view: GpuView) -> bool | None:
     return None if view.gpu.graphics_type is None else view.gpu.graphics_type is GraphicsType.SHARED_DIRECT
 
 
-def _slots(view: GpuView, state: GpuState, catalog: Catalog) -> Iterator[Document]:
+def _slots(view: GpuView, state: GpuState, catalog: Catalog) -> Iterator[MappedSlotRecord]:
     """Each vGPU that runs on the GPU, or may; of a GPU that is given whole, and of VMs nothing more is known of, the
     VMs that hold it."""
     for tenant in state.tenants if not view.whole else ():
@@ -199,9 +246,9 @@ def _slots(view: GpuView, state: GpuState, catalog: Catalog) -> Iterator[Documen
             yield _slot(vm.ref, None, 1.0 if view.whole else None, None, certain=True)
 
 
-def _slot(vm: str, profile: str | None, gpus: float | None, start: int | None, *, certain: bool) -> Document:
+def _slot(vm: str, profile: str | None, gpus: float | None, start: int | None, *, certain: bool) -> MappedSlotRecord:
     part = None if gpus is None else round(gpus, 4)
-    return {"vm": vm, "profile": profile, "gpus": part, "start": start, "certain": certain}
+    return MappedSlotRecord(vm, profile, part, start, certain)
 
 
 def _use(view: GpuView, state: GpuState) -> GpuUse:
@@ -214,11 +261,11 @@ def _use(view: GpuView, state: GpuState) -> GpuUse:
     return GpuUse.PARTLY
 
 
-def _used(view: GpuView, state: GpuState, slots: list[Document]) -> float | None:
+def _used(view: GpuView, state: GpuState, slots: list[MappedSlotRecord]) -> float | None:
     """The part of the GPU that is held; None = not known."""
     if view.whole:
         return None if view.holders is None else float(bool(view.holders))
-    parts: list[float] = [slot["gpus"] for slot in slots if slot["certain"] and slot["gpus"] is not None]
+    parts: list[float] = [slot.gpus for slot in slots if slot.certain and slot.gpus is not None]
     if view.holders is None or state.unclear or len(parts) < len(slots):
         return None
     return min(round(sum(parts), 4), 1.0)
@@ -231,14 +278,3 @@ def _open_slots(view: GpuView, state: GpuState) -> int | None:
         return None
     slots = view.free.get(next(iter(profiles)))
     return None if slots is None else slots.at_least
-
-
-def _vm(vm: Vm, policy: Policy | None) -> Document:
-    return {
-        "ref": vm.ref,
-        "name": vm.name,
-        "path": vm.path,
-        "power": vm.power,
-        "role": role_of(vm, policy),
-        "profiles": list(vm.profiles),
-    }

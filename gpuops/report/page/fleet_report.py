@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Annotated, Self
 
 from gpuops.advise.diagnosis.answer import StoredDiagnosis
 from gpuops.advise.evidence import Use
 from gpuops.advise.idle import JudgedVm
-from gpuops.advise.showback import Showback
+from gpuops.advise.showback import OwnerShare, Showback
 from gpuops.model.measurements.component import Component
 from gpuops.model.nights.history import GpuHours, PastEvents, PastNight
 from gpuops.model.nights.rotation import Policy
@@ -19,13 +20,14 @@ from gpuops.plan.capacity.fleet_part import Fit, FleetPart
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
-from gpuops.report.document import SCHEMA_VERSION, Document, as_values
-from gpuops.report.monitoring.diagnosis import stored_document
+from gpuops.report.document import DocumentRecord, Moment, Ref, VersionedSiteDocument, printed
+from gpuops.report.monitoring.diagnosis import SuspectRecord
+from gpuops.report.monitoring.doctor import FindingRecord
 from gpuops.report.monitoring.fleet import Fleet
 from gpuops.report.monitoring.inventory import by_size
 from gpuops.report.nights.history_rows import HistoryTotalsRecord, NightInFullRecord, PastNightRecord
-from gpuops.report.page.fleet_map import fleet_map
-from gpuops.report.page.host_modes import host_modes
+from gpuops.report.page.fleet_map import FleetUseRecord, FreeSlotsRecord, MappedHostRecord, MappedVmRecord, fleet_map
+from gpuops.report.page.host_modes import HostModeRecord, host_modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +53,125 @@ class FleetReport:
         return self.nights.nights[0] if self.nights.nights else None
 
 
-def fleet_report_document(found: FleetReport) -> Document:
+class ProfileCapacityRecord(DocumentRecord, frozen=True):
+    """Room for vGPUs of one profile, now and when the desktops of the policy are suspended; null = no policy."""
+
+    name: str
+    now: FreeSlotsRecord
+    in_one_vm: FreeSlotsRecord
+    after: FreeSlotsRecord | None
+
+
+class WholeGpuCapacityRecord(DocumentRecord, frozen=True):
+    """Free GPUs in DirectPath I/O of one kind."""
+
+    name: str
+    label: Annotated[str | None, "the hardware label"]
+    at_least: int
+    at_most: int | None
+
+
+class FleetCapacityRecord(DocumentRecord, frozen=True):
+    """How many more fit, each figure for its profile alone."""
+
+    profiles: list[ProfileCapacityRecord]
+    whole_gpus: list[WholeGpuCapacityRecord]
+    desktops_to_suspend: Annotated[int | None, "by the night of the policy"]
+    suspended_vms: Annotated[list[str], "names of VMs whose GPUs are counted as free"]
+
+
+class JudgedDesktopRecord(DocumentRecord, frozen=True):
+    """Whether a desktop is used, and why that is thought."""
+
+    ref: Ref
+    name: str
+    pool: str | None
+    verdict: Use
+    candidate: Annotated[bool, "whether a night could take it for being idle"]
+    gpus: Annotated[float | None, "whole GPUs that its vGPUs amount to"]
+    because: str
+    decided_by: Annotated[str | None, "the source that decides; null = all of them"]
+    idle_for_s: float | None
+
+
+class OwnerShareRecord(DocumentRecord, frozen=True):
+    """What the VMs of one owner had."""
+
+    owner: Annotated[str | None, "null = the VM says none, or is not in vCenter any more"]
+    vms: int
+    gpu_hours: Annotated[float | None, "null = of some it is not certain"]
+    gpu_hours_at_least: float
+    percent: Annotated[float | None, "of the hours that are certain; all of them add up to 100.00"]
+
+    @classmethod
+    def made_of(cls, share: OwnerShare) -> Self:
+        return cls.from_attributes(share, owner=share.owner or None, **_hours(share.hours))
+
+
+class ShowbackRecord(DocumentRecord, frozen=True):
+    """GPU-hours of ML VMs in these nights, by owner."""
+
+    by: Annotated[str, "folder, tag:CATEGORY or attribute:NAME"]
+    gpu_hours: Annotated[float | None, "null = of some it is not certain"]
+    gpu_hours_at_least: float
+    owners: Annotated[list[OwnerShareRecord], "the largest first"]
+
+
+class ReportedDiagnosisRecord(DocumentRecord, frozen=True):
+    """What `gpuops diagnose` last said of a VM, and what people found since."""
+
+    id: Annotated[str, "by which it is confirmed or corrected"]
+    ref: Ref
+    vm: str
+    host: str | None
+    at: Annotated[Moment, "when that was said, by vCenter's clock"]
+    suspects: Annotated[list[SuspectRecord], "the most probable first"]
+    found: Annotated[list[Component] | None, "null = nobody has confirmed or corrected it"]
+
+
+@printed("report", by="gpuops report")
+class ReportDocument(VersionedSiteDocument, frozen=True):
+    """The fleet, its past nights, and what needs attention."""
+
+    since: Annotated[Moment | None, "nights that began since then; null = all"]
+    policy: Annotated[str | None, "its name"]
+    use: FleetUseRecord
+    rooms: Annotated[
+        list[dict[str, FreeSlotsRecord]],
+        "what is free on GPUs, by profile, each combination once; `room` of a GPU is its number",
+    ]
+    hosts: Annotated[list[MappedHostRecord], "those with GPUs"]
+    vms: Annotated[list[MappedVmRecord], "those with a GPU device"]
+    capacity: FleetCapacityRecord
+    modes: list[HostModeRecord]
+    findings: Annotated[list[FindingRecord], "worst first"]
+    totals: HistoryTotalsRecord
+    nights: Annotated[list[PastNightRecord], "newest first"]
+    last_night: Annotated[NightInFullRecord | None, "the newest of them"]
+    idle: Annotated[list[JudgedDesktopRecord] | None, "null = no policy says what is idle"]
+    showback: ShowbackRecord
+    diagnoses: Annotated[list[ReportedDiagnosisRecord], "what `gpuops diagnose` last said of VMs; worst first"]
+
+
+def fleet_report_document(found: FleetReport) -> ReportDocument:
     """The whole report; null = not known."""
     inventory = found.fleet.inventory
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "report",
-        "vcenter": inventory.vcenter,
-        "api_version": inventory.api_version,
-        "read_at": inventory.taken_at.isoformat(),
-        "since": found.since.isoformat() if found.since is not None else None,
-        "policy": found.policy.name if found.policy is not None else None,
+    return ReportDocument.from_attributes(
+        inventory,
+        read_at=inventory.taken_at,
+        since=found.since,
+        policy=found.policy.name if found.policy is not None else None,
         **fleet_map(found.fleet, found.policy),
-        "capacity": _capacity(found.capacity),
-        "modes": host_modes(found.fleet.gpu_hosts, found.fleet.catalog),
-        "findings": [
-            {"severity": each.severity.value, "subject": each.subject, "reason": each.reason, "fix": each.fix}
-            for each in found.examination.findings
-        ],
-        "totals": as_values(HistoryTotalsRecord.made_of(found.nights)),
-        "nights": [as_values(PastNightRecord.made_of(night)) for night in found.nights.nights],
-        "last_night": as_values(NightInFullRecord.made_of(found.last_night)) if found.last_night is not None else None,
-        "idle": None if found.idle is None else [_idle(each, found) for each in found.idle],
-        "showback": _showback(found.showback, found.owners),
-        "diagnoses": [
-            stored_document(each, inventory.vms[each.vm], inventory)
-            for each in slowest_first(found.diagnoses, inventory)
-        ],
-    }
+        capacity=_capacity(found.capacity),
+        modes=host_modes(found.fleet.gpu_hosts, found.fleet.catalog),
+        findings=found.examination.findings,
+        totals=found.nights,
+        nights=found.nights.nights,
+        last_night=found.last_night,
+        idle=None if found.idle is None else [_idle(each, found) for each in found.idle],
+        showback=ShowbackRecord.from_attributes(found.showback, by=str(found.owners), **_hours(found.showback.hours)),
+        diagnoses=[_diagnosis(each, inventory) for each in slowest_first(found.diagnoses, inventory)],
+    )
 
 
 def slowest_first(diagnoses: Mapping[str, StoredDiagnosis], inventory: Inventory) -> list[StoredDiagnosis]:
@@ -91,61 +184,46 @@ def slowest_first(diagnoses: Mapping[str, StoredDiagnosis], inventory: Inventory
     return sorted((each for each in diagnoses.values() if each.vm in inventory.vms), key=order)
 
 
-def _capacity(found: Capacity) -> Document:
-    return {
-        "profiles": [_fit(name, found.now.fits[name], found.after) for name in sorted(found.now.fits, key=by_size)],
-        "whole_gpus": [
-            {
-                "name": device.name,
-                "label": device.label or None,
-                "at_least": slots.at_least,
-                "at_most": slots.at_most,
-            }
+def _diagnosis(found: StoredDiagnosis, inventory: Inventory) -> ReportedDiagnosisRecord:
+    vm = inventory.vms[found.vm]
+    host = inventory.host_of(vm)
+    return ReportedDiagnosisRecord.from_attributes(found, vm, vm=vm.name, host=host.name if host is not None else None)
+
+
+def _capacity(found: Capacity) -> FleetCapacityRecord:
+    return FleetCapacityRecord(
+        profiles=[_fit(name, found.now.fits[name], found.after) for name in sorted(found.now.fits, key=by_size)],
+        whole_gpus=[
+            WholeGpuCapacityRecord.from_attributes(slots, name=device.name, label=device.label or None)
             for device, slots in found.now.devices.items()
         ],
-        "desktops_to_suspend": None if found.after is None else found.desktops,
-        "suspended_vms": list(found.suspended),
-    }
+        desktops_to_suspend=None if found.after is None else found.desktops,
+        suspended_vms=list(found.suspended),
+    )
 
 
-def _fit(name: str, fit: Fit, after: FleetPart | None) -> Document:
+def _fit(name: str, fit: Fit, after: FleetPart | None) -> ProfileCapacityRecord:
     later = after.fits.get(name) if after is not None else None
-    return {
-        "name": name,
-        "now": {"at_least": fit.slots.at_least, "at_most": fit.slots.at_most},
-        "in_one_vm": {"at_least": fit.on_one_host.at_least, "at_most": fit.on_one_host.at_most},
-        "after": None if later is None else {"at_least": later.slots.at_least, "at_most": later.slots.at_most},
-    }
+    return ProfileCapacityRecord.from_attributes(
+        name=name, now=fit.slots, in_one_vm=fit.on_one_host, after=later and later.slots
+    )
 
 
-def _idle(judged: JudgedVm, found: FleetReport) -> Document:
+def _idle(judged: JudgedVm, found: FleetReport) -> JudgedDesktopRecord:
     verdict = judged.verdict
     gpus = gpus_of(judged.vm.profiles, found.fleet.catalog)
-    return {
-        "ref": judged.vm.ref,
-        "name": judged.vm.name,
-        "pool": judged.pool,
-        "verdict": verdict.use.value,
-        "candidate": verdict.use is Use.IDLE,
-        "gpus": None if gpus is None else round(gpus, 4),
-        "because": verdict.reason,
-        "decided_by": verdict.decided_by,
-        "idle_for_s": verdict.idle_for_s,
-    }
+    return JudgedDesktopRecord.from_attributes(
+        judged.vm,
+        verdict,
+        pool=judged.pool,
+        verdict=verdict.use,
+        candidate=verdict.use is Use.IDLE,
+        gpus=None if gpus is None else round(gpus, 4),
+        because=verdict.reason,
+    )
 
 
-def _showback(found: Showback, key: OwnerKey) -> Document:
-    return {
-        "by": str(key),
-        **_hours(found.hours),
-        "owners": [
-            {"owner": each.owner or None, "vms": each.vms, **_hours(each.hours), "percent": each.percent}
-            for each in found.owners
-        ],
-    }
-
-
-def _hours(hours: GpuHours) -> Document:
+def _hours(hours: GpuHours) -> dict[str, float | None]:
     """To a ten-thousandth, as in `history`."""
     exact = hours.exact
     return {

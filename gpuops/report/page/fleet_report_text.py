@@ -8,29 +8,28 @@ from collections.abc import Iterator
 from gpuops.advise.evidence import Use
 from gpuops.advise.showback import Showback
 from gpuops.plan.doctor.finding import Severity
-from gpuops.report.document import Document
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import heading
 from gpuops.report.nights.history import history_summary
 from gpuops.report.page.fleet_map import GpuUse
-from gpuops.report.page.fleet_report import FleetReport
+from gpuops.report.page.fleet_report import FleetReport, ReportDocument
 from gpuops.report.text import count, visible
 
 _MOST_OWNERS = 10
 
 
-def fleet_report_text(found: FleetReport, document: Document) -> Iterator[Shown]:
+def fleet_report_text(found: FleetReport, document: ReportDocument) -> Iterator[Shown]:
     """A heading and a line, or a short table, for each part. `document`: what the same report is for programs."""
-    use = document["use"]
-    yield heading(found.fleet.inventory, use["hosts"], use["gpus"])
-    yield "GPUs: " + ", ".join(f"{use[f'gpus_{each.value}']} {_USES[each]}" for each in GpuUse)
+    use = document.use
+    yield heading(found.fleet.inventory, use.hosts, use.gpus)
+    yield "GPUs: " + ", ".join(f"{getattr(use, f'gpus_{each.value}')} {_USES[each]}" for each in GpuUse)
     yield _room(document)
     yield ""
     yield Text(history_summary(found.nights), "bold") if found.nights.nights else "no nights in the journal"
     yield from _idle(found)
     yield from _attention(found)
-    if document["diagnoses"]:
-        yield f"{count(len(document['diagnoses']), 'VM')} diagnosed; --html shows what may be at fault"
+    if document.diagnoses:
+        yield f"{count(len(document.diagnoses), 'VM')} diagnosed; --html shows what may be at fault"
     yield from _owners(found.showback, document)
 
 
@@ -42,12 +41,12 @@ _USES = {
 }
 
 
-def _room(document: Document) -> str:
-    use = document["use"]
-    parts = f"free for vGPUs: {count(use['free_whole_gpus'], 'whole GPU')}, {use['free_in_parts']:.1f} in parts"
-    fragmented = use["fragmented"]
+def _room(document: ReportDocument) -> str:
+    use = document.use
+    parts = f"free for vGPUs: {count(use.free_whole_gpus, 'whole GPU')}, {use.free_in_parts:.1f} in parts"
+    fragmented = use.fragmented
     told = f" ({fragmented:.0%} of what is free)" if fragmented is not None else ""
-    unknown = use["free_not_known_gpus"]
+    unknown = use.free_not_known_gpus
     return parts + told + (f"; of {count(unknown, 'GPU')} that is not known" if unknown else "")
 
 
@@ -67,10 +66,10 @@ def _attention(found: FleetReport) -> Iterator[Shown]:
     yield ", ".join(count(numbers[each], each.value) for each in Severity if numbers[each]) + ": gpuops doctor"
 
 
-def _owners(found: Showback, document: Document) -> Iterator[Shown]:
+def _owners(found: Showback, document: ReportDocument) -> Iterator[Shown]:
     if not found.owners:
         return
-    table = TextTable(f"owner ({document['showback']['by']})", "ML VMs", "GPU-hours", "share", right=(1, 2, 3))
+    table = TextTable(f"owner ({document.showback.by})", "ML VMs", "GPU-hours", "share", right=(1, 2, 3))
     for each in found.owners[:_MOST_OWNERS]:
         exact = each.hours.exact
         hours = f"{each.hours.at_least:.1f}" + ("" if exact is not None else "+")

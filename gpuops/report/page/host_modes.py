@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread
 from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, scheduler_of
-from gpuops.report.document import Document
+from gpuops.report.document import DocumentRecord
 from gpuops.report.monitoring.fleet import mode, reboot_pending
 
 
-def host_modes(hosts: Iterable[Host], catalog: Catalog) -> list[Document]:
+class HostModeRecord(DocumentRecord, frozen=True):
+    """GPUs of the same settings; null = not known."""
+
+    gpu: Annotated[str, "the model"]
+    mode: Annotated[str, "what they take now"]
+    scheduler: Annotated[str | None, "of their vGPUs, as it is configured"]
+    scheduler_in_force: str | None
+    reboot_pending: bool | None
+    assignment_policy: str | None
+    driver: Annotated[str | None, "version of the host's NVIDIA driver"]
+    gpus: int
+    hosts: Annotated[list[str], "names"]
+
+
+def host_modes(hosts: Iterable[Host], catalog: Catalog) -> list[HostModeRecord]:
     """A record for each combination of settings, with the names of the hosts that have GPUs so set; null = unknown."""
-    found: dict[tuple[object, ...], list[str]] = {}
+    found: dict[_Settings, list[str]] = {}
     for host in hosts:
         scheduler = scheduler_of(host, catalog)
         for each in scheduler.gpus:
             found.setdefault(_settings(each, scheduler), []).append(host.name)
-    return [
-        {
-            "gpu": gpu,
-            "mode": used_as,
-            "scheduler": configured,
-            "scheduler_in_force": in_force,
-            "reboot_pending": pending,
-            "assignment_policy": policy,
-            "driver": driver,
-            "gpus": len(names),
-            "hosts": sorted(set(names)),
-        }
-        for (gpu, used_as, configured, in_force, pending, policy, driver), names in sorted(
-            found.items(), key=lambda item: tuple(map(str, item[0]))
-        )
-    ]
+    ordered = sorted(found.items(), key=lambda item: tuple(map(str, item[0])))
+    return [HostModeRecord(*settings, len(names), sorted(set(names))) for settings, names in ordered]
 
 
-def _settings(found: GpuScheduler, host: HostScheduler) -> tuple[object, ...]:
+_Settings = tuple[str, str, str | None, str | None, bool | None, str | None, str | None]
+"""The first fields of the record."""
+
+
+def _settings(found: GpuScheduler, host: HostScheduler) -> _Settings:
     gpu = found.gpu
     note = found.note
     return (

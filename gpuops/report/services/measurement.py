@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Self
+
+from msgspec import field
 
 from gpuops.model.measurements.measurement import Cycle, Span, Stored, StoredTier, StoredVcenter
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, VcenterDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import visible
 
@@ -34,23 +36,37 @@ def cycle_text(cycle: Cycle) -> Shown:
     return tuple(lines)
 
 
-def cycle_document(cycle: Cycle) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "observe",
-        "vcenter": cycle.vcenter,
-        "from": _moment(cycle.begin),
-        "until": _moment(cycle.until),
-        "filled": _span_values(cycle.filled) if cycle.filled is not None else None,
-        "vms": cycle.vms,
-        "vms_measured": cycle.vms_measured,
-        "vms_gpu_unknown": cycle.vms_gpu_unknown,
-        "hosts": cycle.hosts,
-        "hosts_measured": cycle.hosts_measured,
-        "calls": cycle.calls,
-        "hosts_entered": cycle.hosts_entered,
-    }
+class ObservedSpanRecord(DocumentRecord, frozen=True):
+    """A while."""
+
+    from_: Moment = field(name="from")
+    until: Moment
+
+    @classmethod
+    def made_of(cls, span: Span) -> Self:
+        return cls(Moment(span.begin.isoformat()), Moment(span.until.isoformat()))
+
+
+@printed("observe", by="gpuops observe --once")
+class ObserveDocument(VcenterDocument, frozen=True):
+    """One look at the performance counters of a vCenter."""
+
+    from_: Annotated[
+        Moment | None, "from when on it is measured; null = the last look was less than five minutes ago"
+    ] = field(name="from")
+    until: Moment | None
+    filled: Annotated[ObservedSpanRecord | None, "what was asked of vCenter's own five-minute averages"]
+    vms: Annotated[int, "how many there are, templates left out"]
+    vms_measured: Annotated[int, "of how many there was a sample"]
+    vms_gpu_unknown: Annotated[int, "VMs with vGPUs whose use of the GPU is unknown, which is not zero"]
+    hosts: int
+    hosts_measured: int
+    calls: Annotated[int, "of QueryPerf"]
+    hosts_entered: Annotated[int | None, "of how many the own nvidia-smi told something; null = none was asked"]
+
+    @classmethod
+    def made_of(cls, cycle: Cycle) -> Self:
+        return cls.from_attributes(cycle, from_=cycle.begin)
 
 
 def stored_text(stored: Stored) -> Shown:
@@ -66,23 +82,41 @@ def stored_text(stored: Stored) -> Shown:
     return tuple(lines)
 
 
-def stored_document(stored: Stored) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "observe-status",
-        "store": stored.store,
-        "vcenters": [
-            {
-                "vcenter": each.vcenter,
-                "since": _moment(each.observed[0].begin) if each.observed else None,
-                "until": _moment(each.observed[-1].until) if each.observed else None,
-                "gaps": [_span_values(gap) for gap in _gaps(each)],
-                "tiers": [_tier_values(tier) for tier in each.tiers],
-            }
-            for each in stored.vcenters
-        ],
-    }
+class StoredTierRecord(DocumentRecord, frozen=True):
+    """What is stored in steps of one length."""
+
+    step_s: int
+    entities: Annotated[int, "VMs and hosts"]
+    blocks: int
+    bytes: Annotated[int, "of the packed blocks, without what the database adds"]
+    since: Annotated[Moment | None, "where the oldest block begins"]
+
+    @classmethod
+    def made_of(cls, tier: StoredTier) -> Self:
+        return cls.from_attributes(tier, step_s=int(tier.step.total_seconds()), bytes=tier.stored_bytes)
+
+
+class StoredVcenterRecord(DocumentRecord, frozen=True):
+    """What is stored of one vCenter."""
+
+    vcenter: Annotated[str, "its instance uuid"]
+    since: Annotated[Moment | None, "since when it was observed"]
+    until: Moment | None
+    gaps: Annotated[list[ObservedSpanRecord], "when it was not, in between"]
+    tiers: Annotated[list[StoredTierRecord], "steps of five minutes, and hours"]
+
+    @classmethod
+    def made_of(cls, found: StoredVcenter) -> Self:
+        since, until = (found.observed[0].begin, found.observed[-1].until) if found.observed else (None, None)
+        return cls.from_attributes(found, since=since, until=until, gaps=list(_gaps(found)))
+
+
+@printed("observe-status", by="gpuops observe status")
+class ObserveStatusDocument(PrintedDocument, frozen=True):
+    """What the store of measurements holds."""
+
+    store: Annotated[str, "the file, or the database without its password"]
+    vcenters: list[StoredVcenterRecord]
 
 
 def _vcenter_lines(found: StoredVcenter) -> Iterator[Text]:
@@ -111,21 +145,3 @@ def _step(step: timedelta) -> str:
 
 def _span(span: Span) -> str:
     return f"{span.begin:%Y-%m-%d %H:%M} to {span.until:%Y-%m-%d %H:%M} UTC"
-
-
-def _span_values(span: Span) -> dict[str, Any]:
-    return {"from": span.begin.isoformat(), "until": span.until.isoformat()}
-
-
-def _tier_values(tier: StoredTier) -> dict[str, Any]:
-    return {
-        "step_s": int(tier.step.total_seconds()),
-        "entities": tier.entities,
-        "blocks": tier.blocks,
-        "bytes": tier.stored_bytes,
-        "since": _moment(tier.since),
-    }
-
-
-def _moment(at: datetime | None) -> str | None:
-    return at.isoformat() if at is not None else None

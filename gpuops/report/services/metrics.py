@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final, Self
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -33,7 +33,7 @@ from gpuops.plan.capacity.question import STANDALONE, Capacity
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.plan.rotation.status import NightStanding
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.monitoring.fleet import holders
 from gpuops.report.text import count, visible
 
@@ -371,9 +371,16 @@ def written_text(path: str, made: bytes) -> str:
     return f"{visible(path)}: {count(_samples(made), 'sample')}"
 
 
-def written_document(path: str, made: bytes) -> Document:
-    """The same for programs."""
-    return {"schema_version": SCHEMA_VERSION, "kind": "metrics", "file": path, "samples": _samples(made)}
+@printed("metrics", by="gpuops metrics --textfile")
+class MetricsDocument(PrintedDocument, frozen=True):
+    """A file for node_exporter was written."""
+
+    file: str
+    samples: Annotated[int, "lines in it that are no comment"]
+
+    @classmethod
+    def of_file(cls, path: str, made: bytes) -> Self:
+        return cls(path, _samples(made))
 
 
 def _samples(made: bytes) -> int:

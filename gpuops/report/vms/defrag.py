@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final, Self
+
+from msgspec import field
 
 from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.moves import ArrivalBasis
-from gpuops.plan.moving.result import Defragmentation, GpuChange, GpuHolding, HostChange, PlannedMove, StayingVm
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.plan.moving.result import (
+    Defragmentation,
+    GpuChange,
+    GpuHolding,
+    HostChange,
+    PlannedMove,
+    StayingVm,
+    UnclearGpu,
+)
+from gpuops.report.document import DocumentRecord, NamedRecord, RangeRecord, Ref, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import PINNED, count, visible
 
@@ -26,28 +36,143 @@ def defrag_text(found: Defragmentation) -> Shown:
     return (*lines, Text(_closing(found), "bold"))
 
 
-def defrag_document(found: Defragmentation) -> Document:
-    """The figures, every move in its order, every GPU that changes, and every VM that stays with its reasons."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "defrag",
-        "vcenter": found.inventory.vcenter,
-        "api_version": found.inventory.api_version,
-        "read_at": found.inventory.taken_at.isoformat(),
-        "profile": found.profile,
-        "free": {"before": found.before, "after": found.after, "at_most": found.bound},
-        "proven": found.proven,
-        "proven_unpinned": found.proven_unpinned,
-        "assumes": list(found.assumes),
-        "no_better_plan_up_to_moves": None if found.proven else found.settled,
-        "moves": [_move(move) for move in found.moves],
-        "frees_more_at": [{"moves": moves, "free": free} for moves, free in found.steps_of_gain],
-        "hosts": [_host(host) for host in found.hosts],
-        "vms_that_stay": [_stay(stay) for stay in found.stays],
-        "gpus_not_counted": [
-            {"host": gpu.host.name, "address": str(gpu.address), "because": gpu.because} for gpu in found.unclear
-        ],
-    }
+class FreeInAllRecord(DocumentRecord, frozen=True):
+    """GPUs, or slots of the profile, that are free."""
+
+    before: int
+    after: int
+    at_most: Annotated[int, "whatever is moved"]
+
+
+class MoveRecord(DocumentRecord, frozen=True):
+    """One move of a VM."""
+
+    vm: NamedRecord
+    from_: NamedRecord = field(name="from")
+    to: NamedRecord
+    how: MoveMethod
+    gpus: Annotated[list[str], "PCI addresses on the host that it goes to"]
+    gpus_known_by: ArrivalBasis
+    pinned: Annotated[bool, "its vGPUs are bound to these GPUs before it starts there"]
+    free_then: int
+
+    @classmethod
+    def made_of(cls, move: PlannedMove) -> Self:
+        return cls.from_attributes(
+            move,
+            from_=move.source,
+            to=move.target,
+            how=move.way,
+            gpus=list(map(str, move.gpus)),
+            gpus_known_by=move.basis,
+            pinned=bool(move.pins),
+            free_then=move.free,
+        )
+
+
+class GainRecord(DocumentRecord, frozen=True):
+    """So many moves free so much."""
+
+    moves: int
+    free: int
+
+
+class FreeOfHostRecord(DocumentRecord, frozen=True):
+    """GPUs, or slots of the profile, that are free."""
+
+    before: int
+    after: int
+
+
+class HoldingRecord(DocumentRecord, frozen=True):
+    """The vGPUs on a GPU, and what is free of it."""
+
+    vgpus: RangeRecord
+    free: int
+
+    @classmethod
+    def made_of(cls, held: GpuHolding) -> Self:
+        return cls.from_attributes(held, vgpus=held)
+
+
+class MovedGpuRecord(DocumentRecord, frozen=True):
+    """A GPU that changes."""
+
+    address: Annotated[str, "PCI address"]
+    address_certain: bool
+    before: HoldingRecord
+    after: HoldingRecord
+
+    @classmethod
+    def made_of(cls, change: GpuChange) -> Self:
+        return cls.from_attributes(change, address_certain=change.certain)
+
+
+class MovedHostRecord(DocumentRecord, frozen=True):
+    """A host whose GPUs change."""
+
+    ref: Ref
+    name: str
+    free: FreeOfHostRecord
+    gpus: list[MovedGpuRecord]
+
+    @classmethod
+    def made_of(cls, change: HostChange) -> Self:
+        return cls.from_attributes(change.host, free=change, gpus=change.gpus)
+
+
+class StayingVmRecord(DocumentRecord, frozen=True):
+    """A VM that stays, and why."""
+
+    vm: NamedRecord
+    may_move: MoveMethod
+    reasons: list[str]
+
+    @classmethod
+    def made_of(cls, stay: StayingVm) -> Self:
+        return cls.from_attributes(stay, may_move=stay.way)
+
+
+class UncountedGpuRecord(DocumentRecord, frozen=True):
+    """A GPU that is not counted."""
+
+    host: str
+    address: Annotated[str, "PCI address"]
+    because: str
+
+    @classmethod
+    def made_of(cls, gpu: UnclearGpu) -> Self:
+        return cls.from_attributes(gpu, host=gpu.host.name)
+
+
+@printed("defrag", by="gpuops defrag")
+class DefragDocument(VersionedSiteDocument, frozen=True):
+    """The fewest moves of VMs that free the most GPUs."""
+
+    profile: Annotated[str | None, "null = whole GPUs are counted"]
+    free: FreeInAllRecord
+    proven: Annotated[bool, "no other moves are sure to free more, where hosts choose GPUs as in `assumes`"]
+    proven_unpinned: Annotated[bool, "the same of moves in which hosts choose all GPUs"]
+    assumes: list[str]
+    no_better_plan_up_to_moves: Annotated[int | None, "null = it is proven"]
+    moves: Annotated[list[MoveRecord], "in their order"]
+    frees_more_at: list[GainRecord]
+    hosts: list[MovedHostRecord]
+    vms_that_stay: list[StayingVmRecord]
+    gpus_not_counted: list[UncountedGpuRecord]
+
+    @classmethod
+    def made_of(cls, found: Defragmentation) -> Self:
+        return cls.from_attributes(
+            found,
+            found.inventory,
+            read_at=found.inventory.taken_at,
+            free=FreeInAllRecord(found.before, found.after, found.bound),
+            no_better_plan_up_to_moves=None if found.proven else found.settled,
+            frees_more_at=[GainRecord(moves, free) for moves, free in found.steps_of_gain],
+            vms_that_stay=found.stays,
+            gpus_not_counted=found.unclear,
+        )
 
 
 def _heading(found: Defragmentation) -> str:
@@ -181,46 +306,3 @@ def _closing(found: Defragmentation) -> str:
 
 def _table(*columns: str) -> TextTable:
     return TextTable(*columns)
-
-
-def _move(move: PlannedMove) -> Document:
-    return {
-        "vm": {"ref": move.vm.ref, "name": move.vm.name},
-        "from": {"ref": move.source.ref, "name": move.source.name},
-        "to": {"ref": move.target.ref, "name": move.target.name},
-        "how": move.way.value,
-        "gpus": [str(gpu) for gpu in move.gpus],
-        "gpus_known_by": move.basis.value,
-        "pinned": bool(move.pins),
-        "free_then": move.free,
-    }
-
-
-def _host(change: HostChange) -> Document:
-    return {
-        "ref": change.host.ref,
-        "name": change.host.name,
-        "free": {"before": change.before, "after": change.after},
-        "gpus": [_gpu(gpu) for gpu in change.gpus],
-    }
-
-
-def _gpu(change: GpuChange) -> Document:
-    return {
-        "address": str(change.address),
-        "address_certain": change.certain,
-        "before": _vgpus(change.before),
-        "after": _vgpus(change.after),
-    }
-
-
-def _vgpus(held: GpuHolding) -> Document:
-    return {"vgpus": {"at_least": held.at_least, "at_most": held.at_most}, "free": held.free}
-
-
-def _stay(stay: StayingVm) -> Document:
-    return {
-        "vm": {"ref": stay.vm.ref, "name": stay.vm.name},
-        "may_move": stay.way.value,
-        "reasons": list(stay.reasons),
-    }

@@ -23,6 +23,7 @@ from gpuops.advise.sizing.pairs import fitted
 from gpuops.model.devices.shared_gpu import ObservedPair
 from gpuops.plan.capacity.sizing import SizeRequest, size_numbers
 from gpuops.report.advice.sizing import sizing_document
+from gpuops.report.document import as_values
 from tests.bench.advice.sizing_gpu import on_gpus
 from tests.bench.verdict import Figure, Result
 
@@ -82,7 +83,7 @@ def _published() -> Iterator[Figure]:
 def told(busy: float, sharers: int, overlap: float = 1.0, policy: str = "best-effort") -> Any:
     """What `gpuops size --busy BUSY --sharers N` prints of a scheduler in JSON."""
     document = sizing_document(size_numbers(SizeRequest(sharers=sharers), busy, overlap, None))
-    return document["sizes"][0]["schedulers"][policy]
+    return as_values(document.sizes[0].schedulers[policy])
 
 
 def busy_by(told_of: Callable[[float], float], wanted: float) -> float:

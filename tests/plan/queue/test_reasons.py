@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from random import Random
 
@@ -20,6 +19,7 @@ from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
 from gpuops.report.advice.placement import placements_document, placements_text
+from gpuops.report.json_text import document_text
 from gpuops.report.layout import plain
 from tests.plan.queue.reasons import Judge, told
 from tests.plan.queue.test_admitted import MODELS, names
@@ -180,7 +180,7 @@ def told_of(seed: int) -> str:
     pin, suspended = random.choice(list(PinPolicy)), random.choice(list(SuspendedPolicy))
     asked = Place(requests_of(random, world), pin=pin, suspended=suspended)
     found = asked.placements(world.inventory(inventory([], [])), load(everything=True))
-    return plain(placements_text(found)) + json.dumps(placements_document(found, catalog()), indent=1)
+    return plain(placements_text(found)) + document_text(placements_document(found, catalog()))
 
 
 @pytest.mark.long

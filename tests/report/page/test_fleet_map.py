@@ -12,6 +12,7 @@ from gpuops.execute.site import catalog_of
 from gpuops.model.devices.gpu import GraphicsType
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
+from gpuops.report.document import as_values
 from gpuops.report.monitoring.fleet import fleet
 from gpuops.report.page.fleet_map import VmRole, fleet_map, role_of
 
@@ -30,7 +31,7 @@ windows: any
 
 
 def mapped(inventory: Inventory) -> dict[str, Any]:
-    return fleet_map(fleet(inventory, catalog_of(inventory)), None)
+    return as_values(fleet_map(fleet(inventory, catalog_of(inventory)), None))
 
 
 def by_address(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:

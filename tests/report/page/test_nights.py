@@ -22,6 +22,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination
+from gpuops.report.document import as_values
 from gpuops.report.monitoring.fleet import fleet
 from gpuops.report.page.fleet_report import FleetReport, fleet_report_document
 from gpuops.report.page.focus_csv import focus_csv
@@ -84,7 +85,7 @@ def reported(night: Night) -> tuple[FleetReport, dict[str, Any]]:
         showback=showback(nights.nights, owner_in(inventory, owners)),
         owners=owners,
     )
-    return found, fleet_report_document(found)
+    return found, as_values(fleet_report_document(found))
 
 
 @pytest.mark.long
