@@ -18,8 +18,8 @@ ATTACH = ("attach", "--vm", "ml-07", "--profile", "a100-3-20c", "--output", "jso
     ("record", "written", "applied"),
     [
         pytest.param("intend", False, False, id="before the first step is sent"),
-        pytest.param("submitted", True, None, id="while its task is under way"),
-        pytest.param("settled", True, True, id="when it is done"),
+        pytest.param("record_task", True, None, id="while its task is under way"),
+        pytest.param("record_outcome", True, True, id="when it is done"),
     ],
 )
 def test_an_error_says_whether_something_was_changed(
@@ -56,13 +56,13 @@ def test_nothing_was_changed_before_a_refusal(lab: Lab, words: tuple[str, ...], 
 
 
 def test_a_bug_in_the_middle_says_it_too(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    settled = Journal.settled
+    record_outcome = Journal.record_outcome
 
     def broken(*arguments: Any, **more: Any) -> None:
-        settled(*arguments, **more)
+        record_outcome(*arguments, **more)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Journal, "settled", broken)
+    monkeypatch.setattr(Journal, "record_outcome", broken)
     result = lab.run(*ATTACH)
     document = json.loads(result.stdout)
     assert (result.exit_code, document["code"], document["applied"]) == (1, "internal-error", True)

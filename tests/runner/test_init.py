@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, make_url
 
-from gpuops.execute.journal.stores import shown
+from gpuops.execute.journal.stores import url_for_messages
 from gpuops.execute.migrations import HEAD, REVISIONS
 from tests.execute.journal import old_tables
 from tests.execute.journal.postgres import Server, binaries
@@ -104,6 +104,6 @@ def test_requests_across_sites_are_named_once_and_no_turn_waits_for_them(typed: 
         "'prod'; next: name each of these VMs in the queue of one vCenter's policy, and remove `across_sites`\n"
     )
     assert f"-- warning: {dropped}" in typed.init("--sql")
-    typed.init("--quiet", stderr=f"warning: {shown(make_url(typed.url))}: {dropped}")
+    typed.init("--quiet", stderr=f"warning: {url_for_messages(make_url(typed.url))}: {dropped}")
     assert typed.init("--sql") == "-- nothing to do\n"
     assert database.do("SELECT args->>'site' FROM procrastinate_jobs") == [("prod",)]

@@ -208,7 +208,7 @@ class HostRounds:
         if reason is not None or missing:
             return Outcome(step, Verdict.FAILED, "; ".join([*([reason] if reason else []), *missing]))
         op_id = self.executor.journal.intend(self.executor.run, EndTurn(step.host), self.executor.inventory)
-        self.executor.journal.settled(op_id, IntentState.DONE)
+        self.executor.journal.record_outcome(op_id, IntentState.DONE)
         self._say([step], "done")
         return Outcome(step, Verdict.DONE, "; ".join(notes))
 

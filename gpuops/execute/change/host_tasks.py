@@ -103,7 +103,7 @@ class HostTaskExecutor(HostExecutor[HostTask]):
             if under_way is not None:
                 sent.append(under_way)
             else:
-                self.journal.settled(op_id, IntentState.FAILED, "it did not reach the host")
+                self.journal.record_outcome(op_id, IntentState.FAILED, "it did not reach the host")
         return self._ended(sent)
 
     def rest(self, host: str, seconds: float) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from gpuops.errors import NotConnected, StateDamaged
 from gpuops.execute.change.history import history_of
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lease.lease import HeldLease, leased
+from gpuops.execute.lease.lease import HeldLease, lease_during_run
 from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.runs.exclusion import no_change_open, no_rotation_open
 from gpuops.execute.runs.nights import last_policy
@@ -111,14 +111,16 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
             no_rotation_open(journal)
             policy = last_policy(journal)
             policies = (policy,) if policy else ()
-            with leased(site, policy.lock_vm if policy else None, journal, policies, returning=False) as lease:
+            with lease_during_run(
+                site, policy.lock_vm if policy else None, journal, policies, returning=False
+            ) as lease:
                 seen = journal.runs_seen(EXCLUSIVE_RUNS)
                 report, moves = _look(request, site)
                 if not report.plan.feasible or not moves:
                     return replace(report, applied=True)
                 if report.plan != agreed_to:
                     continue
-                run = journal.begin(CHANGE, order=dump_moves(moves), seen=seen)
+                run = journal.begin(CHANGE, order=dump_moves(moves), known_runs=seen)
                 return gone_on_with(run, moves, site, journal, lease.held, report)
 
 

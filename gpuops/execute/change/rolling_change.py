@@ -15,7 +15,7 @@ from gpuops.execute.change.host_rounds import HostRounds, Told
 from gpuops.execute.change.host_settings import settings_for
 from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lease.lease import HeldLease, leased
+from gpuops.execute.lease.lease import HeldLease, lease_during_run
 from gpuops.execute.runs.exclusion import in_rotation, no_change_open, no_rotation_open, open_change
 from gpuops.execute.runs.given_up import note_returned, still_given_up
 from gpuops.execute.runs.nights import last_policy
@@ -86,7 +86,7 @@ def roll(
             note_returned(journal, report.before)
             policy = last_policy(journal)
             lock = policy.lock_vm if policy else None
-            with leased(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
+            with lease_during_run(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
                 # what came to pass while this waited for an answer is seen
                 seen = journal.runs_seen(EXCLUSIVE_RUNS)
                 report = _look(request, verb, rolling, site, journal)
@@ -95,7 +95,7 @@ def roll(
                 if report.plan.does != agreed_to:
                     continue
                 order = _order(report, lock)
-                run = journal.begin(CHANGE, order=dump_order(order), seen=seen)
+                run = journal.begin(CHANGE, order=dump_order(order), known_runs=seen)
                 done = _gone_on_with(_host_rounds(run, order, site, journal, lease.held, told))
                 # as it was before: a host may be gone from vCenter since
                 return replace(done, before=report.before, plan=replace(report.plan, because=()))
@@ -210,7 +210,7 @@ def _go_on(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: b
             order = load_order(run.order)
         policy = last_policy(journal)
         lock = order.lock_vm if order is not None else policy.lock_vm if policy is not None else None
-        with leased(site, lock, journal, (policy,) if policy else (), returning=giving_up) as lease:
+        with lease_during_run(site, lock, journal, (policy,) if policy else (), returning=giving_up) as lease:
             if order is None:
                 finished = Report(None, before, Plan())
                 if giving_up:

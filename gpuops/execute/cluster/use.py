@@ -65,7 +65,7 @@ def lost(cluster: str, why: str) -> Locked:
 def _leased(site: Site, cluster: str, first: str, ref: str, seen: Inventory | None = None) -> Iterator[HeldLease]:
     """The lease on the first VM of the cluster, by name and managed object id."""
     try:
-        held = take(site, first, Nonces(site.state_dir, site.vcenter.uuid), ref=ref, seen=seen)
+        held = take(site, first, Nonces(site.state_dir, site.vcenter.uuid), ref=ref, before=seen)
     except NotWritten as unwritten:
         busy = unwritten.failed is None or unwritten.failed.trouble is Trouble.BUSY
         told = f"{unwritten.failed.hint}; " if unwritten.failed is not None and unwritten.failed.hint else ""

@@ -1,11 +1,14 @@
 """The journal: what gpuops intends, durable before each effect, and what the morning must restore.
 
-Problem: a run may be killed, or its disk fail, at any point; the next one must know what may be under way and what was
-taken, and an auditor must see whether anybody changed that record afterwards.
-Choice: append-only records (`record`), each chained to the one before it; a `store` returns from an append when the
-records are durable and in their place, or says that somebody else took it. What is open, owed and known is a fold of
-the records (`journal_state`), made anew from the last checkpoint by whoever opens the journal: nothing is updated in
-place, and nothing that is read grows with the years. The journal says what we *intended*; only vCenter says what *is*.
+Problem: a run may be killed, or its disk fail, at any point. The next run must know what may be in progress and what
+was taken, and an auditor must see whether anyone changed the records afterwards.
+
+Choice: append-only records (`record`), each chained to the one before it. A `store` returns from an append when the
+records are durable and in their place, or reports that another process appended first. `journal_state` computes what is
+open, owed and known from the records, starting from the last checkpoint each time the journal is opened: nothing is
+updated in place, and reading does not get slower over the years. The journal states what we *intended*; only vCenter
+states what *is*.
+
 Given up: nothing is ever deleted, so the file grows with the nights (the manual says by how much).
 """
 

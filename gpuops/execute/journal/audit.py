@@ -1,4 +1,4 @@
-"""Checks every record from the first, each against the one before it, and each checkpoint against all before it."""
+"""Checks every record from the first against the one before it, and each checkpoint against all records before it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from gpuops.model.nights.journal import Audit, AuditedChain
 
 
 def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:
-    """How far the journal can be trusted: the file in the state directory, or the PostgreSQL database at the URL.
+    """Return how far the journal can be trusted: the file in the state directory, or the PostgreSQL database at the
+    URL.
 
-    `head`, noted at an earlier audit, must still be among its records.
-    Raises StateDamaged for a database that cannot be read at all or has another schema, UsageError for what is no head.
+    `head`, noted at an earlier audit, must still be among its records. Raises StateDamaged for a database that cannot
+    be read at all or has another schema, UsageError for text that is not a head.
     """
-    noted = _noted(head) if head else None
+    noted = _parse_head(head) if head else None
     database = open_database(url) if url else file_database(state_dir)
     if database is None:
         return Audit(str(state_dir / FILE_NAME), (), _cut_off(head, "there is no journal") if head else "")
@@ -37,7 +38,7 @@ def verify(state_dir: Path, url: str = "", head: str = "") -> Audit:
         return Audit(database.name, chains, damage)
 
 
-def _noted(head: str) -> tuple[int, str]:
+def _parse_head(head: str) -> tuple[int, str]:
     seq, _, checksum = head.partition(":")
     if not seq.isascii() or not seq.isdigit() or len(checksum) != len(GENESIS):
         raise UsageError(f"{head!r} is no head of a journal", hint="an audit prints it: SEQ:CHECKSUM")
@@ -50,22 +51,22 @@ def _cut_off(head: str, reason: str) -> str:
 
 def _holds(connection: Connection, noted: tuple[int, str]) -> bool:
     table = records_table
-    found = connection.execute(select(table.c.seq).where(table.c.seq == noted[0], table.c.checksum == noted[1]))
-    return found.first() is not None
+    matching = connection.execute(select(table.c.seq).where(table.c.seq == noted[0], table.c.checksum == noted[1]))
+    return matching.first() is not None
 
 
 def _structure(connection: Connection) -> str:
-    """What SQLite says of its file; PostgreSQL checks its pages by itself."""
+    """Return SQLite's report about its file; PostgreSQL checks its pages by itself."""
     if connection.dialect.name != "sqlite":
         return ""
-    found = connection.scalar(text("PRAGMA integrity_check(1)"))
-    return "" if found == "ok" else f"SQLite: {found}"
+    answer = connection.scalar(text("PRAGMA integrity_check(1)"))
+    return "" if answer == "ok" else f"SQLite: {answer}"
 
 
 def _vcenters(connection: Connection) -> list[str]:
     rows = select(records_table.c.vcenter).distinct()
-    found = connection.scalars(rows.union(select(heads_table.c.vcenter)))
-    return sorted(vcenter for vcenter in found if isinstance(vcenter, str))  # a torn page may hold anything
+    uuids = connection.scalars(rows.union(select(heads_table.c.vcenter)))
+    return sorted(vcenter for vcenter in uuids if isinstance(vcenter, str))  # a torn page may hold anything
 
 
 def _chain(connection: Connection, vcenter: str) -> AuditedChain:
@@ -87,7 +88,8 @@ def _chain(connection: Connection, vcenter: str) -> AuditedChain:
 
 
 def _take_in(state: JournalState, record: Record) -> None:
-    """Raises Broken for a record that says what cannot be, although its checksum fits."""
+    """Apply the record. Raises Broken for a record that contains something impossible, although its checksum
+    matches."""
     try:
         if record.kind is Kind.CHECKPOINT and record.body["fold"] == FOLD:
             come_to = json.loads(text_of(dump_state(state)))

@@ -1,4 +1,4 @@
-"""A journal's database: its tables, and transactions whose failures are StateDamaged; measurements have one too."""
+"""A journal's database: its tables, and transactions whose failures become StateDamaged; measurements use it too."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from gpuops.execute.journal.uninterrupted import uninterrupted, with_uninterrupt
 from gpuops.execute.migrations import HEAD, REVISIONS, VERSION_TABLE
 
 SCHEMA_VERSION: Final = 2
-"""One more for a new word in `Kind`, with a revision (`execute/migrations`) that writes it; tables change by revisions
-alone."""
+"""Increase it for a new word in `Kind`, with a revision (`execute/migrations`) that writes it; tables are changed only
+by revisions."""
 
 metadata = MetaData()
 
@@ -68,27 +68,27 @@ RETURN_HINT: Final = "gpuops rotate day --policy FILE returns every desktop from
 MARKERS_HINT: Final = (
     "gpuops rotate restore --from-markers --policy FILE returns every desktop from vCenter's markers alone"
 )
-"""For what a later version of gpuops has written: no repair makes it readable here."""
+"""For data that a later version of gpuops wrote: no repair makes it readable here."""
 NOTHING_TAKEN: Final = (
     "nothing is taken without it: free the disk, start the server, or move what is damaged aside; " + RETURN_HINT
 )
 _WRITING: Final = "gpuops_writing"
 BUSY_S: Final = 10.0
-"""So long a process waits for another one that writes."""
+"""How long a process waits for another one that writes."""
 _AGAIN_S: Final = 0.05
 
 
 class Database:
-    """A database of a journal, or of measurements. `name` is how messages call it, without any password."""
+    """A database of a journal, or of measurements. `name` is used in messages and contains no password."""
 
     def __init__(self, engine: Engine, name: str, *, keeps: str = "journal", hint: str = NOTHING_TAKEN) -> None:
-        """`keeps` and `hint` are what its errors say: what cannot be used, and the next move."""
+        """`keeps` and `hint` are used in its errors: what cannot be used, and the next move."""
         self.engine = engine
         self.name = name
         self._keeps = keeps
         self._hint = hint
         self._has_head = False
-        """Whether its tables were seen to be of `HEAD`."""
+        """Whether its tables were seen to have the revision `HEAD`."""
         self._writing = engine.execution_options(**{_WRITING: True})
         # PostgreSQL would give each statement a view of its own
         one_view = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
@@ -96,41 +96,41 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One view of the database for the whole block."""
-        with self._named(), with_uninterrupted_ends(self._reading.begin()) as connection:
+        """Open one consistent view of the database for the whole block."""
+        with self._errors_as_damage(), with_uninterrupted_ends(self._reading.begin()) as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One commit; what it wrote is durable when the block ends."""
-        with uninterrupted(), self._named(), self._writing.begin() as connection:
+        """Open one transaction; what it wrote is durable when the block ends."""
+        with uninterrupted(), self._errors_as_damage(), self._writing.begin() as connection:
             yield connection
 
     def revision(self, connection: Connection) -> str | None:
-        """Which of `REVISIONS` its tables have; None = they are from before, or there are none.
+        """Return which of `REVISIONS` its tables have; None if they predate revisions or do not exist.
 
-        Raises StateDamaged for one that this gpuops does not know: a later one made it.
+        Raises StateDamaged for a revision that this gpuops does not know: a later version made it.
         """
         if self._has_head:  # tables are never brought back
             return HEAD
         if not inspect(connection).has_table(VERSION_TABLE):
             return None
-        found = connection.scalars(_REVISION).all()
-        if not found:
+        names = connection.scalars(_REVISION).all()
+        if not names:
             return None
-        if len(found) == 1 and found[0] in REVISIONS:
-            self._has_head = found[0] == HEAD
-            return str(found[0])
+        if len(names) == 1 and names[0] in REVISIONS:
+            self._has_head = names[0] == HEAD
+            return str(names[0])
         raise StateDamaged(
-            f"the {self._keeps} {self.name} has tables of revision {', '.join(map(str, found))}, which is newer than "
+            f"the {self._keeps} {self.name} has tables of revision {', '.join(map(str, names))}, which is newer than "
             f"this gpuops: it knows them up to {HEAD}",
             hint=f"use the gpuops that made them, or a later one; until then {MARKERS_HINT}",
         )
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """A connection without a transaction: for locks that last longer than one may."""
-        with self._named(), self.engine.connect() as connection:
+        """Open a connection without a transaction: for locks that last longer than a transaction may."""
+        with self._errors_as_damage(), self.engine.connect() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     def close(self) -> None:
@@ -138,19 +138,19 @@ class Database:
             self.engine.dispose()
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _errors_as_damage(self) -> Iterator[None]:
         try:
             yield
-        except (SQLAlchemyError, UnicodeDecodeError) as error:  # bytes that are no text any more: a flipped bit
-            # SQLAlchemy's own text repeats the statement and what was to be written; the driver's says what is wrong
+        except (SQLAlchemyError, UnicodeDecodeError) as error:  # bytes that are not valid text any more: a flipped bit
+            # SQLAlchemy's own text repeats the statement and its parameters; the driver's text states the problem
             lines = str(getattr(error, "orig", None) or error).split("\n")
             raise StateDamaged(f"the {self._keeps} {self.name} cannot be used: {lines[0]}", hint=self._hint) from error
 
 
 def sqlite_engine(path: str, page_bytes: int | None = None) -> Engine:
-    """SQLite in WAL mode, synchronous FULL: what was committed survives `kill -9` and a power cut.
+    """Return SQLite in WAL mode, synchronous FULL: committed data survives `kill -9` and a power cut.
 
-    A new file has pages of `page_bytes`; None = SQLite's own, and one that is there keeps those that it has.
+    A new file has pages of `page_bytes`; None: SQLite's default. An existing file keeps its page size.
     """
     engine = create_engine(f"sqlite:///{path}")
     if page_bytes is not None:
@@ -175,8 +175,10 @@ def _make_durable(connection: object, _record: object) -> None:
 
 
 def _into_wal(cursor: sqlite3.Cursor) -> None:
-    """WAL mode, waited for. While another process makes a new file one of WAL mode, or is the last to close it, SQLite
-    refuses this at once, whatever the timeout (sqlite.org/wal.html, Sometimes Queries Return SQLITE_BUSY In WAL Mode).
+    """Switch to WAL mode, retrying while another process switches a new file or closes it last.
+
+    SQLite refuses this at once in those cases, whatever the timeout (sqlite.org/wal.html, Sometimes Queries Return
+    SQLITE_BUSY In WAL Mode).
     """
     until = clock.passed_s() + BUSY_S
     while True:
@@ -196,13 +198,13 @@ def _begin(connection: Connection) -> None:
 
 
 def has_journal(connection: Connection, database: Database) -> bool:
-    """Whether this database holds a journal. Raises StateDamaged for one of another schema."""
+    """Return whether this database holds a journal. Raises StateDamaged if it has another schema."""
     if database.revision(connection) is None and not inspect(connection).has_table(schema_table.name):
         return False
-    found = connection.scalars(select(schema_table.c.version)).all()
-    if found == [SCHEMA_VERSION]:
+    versions = connection.scalars(select(schema_table.c.version)).all()
+    if versions == [SCHEMA_VERSION]:
         return True
-    version = f"schema {found[-1]}" if found else "no schema"
+    version = f"schema {versions[-1]}" if versions else "no schema"
     raise StateDamaged(
         f"the journal {database.name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
         hint=f"use the gpuops that wrote it; until then {MARKERS_HINT}",

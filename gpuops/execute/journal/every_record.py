@@ -1,4 +1,4 @@
-"""Reads every record of a journal from the first, of each vCenter in it, and checks each as it is read."""
+"""Reads every record of a journal from the first, for each vCenter in it, and checks each one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from gpuops.execute.journal.stores import FILE_NAME, file_database, open_databas
 
 @dataclass(frozen=True, slots=True)
 class OpenedJournal:
-    """A whole journal, open to be read."""
+    """A complete journal, open for reading."""
 
     name: str
     """The file, or the database without its password."""
     vcenters: tuple[str, ...] = ()
-    """Their instance uuids; none = nothing was ever recorded."""
+    """Their instance uuids; empty if nothing was ever recorded."""
     connection: Connection | None = None
 
     def records(self, vcenter: str) -> Iterator[Record]:
-        """All of this vCenter, in their order. Raises StateDamaged at the first that was changed or is missing."""
+        """Yield all records of this vCenter in order. Raises StateDamaged at the first that was changed or is
+        missing."""
         if self.connection is None:
             return
         try:
@@ -44,7 +45,7 @@ class OpenedJournal:
 
 @contextmanager
 def opened_journal(state_dir: Path, url: str = "") -> Iterator[OpenedJournal]:
-    """The file in the state directory, or the PostgreSQL database at the URL, in one view; nothing is made or changed.
+    """Open the file in the state directory, or the PostgreSQL database at the URL, in one view; change nothing.
 
     Raises UsageError, StateDamaged.
     """
@@ -56,5 +57,5 @@ def opened_journal(state_dir: Path, url: str = "") -> Iterator[OpenedJournal]:
         if not has_journal(connection, database):
             yield OpenedJournal(database.name)
             return
-        found = connection.scalars(select(heads_table.c.vcenter))
-        yield OpenedJournal(database.name, tuple(sorted(found)), connection)
+        vcenters = connection.scalars(select(heads_table.c.vcenter))
+        yield OpenedJournal(database.name, tuple(sorted(vcenters)), connection)

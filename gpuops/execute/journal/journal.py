@@ -1,4 +1,4 @@
-"""The `Journal` appends what happens. A call that writes returns when the record is durable."""
+"""The `Journal` appends what happens. A method that writes returns when the record is durable."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import Step
 
 CHECKPOINT_EVERY: Final = 2000
-"""Records between two checkpoints: so many, and those of one run, are read at the most."""
+"""Records between two checkpoints: at most this many records, and those of one run, are read."""
 
 TRIES: Final = 100
-"""So many others may append first before it is called damage."""
+"""How many times other processes may append first before gpuops reports damage."""
 
 
 Draft = tuple[str, Kind, Mapping[str, Any]]
-"""A record without its place: run, kind, body."""
+"""A record without its position: run, kind, body."""
 
 
 class Journal(JournalReads):
     """The journal of one vCenter.
 
-    Raises StateDamaged where it cannot be read, written or trusted; then the caller sends nothing.
+    Raises StateDamaged if it cannot be read, written or trusted; the caller must then send nothing.
     """
 
     @classmethod
     def open(
         cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
     ) -> Self:
-        """The journal in this directory, or in the PostgreSQL database at `url`; made if there is none.
+        """Open the journal in this directory, or in the PostgreSQL database at `url`; create it if there is none.
 
-        `returning` is for a run that only brings back: it outlives its journal, see `lost`.
+        `returning` is for a run that only brings back: it continues without its journal, see `lost`.
         """
 
         def opening() -> Store:
@@ -57,7 +57,7 @@ class Journal(JournalReads):
         return cls(FallbackStore(opening) if returning else opening(), vcenter, clock)
 
     def alive(self) -> None:
-        """Tells others of this machine that its run goes on."""
+        """Tell other processes of this machine that the run is alive."""
         if self.hold is not None:
             self.hold.alive(self.clock())
 
@@ -73,14 +73,14 @@ class Journal(JournalReads):
         steps: int = 0,
         leases: Sequence[tuple[str, int]] = (),
         free_gpus: Mapping[str, float | None] | None = None,
-        seen: RunsSeen | None = None,
+        known_runs: RunsSeen | None = None,
     ) -> Run:
-        """A run that is open until `end`. `order` is what a change needs to go on after a crash.
+        """Begin a run, which is open until `end`. `order` is what a change needs to continue after a crash.
 
-        `seen`: the runs that its plan knew of. Raises BegunSince where another one has begun since.
+        `known_runs`: the runs that its plan knew of. Raises BegunSince if another run has begun since.
 
-        `steps`: how many its plan has, when it is a night's. `leases`: name of the lock VM and number of each.
-        `free_gpus`: of a night, by host that it uses, the GPUs that were free there.
+        `steps`: the number of steps in a night's plan. `leases`: name of the lock VM and number of each lease.
+        `free_gpus`: for a night, the GPUs that were free on each host that it uses.
         """
         run = uuid.uuid4().hex[:12]
         body: dict[str, Any] = {
@@ -102,29 +102,30 @@ class Journal(JournalReads):
         if leases:
             body["leases"] = [{"vm": lock_vm, "number": number} for lock_vm, number in leases]
 
-        def drafted(state: JournalState) -> list[Draft]:
-            if seen is not None and seen.of(state) != seen:
+        def draft(state: JournalState) -> list[Draft]:
+            if known_runs is not None and known_runs.of(state) != known_runs:
                 raise BegunSince
             return [(run, Kind.BEGUN, body)]
 
-        return self._append(drafted).runs[run].run
+        return self._append(draft).runs[run].run
 
     def end(self, run: Run, *, cut_off: bool = False) -> None:
-        """The run is over. `cut_off`: another one ends it, and it had not come to its end."""
+        """End the run. `cut_off`: another run ends it, because it did not finish."""
         body = {"cut_off": True} if cut_off else {}
         state = self._append(lambda _: [(run.id, Kind.ENDED, body)])
         if state.seq - state.checkpoint >= CHECKPOINT_EVERY:
             self._append(lambda state: [("", Kind.CHECKPOINT, dump_state(state))])
 
     def intend(self, run: Run, step: Recorded, before: Inventory) -> str:
-        """The op id of an effect about to be sent. The caller sends nothing when this raises.
+        """Write the intent of an effect about to be sent, and return its op id. The caller sends nothing if this
+        raises.
 
-        Raises Locked when another gpuops has ended this run meanwhile: whoever took over must not be disturbed.
+        Raises Locked if another gpuops has ended this run meanwhile: the run that took over must not be disturbed.
         """
-        what = {"step": dump_step(step), "seen": before.taken_at.isoformat(), "before": _as_seen(step, before)}
+        effect = {"step": dump_step(step), "seen": before.taken_at.isoformat(), "before": _state_before(step, before)}
         op_id = ""
 
-        def drafted(state: JournalState) -> list[Draft]:
+        def draft(state: JournalState) -> list[Draft]:
             nonlocal op_id
             mine = state.runs.get(run.id)
             if mine is None:
@@ -133,15 +134,15 @@ class Journal(JournalReads):
                     hint="gpuops rotate status shows what is under way",
                 )
             op_id = f"gpuops-{run.id}-{len(mine.intents) + 1}"
-            return [(run.id, Kind.INTENT, {"op": op_id, **what})]
+            return [(run.id, Kind.INTENT, {"op": op_id, **effect})]
 
-        self._append(drafted)
+        self._append(draft)
         return op_id
 
-    def submitted(self, op_id: str, task: str) -> None:
+    def record_task(self, op_id: str, task: str) -> None:
         self._append(lambda _: [(_run_of(op_id), Kind.SUBMITTED, {"op": op_id, "task": task})])
 
-    def settled(
+    def record_outcome(
         self,
         op_id: str,
         state: IntentState,
@@ -153,10 +154,11 @@ class Journal(JournalReads):
         suspended_at: datetime | None = None,
         started_at: datetime | None = None,
     ) -> None:
-        """What became of it. `refused`: vCenter would refuse the next one too; not `counts`: it was never asked.
+        """Record the outcome of an effect.
 
-        `suspended_at`: of a suspend, the moment that vCenter shows for it; None = it shows none. `started_at`: of a
-        start, likewise.
+        `refused`: vCenter would refuse the next one too. `counts` is False if it was never sent to vCenter.
+        `suspended_at`: for a suspend, the moment that vCenter shows; None if it shows none. `started_at`: the same for
+        a start.
         """
         body: dict[str, Any] = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
         if refused:
@@ -170,57 +172,62 @@ class Journal(JournalReads):
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def save(self, originals: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:
-        """Keeps VMs as they were, for the night of this run; what is saved already stays as it was saved."""
-        of = run.id if run is not None else ""
+        """Store VMs as they were, for the night of this run; a VM that is already stored is not changed."""
+        run_id = run.id if run is not None else ""
 
-        def new(state: JournalState) -> list[Draft]:
+        def draft(state: JournalState) -> list[Draft]:
             return [
-                (of, Kind.ORIGINAL, each)
-                for each in originals
-                if state.key_of(each["night"], each["vm"], each["uuid"]) not in state.originals
+                (run_id, Kind.ORIGINAL, original)
+                for original in originals
+                if state.key_of(original["night"], original["vm"], original["uuid"]) not in state.originals
             ]
 
-        self._append(new)
+        self._append(draft)
 
-    def returned(self, night: str, vm: str) -> None:
+    def record_return(self, night: str, vm: str) -> None:
         self._append(lambda _: [("", Kind.RETURNED, {"night": night, "vm": vm})])
 
-    def give_up(self, things: Sequence[GivenUp], run: Run | None = None) -> None:
-        """Notes hosts and VMs that a person gave up, those of a night among them as returned; once each.
+    def give_up(self, given_up: Sequence[GivenUp], run: Run | None = None) -> None:
+        """Record hosts and VMs that an admin gave up, once each; VMs of a night are also recorded as returned.
 
-        `run`: the change whose they are. What of it stands in the journal already is not noted again.
+        `run`: the change that they belong to. What it has already recorded is not recorded again.
         """
 
-        def new(state: JournalState) -> list[Draft]:
+        def draft(state: JournalState) -> list[Draft]:
             mine = state.runs.get(run.id) if run is not None else None
-            known = state.given_up.keys() if mine is None else mine.given_up
+            noted_refs = state.given_up.keys() if mine is None else mine.given_up
             drafts: list[Draft] = []
-            for each in things:
-                if each.ref not in known:
-                    drafts.append((run.id if run is not None else "", Kind.GIVEN_UP, _given_up(each, given_up=True)))
+            for thing in given_up:
+                if thing.ref not in noted_refs:
+                    drafts.append(
+                        (run.id if run is not None else "", Kind.GIVEN_UP, _give_up_body(thing, given_up=True))
+                    )
                 if run is None:
-                    held = [saved for saved in state.originals.values() if _is_held(saved, each)]
-                    drafts += [("", Kind.RETURNED, {"night": saved.night, "vm": saved.vm}) for saved in held]
+                    held_vms = [saved for saved in state.originals.values() if _is_held(saved, thing)]
+                    drafts += [("", Kind.RETURNED, {"night": saved.night, "vm": saved.vm}) for saved in held_vms]
             return drafts
 
-        self._append(new)
+        self._append(draft)
 
-    def back(self, things: Sequence[GivenUp]) -> None:
-        """Notes those that are back after all."""
+    def back(self, returned: Sequence[GivenUp]) -> None:
+        """Record those that are back after all."""
 
-        def new(state: JournalState) -> list[Draft]:
+        def draft(state: JournalState) -> list[Draft]:
             return [
-                ("", Kind.GIVEN_UP, _given_up(each, given_up=False)) for each in things if each.ref in state.given_up
+                ("", Kind.GIVEN_UP, _give_up_body(thing, given_up=False))
+                for thing in returned
+                if thing.ref in state.given_up
             ]
 
-        self._append(new)
+        self._append(draft)
 
     def skip(self, policy: str, night: str, *, skipped: bool) -> None:
-        """The night of the policy of this name is not to be taken; or, with `skipped` False, it is."""
+        """Record that the night of the policy of this name is not to be taken; with `skipped` False, that it is."""
         self._append(lambda _: [("", Kind.SKIP, {"policy": policy, "night": night, "skipped": skipped})])
 
     def _append(self, drafted: Callable[[JournalState], list[Draft]]) -> JournalState:
-        """Appends what is drafted on the latest state; when somebody else was first, drafts anew on what they wrote."""
+        """Append what `drafted` returns for the latest state; if another process was first, call it again on the new
+        state."""
         state = self._state or self.state
         for _ in range(TRIES):
             at = self.clock()
@@ -242,37 +249,37 @@ class Journal(JournalReads):
 
 
 def os_user() -> str:
-    """Name of the operating system's user that this process runs as; its number where it has no name."""
+    """Return the name of the operating system's user of this process, or its number if it has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
 
 
-def _as_seen(step: Recorded, before: Inventory) -> Mapping[str, Any]:
-    """What the step is about, as it was."""
+def _state_before(step: Recorded, before: Inventory) -> Mapping[str, Any]:
+    """Return what the step changes, as it was before."""
     if not isinstance(step, Step):
         host = before.hosts.get(step.host)
         return {} if host is None else {"host": host.ref, "name": host.name, "uuid": host.uuid}
     vm = before.vms.get(step.vm)
     if vm is None:
         return {}
-    shown = {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name, "uuid": vm.instance_uuid}
-    return {**shown, "login": before.user} if before.user else shown
+    seen_vm = {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name, "uuid": vm.instance_uuid}
+    return {**seen_vm, "login": before.user} if before.user else seen_vm
 
 
-def _given_up(each: GivenUp, *, given_up: bool) -> Mapping[str, Any]:
-    body = {"ref": each.ref, "given_up": given_up}
+def _give_up_body(thing: GivenUp, *, given_up: bool) -> Mapping[str, Any]:
+    body = {"ref": thing.ref, "given_up": given_up}
     if not given_up:
         return body
-    return body | {"thing": each.thing, "uuid": each.uuid, "name": each.name, "of": each.of, "runs": each.runs}
+    return body | {"thing": thing.thing, "uuid": thing.uuid, "name": thing.name, "of": thing.of, "runs": thing.runs}
 
 
-def _is_held(saved: Saved, given: GivenUp) -> bool:
-    """Whether a night still holds what is given up."""
+def _is_held(saved: Saved, thing: GivenUp) -> bool:
+    """Return whether a night still holds the VM that is given up."""
     if saved.returned is not None:
         return False
-    return saved.uuid == given.uuid if saved.uuid is not None and given.uuid is not None else saved.vm == given.ref
+    return saved.uuid == thing.uuid if saved.uuid is not None and thing.uuid is not None else saved.vm == thing.ref
 
 
 def _run_of(op_id: str) -> str:

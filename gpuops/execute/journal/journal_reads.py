@@ -1,4 +1,4 @@
-"""What the journal of one vCenter tells: runs and effects that are open, and what is known of nights before."""
+"""Reads the journal of one vCenter: runs and effects that are open, and what is known of earlier nights."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNK
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One effect that was intended."""
+    """One intended effect."""
 
     op_id: str
     step: Step
     state: IntentState
     task: str | None
     seen: datetime
-    """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
+    """vCenter's time of the last look before it was sent: its task is younger."""
     uuid: str | None = None
-    """Instance uuid of its VM; None = not known."""
+    """Instance uuid of its VM; None if unknown."""
     login: str = ""
-    """The user of vCenter as whom it was sent; empty = not known."""
+    """The vCenter user that it was sent as; empty if unknown."""
 
 
 class JournalReads:
-    """The journal of one vCenter, to read from.
+    """The journal of one vCenter, for reading.
 
-    Raises StateDamaged where it cannot be read or trusted.
+    Raises StateDamaged if it cannot be read or trusted.
     """
 
     def __init__(self, store: Store, vcenter: str, clock: Callable[[], datetime]) -> None:
@@ -55,20 +55,21 @@ class JournalReads:
         self.vcenter = vcenter
         self.clock = clock
         self.hold: LockHold | None = None
-        """The lock of this machine that its run holds; None = it does not know of one."""
+        """This machine's lock, as held by the run; None if the journal knows of none."""
         self.own_commands: Callable[[], frozenset[GuestCommand]] | None = None
-        """Reads the commands for guests that policy files of this machine name; None = the journal is a file of this
-        machine, and commands of its policies are run as they stand."""
+        """Reads the guest commands that policy files of this machine name. None: the journal is a file of this machine,
+        and the commands of its policies are run unchanged."""
         self.unlocked: StateDamaged | None = None
-        """Why a return that is only looked at would go on without the lock."""
+        """Why a return that only plans would continue without the lock."""
 
     @classmethod
     def look_into(
         cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
     ) -> Self | None:
-        """What lies in this directory, or in the PostgreSQL database at `url`: nothing is made or changed.
+        """Open what this directory or the PostgreSQL database at `url` holds; change nothing. Return None if there is
+        no journal.
 
-        None = there is none. `returning` is for a run that only brings back: it outlives its journal, see `lost`.
+        `returning` is for a run that only brings back: it continues without its journal, see `lost`.
         """
 
         def opening() -> Store:
@@ -82,12 +83,12 @@ class JournalReads:
 
     @property
     def lost(self) -> StateDamaged | None:
-        """Why the records of a returning run are kept in memory alone; None = they are durable."""
+        """Why the records of a returning run are only in memory; None if they are durable."""
         return self._store.lost if isinstance(self._store, FallbackStore) else None
 
     @property
     def state(self) -> JournalState:
-        """What all records come to, those of other processes included."""
+        """The state after all records, those of other processes included."""
         try:
             if self._state is None:
                 self._state = self._first_read()
@@ -96,12 +97,12 @@ class JournalReads:
                     self._state.apply(record)
         except (KeyError, TypeError, ValueError) as error:
             damaged = StateDamaged(f"the journal holds a record that this version cannot read: {error!r}")
-            # half way it goes on by what it has read: its own run is in it
+            # continue with the records read so far: they include the process's own run
             self._state = self._abandon(damaged, self._state or JournalState(self.vcenter))
         return self._state
 
     def records(self, after: int = 0) -> Sequence[Record]:
-        """Those behind that one, in their order; it takes as long as the journal is."""
+        """Return the records after that one, in order. The time grows with the length of the journal."""
         return self._store.read(after)
 
     def _first_read(self) -> JournalState:
@@ -122,70 +123,78 @@ class JournalReads:
         return state
 
     def open_runs(self, kinds: Sequence[str]) -> tuple[Run, ...]:
-        """Runs of these kinds that began and did not end, oldest first: killed, or cut off from vCenter."""
-        found = [each.run for each in self.state.runs.values() if each.run.kind in kinds]
-        return tuple(sorted(found, key=lambda run: run.started))
+        """Return the runs of these kinds that began and did not end, oldest first: killed, or cut off from vCenter."""
+        runs = [open_run.run for open_run in self.state.runs.values() if open_run.run.kind in kinds]
+        return tuple(sorted(runs, key=lambda run: run.started))
 
     def runs_seen(self, kinds: Sequence[str]) -> RunsSeen:
-        """How many runs of these kinds have begun so far; for `begin`."""
+        """Return how many runs of these kinds have begun so far; for `begin`."""
         return RunsSeen(tuple(kinds)).of(self.state)
 
     def last_policy(self, preferred: str) -> str | None:
-        """The text of the policy that the last run of the preferred kind had; where there is none, of any kind."""
+        """Return the text of the policy of the last run of the preferred kind; if there is none, of any kind."""
         policies = self.state.policies
         return policies.get(preferred) or next(reversed(policies.values()), None)
 
     def last_change(self) -> datetime | None:
-        """When a run on this vCenter last began, ended or was given an outcome."""
+        """Return when a run on this vCenter last began, ended or got an outcome."""
         return self.state.changed
 
     def last_return(self) -> datetime | None:
-        """The same of runs that bring back what nights took."""
+        """Return when a run that brings back what nights took last began, ended or got an outcome."""
         return self.state.return_seen
 
     def durations(self) -> Mapping[DurationKey, Sequence[float]]:
-        """How long the latest steps took, in seconds, by kind of step, profiles of the VM and host."""
-        return {key: tuple(values) for key, values in self.state.durations.items()}
+        """Return the durations of the latest steps in seconds, by kind of step, profiles of the VM and host."""
+        return {key: tuple(durations_s) for key, durations_s in self.state.durations.items()}
 
     def lease_number(self, lock_vm: str) -> int:
-        """The highest number of a lease on the lock VM of this name that a run held; 0 = none did."""
+        """Return the highest number of a lease on this lock VM that a run held; 0 if no run held one."""
         return self.state.lease_numbers.get(lock_vm, 0)
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:
-        """Effects of the run on VMs whose end nobody saw, in order."""
+        """Return the run's effects on VMs that have no known outcome, in order."""
         mine = self.state.runs.get(run.id)
         if mine is None:
             return ()
         try:
-            found = ((each, load_step(each.step)) for each in mine.intents.values() if each.state in OPEN_STATES)
-            return tuple(_intent(each, step) for each, step in found if isinstance(step, Step))
+            intended_steps = (
+                (intended, load_step(intended.step))
+                for intended in mine.intents.values()
+                if intended.state in OPEN_STATES
+            )
+            return tuple(_intent(intended, step) for intended, step in intended_steps if isinstance(step, Step))
         except StateDamaged as damaged:
             later = StateDamaged(damaged.message, hint=f"use the gpuops that wrote it; until then {MARKERS_HINT}")
             self._state = self._abandon(later, JournalState(self.vcenter))
             return ()
 
     def starts_of(self, run: Run) -> Mapping[str, bool]:
-        """By VM (ref), whether its start by the run did well; one whose end nobody saw is left out."""
+        """Return by VM ref whether its start by the run succeeded; starts without a known outcome are left out."""
         mine = self.state.runs.get(run.id)
-        starts = [each for each in mine.intents.values() if each.kind == "PowerOnVm"] if mine is not None else []
-        return {each.vm: each.state is IntentState.DONE for each in starts if each.state not in OPEN_STATES}
+        starts = (
+            [intended for intended in mine.intents.values() if intended.kind == "PowerOnVm"] if mine is not None else []
+        )
+        return {
+            intended.vm: intended.state is IntentState.DONE for intended in starts if intended.state not in OPEN_STATES
+        }
 
     def given_up(self) -> tuple[GivenUp, ...]:
-        """Hosts and VMs that a person gave up and that no run has seen back."""
+        """Return the hosts and VMs that an admin gave up and that no run has seen back."""
         return tuple(self.state.given_up.values())
 
     def setbacks(self) -> Mapping[str, StepCounts]:
-        """By night, how it went so far."""
+        """Return the counts of steps so far, by night."""
         return dict(self.state.setbacks)
 
-    def over(self) -> frozenset[str]:
-        """Nights whose return has begun."""
+    def ended_nights(self) -> frozenset[str]:
+        """Return the nights whose return has begun."""
         return frozenset(self.state.over)
 
-    def skipped(self, policy: str) -> frozenset[str]:
-        """Nights of the policy of this name that are not to be taken."""
+    def skipped_nights(self, policy: str) -> frozenset[str]:
+        """Return the nights of the policy of this name that are not to be taken."""
         return frozenset(night for name, night in self.state.skips if name == policy)
 
 
-def _intent(each: Intended, step: Step) -> Intent:
-    return Intent(each.op_id, step, each.state, each.task, each.seen, each.uuid, each.login)
+def _intent(intended: Intended, step: Step) -> Intent:
+    return Intent(intended.op_id, step, intended.state, intended.task, intended.seen, intended.uuid, intended.login)

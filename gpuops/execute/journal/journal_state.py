@@ -1,7 +1,8 @@
-"""What the records of a journal add up to: a pure fold, record by record; the same records make the same state.
+"""The state that the records of a journal add up to, computed record by record: the same records always give the same
+state.
 
-It stays small: a run that ended and a VM that came back are forgotten after a while, and of durations the latest few
-are kept. What is open or owed is never forgotten.
+It stays small: a run that ended and a VM that came back are forgotten after a while, and only the latest durations are
+kept. What is open or owed is never forgotten.
 """
 
 from __future__ import annotations
@@ -20,30 +21,31 @@ from gpuops.model.vcenter.vm import PowerState, VmDrs
 from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, StepCounts
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
-"""How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
+"""How long a VM that is back is remembered: a night that continues must not take it again, and a window may span a
 weekend."""
 
 KEPT_SUSPENDED: Final = timedelta(days=60)
-"""And one that gave way by being suspended, which nothing else knows to be ours."""
+"""How long an ML VM is remembered that was suspended for desktops: only this journal knows that it is ours."""
 
 DURATIONS_KEPT: Final = 20
-"""Of each kind, profile and host: enough for a percentile, and few enough for a checkpoint."""
+"""How many durations are kept for each kind, profile and host: enough for a percentile, and few enough for a
+checkpoint."""
 
 TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
 RETURNING: Final = frozenset({"ResumeVm", "PowerOnVm"})
-"""By which a morning brings a desktop back: with the first of them its night is over, unless it is of some by name."""
+"""Steps that bring a desktop back: the first of them ends the night, unless the run is limited to some VMs by name."""
 LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
-"""What a morning undoes, and must not take for undone when it is only late."""
+"""Steps that a return undoes, and that it must not take for undone when they are only late."""
 _UNDONE_BY: Final = {
     Role.DESKTOP: ("ResumeVm",),
     Role.SHUT_DOWN: ("PowerOnVm", "ResumeVm"),
     Role.ML: ("ShutDownGuest", "PowerOffVm", "SuspendVm"),
 }
-"""The step that brings a VM back. Once it is seen done, what the night sent for the VM had happened before it."""
+"""The steps that bring a VM back. Once one is seen done, all that the night sent for the VM had happened before it."""
 
 
 class JournalState:
-    """All that must be known to decide, of one vCenter. `apply` is its only way to change."""
+    """All that must be known to decide, for one vCenter. Only `apply` changes it."""
 
     def __init__(self, vcenter: str) -> None:
         self.vcenter = vcenter
@@ -53,54 +55,54 @@ class JournalState:
         """The last record that was a checkpoint."""
         self.runs: dict[str, OpenRun] = {}
         self.policies: dict[str, str] = {}
-        """The last policy of each kind of run; the latest of all is the last."""
+        """The last policy of each kind of run, the most recent one last."""
         self.originals: dict[tuple[str, str], Saved] = {}
         self.takes: dict[tuple[str, str], int] = {}
-        """By night and VM, the effects that took it, but for those that failed for certain."""
+        """By night and VM, the number of effects that took it, without those that certainly failed."""
         self.gates: dict[tuple[str, str], tuple[int, str]] = {}
-        """By night and VM, the effects that closed its gate at the broker, but for those that failed for certain, and
-        the broker's id of its machine; none once it was opened again."""
+        """By night and VM, the number of effects that closed its gate at the broker, without those that certainly
+        failed, and the broker's id of its machine. The entry is removed when the gate is opened."""
         self.lost_closes: dict[tuple[str, str], datetime] = {}
-        """By night and VM, when a request to close its gate was last given up with its outcome unknown."""
+        """By night and VM, when a request to close its gate was last settled as unknown."""
         self.lost: dict[tuple[str, str], datetime] = {}
-        """By night and VM, when an effect on it was given up with its outcome unknown."""
+        """By night and VM, when an effect on it was settled as unknown."""
         self.durations: dict[DurationKey, deque[float]] = {}
         self.setbacks: dict[str, StepCounts] = {}
-        """By night, how its runs went so far."""
+        """By night, the counts of its steps so far."""
         self.over: set[str] = set()
-        """Nights whose return has begun, whether or not anybody has come back yet."""
+        """Nights whose return has begun, whether or not any desktop is back yet."""
         self.lease_numbers: dict[str, int] = {}
-        """By name of the lock VM, the highest number of a lease that a run held."""
+        """By name of the lock VM, the highest lease number that a run held."""
         self.leases: dict[str, set[int]] = {}
         """By night, the numbers of the leases that its runs held."""
         self.skips: set[tuple[str, str]] = set()
         """Name of the policy and night."""
         self.given_up: dict[str, GivenUp] = {}
-        """By ref, the hosts and VMs that a person gave up and that nobody has seen back."""
+        """By ref, the hosts and VMs that an admin gave up and that no run has seen back."""
         self.begun: Counter[str] = Counter()
-        """How many runs of each kind have begun in what this process has read: no checkpoint keeps it."""
+        """How many runs of each kind have begun in the records that this process has read; not part of a checkpoint."""
         self.changed: datetime | None = None
-        """When a run last began, ended or was given an outcome."""
+        """When a run last began, ended or got an outcome."""
         self.return_seen: datetime | None = None
-        """The same of runs that bring back."""
+        """When a run that brings back what nights took last began, ended or got an outcome."""
 
     def apply(self, record: Record) -> None:
-        """Takes the next record in. Raises KeyError, ValueError or TypeError for a body that is none of ours."""
+        """Apply the next record. Raises KeyError, ValueError or TypeError for a body that gpuops did not write."""
         match record.kind:
             case Kind.INTENT | Kind.SUBMITTED | Kind.SETTLED as effect:  # most of a journal is these
                 _EFFECTS[effect](self, record)
             case Kind.BEGUN:
-                self._begun(record)
+                self._apply_begun(record)
             case Kind.ORIGINAL:
                 self._original(record)
             case Kind.RETURNED:
-                self._returned(record)
+                self._apply_returned(record)
             case Kind.SKIP:
                 self._skip(record.body)
             case Kind.GIVEN_UP:
                 self._given_up(record)
             case Kind.ENDED:
-                self._touched(record)
+                self._note_change(record)
                 self.runs.pop(record.run, None)
             case Kind.CHECKPOINT:
                 self.checkpoint = record.seq
@@ -108,7 +110,7 @@ class JournalState:
                 assert_never(never)
         self.seq = record.seq
 
-    def _begun(self, record: Record) -> None:
+    def _apply_begun(self, record: Record) -> None:
         body = record.body
         vms = tuple(body.get("vms", ()))
         kind, night, policy, pid = (body[key] for key in ("kind", "night", "policy", "pid"))
@@ -122,8 +124,8 @@ class JournalState:
         if run.night is not None:
             self.setbacks[run.night] = self.setbacks.get(run.night, NO_STEP_COUNTS).with_plan(body.get("steps", 0))
         for lease in body.get("leases", ()):
-            self._leased(run.night, lease["vm"], lease["number"])
-        self._touched(record)
+            self._note_lease(run.night, lease["vm"], lease["number"])
+        self._note_change(record)
 
     def _forget(self, before: datetime) -> None:
         past = [
@@ -141,12 +143,14 @@ class JournalState:
             self.lost.pop(key, None)
         since = before.date().isoformat()
         self.skips = {(policy, night) for policy, night in self.skips if night >= since}
-        self.setbacks = {night: told for night, told in self.setbacks.items() if night >= since}
+        self.setbacks = {night: counts for night, counts in self.setbacks.items() if night >= since}
         self.over = {night for night in self.over if night >= since}
-        kept = {night for night, _ in self.originals}
-        self.leases = {night: held for night, held in self.leases.items() if night >= since or night in kept}
+        remembered_nights = {night for night, _ in self.originals}
+        self.leases = {
+            night: numbers for night, numbers in self.leases.items() if night >= since or night in remembered_nights
+        }
 
-    def _leased(self, night: str | None, lock_vm: str, number: int) -> None:
+    def _note_lease(self, night: str | None, lock_vm: str, number: int) -> None:
         self.lease_numbers[lock_vm] = max(number, self.lease_numbers.get(lock_vm, 0))
         if night is not None:
             self.leases.setdefault(night, set()).add(number)
@@ -166,13 +170,13 @@ class JournalState:
             return
         if record.run in self.runs:
             self.runs[record.run].given_up.add(ref)
-        thing, uuid, name, of, runs = (body[key] for key in ("thing", "uuid", "name", "of", "runs"))
-        self.given_up[ref] = GivenUp(Thing(thing), ref, uuid, name, of, record.at, runs)
+        kind_of_thing, uuid, name, of, runs = (body[key] for key in ("thing", "uuid", "name", "of", "runs"))
+        self.given_up[ref] = GivenUp(Thing(kind_of_thing), ref, uuid, name, of, record.at, runs)
 
     def _original(self, record: Record) -> None:
         body = record.body
         key = self.key_of(body["night"], body["vm"], body["uuid"])
-        if key in self.originals:  # what is saved of a night stays as it was saved
+        if key in self.originals:  # a night's saved VM is never changed
             return
         drs = VmDrs(body["drs"]) if "drs" in body else None
         self.originals[key] = Saved(
@@ -182,52 +186,59 @@ class JournalState:
             suspended_at=_moment_in(body, "suspended"), started_at=_moment_in(body, "started"),
             stopped=body.get("stopped", False),
         )  # fmt: skip
-        if body.get("taken", False):  # by whom no record tells: its marker does
+        if body.get("taken", False):  # no record names the run that took it: only its marker does
             self.takes[key] = 1
-        if "gate" in body:  # of a VM that was adopted from another vCenter
+        if "gate" in body:  # for a VM that was adopted from another vCenter
             self.gates[key] = 1, body["gate"]
 
     def key_of(self, night: str, vm: str, uuid: str | None) -> tuple[str, str]:
-        """By which a VM is known that a night has saved: it may have been registered anew since, and a VM is known by
-        its instance uuid; what nobody saved is known by its id."""
+        """Return the key of a VM that a night has saved.
+
+        A VM may have been registered again with a new id, so it is found by its instance uuid; a VM that was not saved
+        has its id as key.
+        """
         if (night, vm) in self.originals or uuid is None:
             return night, vm
         same = (key for key, saved in self.originals.items() if key[0] == night and saved.uuid == uuid)
         return next(same, (night, vm))
 
     def _policy_of(self, run: str, night: str) -> str:
-        """The policy of the run that saved it; older records do not name that: it had just begun."""
+        """Return the policy of the run that saved the VM. Older records do not name the run: it had just begun."""
         named = self.runs.get(run)
         if named is not None:
             return named.run.policy
-        return next((each.run.policy for each in reversed(self.runs.values()) if each.run.night == night), "")
+        return next(
+            (open_run.run.policy for open_run in reversed(self.runs.values()) if open_run.run.night == night), ""
+        )
 
     def _intent(self, record: Record) -> None:
         body = record.body
         intended = Intended(body["op"], body["step"], datetime.fromisoformat(body["seen"]), body["before"])
         of = self.runs.get(record.run)
-        if of is None:  # `Journal.intend` refuses that; a record of it is no reason to distrust all others
+        if of is None:  # `Journal.intend` refuses that; such a record is no reason to distrust all others
             return
         of.intents[intended.op_id] = intended
         if of.run.night is not None and intended.kind in TAKING:
-            for ref in [ref for ref, each in self.given_up.items() if _is_of(intended, each.ref, each.uuid)]:
+            for ref in [
+                ref for ref, given_up in self.given_up.items() if _is_of(intended, given_up.ref, given_up.uuid)
+            ]:
                 del self.given_up[ref]
             self._took(of.run.night, intended, 1)
             self._taken_anew(of.run, of.run.night, intended)
         if of.run.night is not None and intended.kind == "CloseGate":
             self._gate_closed(of.run.night, intended, 1)
         if of.run.returns and intended.before.get("power") == PowerState.OFF:
-            self._stopped(intended, record.at)
+            self._note_stop(intended, record.at)
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
             saved_of = (saved for saved in self.originals.values() if _is_of(intended, saved.vm, saved.uuid))
-            self.over.update(each.night for each in saved_of if each.returned is None and each.role is not Role.ML)
+            self.over.update(saved.night for saved in saved_of if saved.returned is None and saved.role is not Role.ML)
 
     def _taken_anew(self, run: Run, night: str, intended: Intended) -> None:
-        """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
+        """Note that a night took the VM again: a night that was cut off and closed by a return may be run again."""
         if intended.kind == "PowerOnVm":
-            for each in self.originals.values():
-                if each.role is Role.ML and _is_of(intended, each.vm, each.uuid):
-                    each.suspended_at = None  # it runs again, and whoever suspends it from here on is another
+            for original in self.originals.values():
+                if original.role is Role.ML and _is_of(intended, original.vm, original.uuid):
+                    original.suspended_at = None  # it runs again; a later suspend is not the watch's
         saved = self.originals.get(self.key_of(night, intended.vm, intended.uuid))
         if saved is not None:
             saved.returned = saved.suspended_at = None
@@ -244,8 +255,10 @@ class JournalState:
         self.gates[key] = self.gates.get(key, (0, ""))[0] + count, intended.step["CloseGate"]["machine"]
 
     def _gate_opened(self, intended: Intended, at: datetime) -> None:
-        """Users may have the VM again: no night holds its gate any more, but one whose request to close it was lost so
-        lately that it may still come."""
+        """Note that users may use the VM again: no night holds its gate any more.
+
+        Exception: a request to close it was lost so recently that it may still arrive.
+        """
         for key in [*self.gates]:
             saved = self.originals.get(key)
             if key in self.lost_closes and at - self.lost_closes[key] < LATE:
@@ -253,33 +266,33 @@ class JournalState:
             if saved is not None and _is_of(intended, saved.vm, saved.uuid):
                 del self.gates[key]
 
-    def _submitted(self, record: Record) -> None:
-        intended = self._intended(record)
+    def _apply_submitted(self, record: Record) -> None:
+        intended = self._find_intended(record)
         if intended is not None:
             intended.state, intended.task = IntentState.SUBMITTED, record.body["task"]
 
-    def _returned(self, record: Record) -> None:
+    def _apply_returned(self, record: Record) -> None:
         saved = self.originals.get((record.body["night"], record.body["vm"]))
         if saved is not None and saved.returned is None:
             saved.returned = record.at
 
-    def _settled(self, record: Record) -> None:
-        self._touched(record)
-        intended = self._intended(record)
+    def _apply_settled(self, record: Record) -> None:
+        self._note_change(record)
+        intended = self._find_intended(record)
         if intended is None:
             return
-        was, intended.state = intended.state, _STATES[record.body["state"]]
+        state_before, intended.state = intended.state, _STATES[record.body["state"]]
         night = self.runs[record.run].run.night
         if night is not None:
-            self._settled_in(night, intended, was, record)
+            self._settled_in(night, intended, state_before, record)
         if intended.state is IntentState.DONE:
             self._undone(intended)
             if intended.kind == "OpenGate":
                 self._gate_opened(intended, record.at)
             if self.runs[record.run].run.returns and intended.kind in _UNDONE_BY[Role.ML]:
-                self._stopped(intended, record.at)
+                self._note_stop(intended, record.at)
                 if intended.kind == "SuspendVm" and "suspended" in record.body:
-                    self._suspended(intended, datetime.fromisoformat(record.body["suspended"]))
+                    self._note_suspension(intended, datetime.fromisoformat(record.body["suspended"]))
         duration_s = record.body["duration_s"]
         if intended.state is IntentState.DONE and duration_s is not None:
             profiles = "+".join(sorted(intended.before.get("profiles", ())))
@@ -288,13 +301,15 @@ class JournalState:
                 self.durations[key] = deque(maxlen=DURATIONS_KEPT)
             self.durations[key].append(duration_s)
 
-    def _settled_in(self, night: str, intended: Intended, was: IntentState, record: Record) -> None:
-        """What an outcome means to its night."""
+    def _settled_in(self, night: str, intended: Intended, state_before: IntentState, record: Record) -> None:
+        """Apply an outcome to its night."""
         kind = intended.kind
         if kind in TAKING:
-            self._took(night, intended, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+            self._took(night, intended, (state_before is IntentState.FAILED) - (intended.state is IntentState.FAILED))
         if kind == "CloseGate":
-            self._gate_closed(night, intended, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+            self._gate_closed(
+                night, intended, (state_before is IntentState.FAILED) - (intended.state is IntentState.FAILED)
+            )
             if intended.state is IntentState.UNKNOWN:
                 self.lost_closes[self.key_of(night, intended.vm, intended.uuid)] = record.at
         if kind in LATE_TO_TELL:
@@ -309,24 +324,26 @@ class JournalState:
             saved.suspended_at = intended.seen
         if saved is not None and "started" in record.body:
             saved.started_at = datetime.fromisoformat(record.body["started"])
-        if was is not IntentState.UNKNOWN and record.body.get("counts", True):
+        if state_before is not IntentState.UNKNOWN and record.body.get("counts", True):
             self._count(night, intended, refused=record.body.get("refused", False))
 
-    def _stopped(self, intended: Intended, at: datetime) -> None:
-        """What nights started of this VM is over, unless a start was lost so lately that it may still arrive."""
+    def _note_stop(self, intended: Intended, at: datetime) -> None:
+        """Note that the VM's work for nights has stopped, unless a start was lost so recently that it may still
+        arrive."""
         for key, saved in self.originals.items():
-            over = key not in self.lost or at - self.lost[key] >= LATE
-            if saved.role is Role.ML and over and _is_of(intended, saved.vm, saved.uuid):
+            is_certain = key not in self.lost or at - self.lost[key] >= LATE
+            if saved.role is Role.ML and is_certain and _is_of(intended, saved.vm, saved.uuid):
                 saved.stopped = True
 
-    def _suspended(self, intended: Intended, moment: datetime) -> None:
-        """An ML VM has given way with its memory: until it is started again, this journal alone knows it as ours."""
+    def _note_suspension(self, intended: Intended, moment: datetime) -> None:
+        """Note that an ML VM was suspended for desktops: until it is started again, only this journal knows it as
+        ours."""
         for saved in self.originals.values():
             if saved.role is Role.ML and _is_of(intended, saved.vm, saved.uuid):
                 saved.suspended_at = moment
 
     def _undone(self, intended: Intended) -> None:
-        """What was lost of this VM need not be waited for any more once it was undone."""
+        """Forget lost effects on this VM once they were undone: they need not be waited for any more."""
         for key in [*self.lost]:
             saved = self.originals.get(key)
             if saved is None or not _is_of(intended, saved.vm, saved.uuid):
@@ -339,12 +356,12 @@ class JournalState:
         so_far = self.setbacks.get(night, NO_STEP_COUNTS)
         self.setbacks[night] = so_far.with_end(failed=failed, refused=refused, host=intended.before.get("host"))
 
-    def _intended(self, record: Record) -> Intended | None:
-        """None for an effect of a run that has ended: nobody waits for its outcome any more."""
+    def _find_intended(self, record: Record) -> Intended | None:
+        """Return the effect, or None if its run has ended: its outcome does not matter any more."""
         of = self.runs.get(record.run)
         return of.intents[record.body["op"]] if of is not None else None
 
-    def _touched(self, record: Record) -> None:
+    def _note_change(self, record: Record) -> None:
         self.changed = max(record.at, self.changed or record.at)
         of = self.runs.get(record.run)
         if of is not None and of.run.returns:
@@ -360,7 +377,7 @@ def _gave_way(saved: Saved) -> bool:
 
 
 def _is_of(intended: Intended, ref: str, uuid: str | None) -> bool:
-    """Whether it is about this VM, under whatever id."""
+    """Return whether the effect is on this VM, whatever its id is now."""
     if uuid is not None and intended.uuid is not None:
         return uuid == intended.uuid
     return ref == intended.vm
@@ -369,6 +386,6 @@ def _is_of(intended: Intended, ref: str, uuid: str | None) -> bool:
 _STATES: Final = {state.value: state for state in IntentState}
 _EFFECTS: Final[Mapping[Kind, Callable[[JournalState, Record], None]]] = {
     Kind.INTENT: JournalState._intent,
-    Kind.SUBMITTED: JournalState._submitted,
-    Kind.SETTLED: JournalState._settled,
+    Kind.SUBMITTED: JournalState._apply_submitted,
+    Kind.SETTLED: JournalState._apply_settled,
 }

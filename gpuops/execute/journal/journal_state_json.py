@@ -17,18 +17,18 @@ from gpuops.model.vcenter.vm import VmDrs
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 
 FOLD: Final = 18
-"""A checkpoint of another fold is not used: the records are read from the first one, and always give the same state."""
+"""A checkpoint with another number is not used: the records are read from the first one, and give the same state."""
 
 
 def dump_state(state: JournalState) -> dict[str, Any]:
-    """All of the state but its place, which is that of the record that carries this."""
+    """Return the complete state but for its position, which is that of the record that carries this."""
     texts = {
-        text: number for number, text in enumerate(dict.fromkeys(each.policy for each in state.originals.values()))
+        text: number for number, text in enumerate(dict.fromkeys(saved.policy for saved in state.originals.values()))
     }
     return {
         "fold": FOLD,
         "texts": list(texts),
-        "runs": [_dump_run(each) for each in state.runs.values()],
+        "runs": [_dump_run(open_run) for open_run in state.runs.values()],
         "policies": [[kind, text] for kind, text in state.policies.items()],
         "originals": [
             [*_dump_saved(saved), state.takes.get(key, 0), texts[saved.policy]]
@@ -39,32 +39,34 @@ def dump_state(state: JournalState) -> dict[str, Any]:
         "gates": [[*key, count, machine] for key, (count, machine) in state.gates.items()],
         "lost_closes": [[*key, at.isoformat()] for key, at in state.lost_closes.items()],
         "lost": [[*key, at.isoformat()] for key, at in state.lost.items()],
-        "durations": [[*key, *values] for key, values in state.durations.items()],
+        "durations": [[*key, *durations_s] for key, durations_s in state.durations.items()],
         "setbacks": {night: to_stored(counts) for night, counts in state.setbacks.items()},
         "over": sorted(state.over),
         "lease_numbers": state.lease_numbers,
-        "leases": {night: sorted(held) for night, held in state.leases.items()},
+        "leases": {night: sorted(numbers) for night, numbers in state.leases.items()},
         "skips": sorted(state.skips),
-        "given_up": [_dump_given_up(each) for each in state.given_up.values()],
+        "given_up": [_dump_given_up(given_up) for given_up in state.given_up.values()],
         "changed": _moment(state.changed),
         "return_seen": _moment(state.return_seen),
     }
 
 
 def load_state(vcenter: str, record: Record) -> JournalState | None:
-    """The state as it was when this checkpoint was written; None = by another fold.
+    """Return the state when this checkpoint was written; None if it has another `FOLD`.
 
-    Raises KeyError, ValueError or TypeError for a body that is none of ours.
+    Raises KeyError, ValueError or TypeError for a body that gpuops did not write.
     """
     body = record.body
     if body["fold"] != FOLD:
         return None
     state = JournalState(vcenter)
     state.seq = state.checkpoint = record.seq
-    state.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
+    state.runs = {run_body["id"]: _load_run(vcenter, run_body) for run_body in body["runs"]}
     state.policies = dict(body["policies"])
-    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, started, *rest in body["originals"]:
-        stopped, count, text = rest
+    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, started, *stop_and_take in body[
+        "originals"
+    ]:
+        stopped, count, text = stop_and_take
         before = VmDrs(drs) if drs is not None else None
         state.originals[night, vm] = Saved(
             night, vm, Role(role), uuid, name, host, tuple(profiles), _load_moment(returned), before,
@@ -72,29 +74,29 @@ def load_state(vcenter: str, record: Record) -> JournalState | None:
         )  # fmt: skip
         if count:
             state.takes[night, vm] = count
-    for night, vm, modes in body.get("gpu_modes", ()):  # an older gpuops kept none
+    for night, vm, modes in body.get("gpu_modes", ()):  # an older gpuops stored none
         state.originals[night, vm].gpu_modes = tuple(modes.items())
     state.takes |= {(night, vm): count for night, vm, count in body["takes"]}
     state.gates = {(night, vm): (count, machine) for night, vm, count, machine in body["gates"]}
     state.lost_closes = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost_closes"]}
     state.lost = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost"]}
     state.durations = {
-        DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
-        for step, profiles, host, *values in body["durations"]
+        DurationKey(step, profiles, host): deque(durations_s, maxlen=DURATIONS_KEPT)
+        for step, profiles, host, *durations_s in body["durations"]
     }
     state.setbacks = {night: from_stored(StepCounts, counts) for night, counts in body["setbacks"].items()}
     state.over = set(body["over"])
     state.lease_numbers = dict(body["lease_numbers"])
-    state.leases = {night: set(held) for night, held in body["leases"].items()}
+    state.leases = {night: set(numbers) for night, numbers in body["leases"].items()}
     state.skips = {(policy, night) for policy, night in body["skips"]}
-    state.given_up = {each["ref"]: _load_given_up(each) for each in body["given_up"]}
+    state.given_up = {given_up["ref"]: _load_given_up(given_up) for given_up in body["given_up"]}
     state.changed = _load_moment(body["changed"])
     state.return_seen = _load_moment(body["return_seen"])
     return state
 
 
-def _dump_run(each: OpenRun) -> dict[str, Any]:
-    run = each.run
+def _dump_run(open_run: OpenRun) -> dict[str, Any]:
+    run = open_run.run
     return {
         "id": run.id,
         "kind": run.kind,
@@ -105,10 +107,10 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
         "vms": run.vms,
         "order": run.order,
         "intents": [
-            [one.op_id, one.step, one.seen.isoformat(), one.before, one.state, one.task]
-            for one in each.intents.values()
+            [intended.op_id, intended.step, intended.seen.isoformat(), intended.before, intended.state, intended.task]
+            for intended in open_run.intents.values()
         ],
-        "given_up": sorted(each.given_up),
+        "given_up": sorted(open_run.given_up),
     }
 
 
@@ -118,15 +120,15 @@ def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
     kind, night, policy, pid = (body[key] for key in ("kind", "night", "policy", "pid"))
     run = Run(body["id"], vcenter, kind, night, policy, pid, started, vms, body.get("order", ""))
     intents = {
-        op_id: Intended(op_id, step, datetime.fromisoformat(seen), before, IntentState(state), task)
-        for op_id, step, seen, before, state, task in body["intents"]
+        op_id: Intended(op_id, step, datetime.fromisoformat(looked_at), before, IntentState(state), task)
+        for op_id, step, looked_at, before, state, task in body["intents"]
     }
     return OpenRun(run, intents, set(body["given_up"]))
 
 
-def _dump_given_up(each: GivenUp) -> dict[str, Any]:
-    body: dict[str, Any] = to_stored(each)
-    return body | {"at": each.at.isoformat()}
+def _dump_given_up(given_up: GivenUp) -> dict[str, Any]:
+    body: dict[str, Any] = to_stored(given_up)
+    return body | {"at": given_up.at.isoformat()}
 
 
 def _load_given_up(body: Mapping[str, Any]) -> GivenUp:

@@ -11,11 +11,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 GENESIS: Final = "0" * 64
-"""What stands in the place of a checksum before the first record of a vCenter."""
+"""The checksum before the first record of a vCenter."""
 
 
 class Kind(StrEnum):
-    """What a record tells. A new word is a new schema: an older gpuops must not skip over what it cannot read."""
+    """What a record is about. A new word is a new schema: an older gpuops must not skip a record that it cannot
+    read."""
 
     BEGUN = "begun"
     ORIGINAL = "original"
@@ -28,35 +29,35 @@ class Kind(StrEnum):
     RETURNED = "returned"
     """A VM was seen as it was before the night."""
     SKIP = "skip"
-    """A night that is not to be taken, or after all is."""
+    """A night that is not to be taken, or that is to be taken after all."""
     GIVEN_UP = "given_up"
-    """A host or VM that a person gave up, or that is back after all."""
+    """A host or VM that an admin gave up, or that is back after all."""
     ENDED = "ended"
     CHECKPOINT = "checkpoint"
-    """All that the records up to here come to: whoever reads may begin with it."""
+    """The state after all records up to here: reading may begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that happened, in its place. `body` is plain JSON."""
+    """One event, in its place. `body` is plain JSON."""
 
     seq: int
-    """Its place among the records of its vCenter, from 1 on, without a gap."""
+    """Its position among the records of its vCenter, from 1 on, without a gap."""
     run: str
-    """Empty for a record of no run."""
+    """Empty for a record that belongs to no run."""
     kind: Kind
     at: datetime
     body: Mapping[str, Any]
 
 
 def text_of(body: Mapping[str, Any]) -> str:
-    """The body as it is kept: the checksum is of this very text."""
+    """Return the body as it is stored: the checksum is computed from this exact text."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
 def checksum(previous: str, vcenter: str, seq: int, run: str, kind: str, at: str, body: str) -> str:
-    """SHA-256 of a record as it is kept and of the checksum before it, in hexadecimal.
+    """Return the SHA-256, in hexadecimal, of a stored record together with the checksum before it.
 
-    A JSON list, not the texts one after another: no two different records have the same one.
+    The input is a JSON list, not the joined texts: two different records never have the same input.
     """
     return hashlib.sha256(json.dumps([previous, vcenter, seq, run, kind, at, body]).encode("ascii")).hexdigest()

@@ -38,24 +38,24 @@ class Run:
     pid: int
     started: datetime
     vms: tuple[str, ...] = ()
-    """Names of the VMs that it is of; empty = of all that its kind is about."""
+    """Names of the VMs that the run is limited to; empty if it is not limited."""
     order: str = ""
-    """What a change is about, as JSON; empty for a run that is none."""
+    """What a change is to do, as JSON; empty for a run of another kind."""
 
     @property
     def returns(self) -> bool:
-        """Whether it brings back what nights took."""
+        """Whether the run brings back what nights took."""
         return self.kind in RETURN_KINDS
 
 
 @dataclass(slots=True)
 class Intended:
-    """One effect that was intended, of a run that is open."""
+    """One intended effect of an open run."""
 
     op_id: str
     step: Mapping[str, Any]
     seen: datetime
-    """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
+    """vCenter's time of the last look before it was sent: its task is younger."""
     before: Mapping[str, Any]
     state: IntentState = IntentState.INTENT
     task: str | None = None
@@ -66,18 +66,18 @@ class Intended:
 
     @property
     def vm(self) -> str:
-        """Managed object id, as it was then."""
+        """Managed object id at that time."""
         return str(self.step[self.kind]["vm"])
 
     @property
     def uuid(self) -> str | None:
-        """Instance uuid of its VM, or hardware uuid of its host; None = not known."""
-        found: str | None = self.before.get("uuid")
-        return found
+        """Instance uuid of its VM, or hardware uuid of its host; None if unknown."""
+        uuid: str | None = self.before.get("uuid")
+        return uuid
 
     @property
     def login(self) -> str:
-        """The user of vCenter as whom it was sent; empty = not known."""
+        """The vCenter user that it was sent as; empty if unknown."""
         return str(self.before.get("login", ""))
 
 
@@ -88,7 +88,7 @@ class OpenRun:
     run: Run
     intents: dict[str, Intended] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
-    """Refs of the hosts and VMs of it that a person gave up."""
+    """Refs of its hosts and VMs that an admin gave up."""
 
 
 @dataclass(slots=True)
@@ -105,22 +105,23 @@ class Saved:
     returned: datetime | None = None
     drs: VmDrs | None = None
     policy: str = ""
-    """Text of the policy under which a night took it last, or was to; empty = no record tells."""
+    """Text of the policy under which a night last took it, or was to; empty if no record has it."""
     suspended_at: datetime | None = None
-    """When the night suspended it, as vCenter showed that; of one that was shut down, the look before. None = no record
-    tells."""
+    """When the night suspended it, as vCenter showed; for a VM that was shut down, the time of the look before. None if
+    no record has it."""
     started_at: datetime | None = None
-    """When the night started it, likewise; the moment of the look before, while the start is not known to be done."""
+    """When the night started it, as vCenter showed; the time of the look before, while the start is not known to be
+    done."""
     stopped: bool = False
-    """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
+    """For an ML VM: whether a return has stopped it, or found it powered off. A later start is not the night's."""
     gpu_modes: tuple[tuple[str, str], ...] = ()
     """PCI address and vGPU mode of each GPU that it ran on."""
 
 
 class DurationKey(NamedTuple):
-    """What a duration is of: a kind of step, on a VM with these profiles, on a host."""
+    """What a duration belongs to: a kind of step, on a VM with these profiles, on a host."""
 
     step: str
     profiles: str
-    """Joined by `+`; empty for a VM without one."""
+    """Joined by `+`; empty for a VM without profiles."""
     host: str

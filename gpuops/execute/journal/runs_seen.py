@@ -1,7 +1,7 @@
-"""Which runs a plan knew of: a run may not begin on a plan that is older than the last of them.
+"""Counts the runs that a plan knew of: a run must not begin on a plan that is older than the last of them.
 
-The lock of a machine keeps its own runs apart. Where machines share a journal, a process that was stopped between its
-look and its first line there (SIGSTOP, a machine that slept) would act on a plan of a moment long gone.
+The lock of a machine keeps its own runs apart. If machines share a journal, a process that was paused between its look
+and its first record (SIGSTOP, a machine that slept) would act on an outdated plan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuops.execute.journal.journal_state import JournalState
 
 
 class BegunSince(Locked):
-    """Another run has begun since this one looked; nothing was sent."""
+    """Another run has begun since this one read the vCenter; nothing was sent."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -24,11 +24,11 @@ class BegunSince(Locked):
 
 @dataclass(frozen=True, slots=True)
 class RunsSeen:
-    """How many runs of these kinds had begun, as far as one process has read the journal."""
+    """How many runs of these kinds had begun, as far as this process has read the journal."""
 
     kinds: tuple[str, ...]
     begun: int = 0
 
     def of(self, state: JournalState) -> RunsSeen:
-        """The same kinds, as the journal says now."""
+        """Return the current count for the same kinds."""
         return replace(self, begun=sum(state.begun[kind] for kind in self.kinds))

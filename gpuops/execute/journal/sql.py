@@ -1,4 +1,4 @@
-"""Keeps records in a database, chained as they are written and checked as they are read."""
+"""Stores records in a database, chained when they are written and checked when they are read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SqlStore:
             with self._database.reading() as connection:
                 head = head_of(connection, self._vcenter)
                 chain = Chain(self._vcenter, *self._begin(connection, after, head.checkpoint))
-                found = [chain.follow(row) for row in rows_of(connection, self._vcenter, chain.seq)]
+                records = [chain.follow(row) for row in rows_of(connection, self._vcenter, chain.seq)]
                 chain.ends_at(head.seq, head.checksum)
         except Broken as broken:
             raise StateDamaged(
@@ -56,13 +56,13 @@ class SqlStore:
                 hint=f"gpuops rotate audit verify shows how far it can be trusted; {RETURN_HINT}",
             ) from broken
         self._last = (chain.seq, chain.checksum)
-        return found
+        return records
 
     def append(self, records: Sequence[Record]) -> None:
         seq, previous = self._last
         if records[0].seq != seq + 1:
             raise Overtaken
-        rows, head = _sealed(self._vcenter, previous, records)
+        rows, head = _seal(self._vcenter, previous, records)
         try:
             with self._database.writing() as connection:
                 _advance(connection, self._vcenter, self._last, head)
@@ -77,20 +77,20 @@ class SqlStore:
         self._database.close()
 
     def _begin(self, connection: Connection, after: int | None, checkpoint: int) -> tuple[int, str]:
-        """Behind which record to read, and its checksum."""
+        """Return the record after which to read, and its checksum."""
         if after == self._last[0]:
             return self._last
         begin = after if after is not None else max(checkpoint - 1, 0)
         if begin == 0:
             return 0, GENESIS
-        found = connection.scalar(_CHECKSUM, {"of_vcenter": self._vcenter, "at_seq": begin})
-        if found is None:
+        checksum = connection.scalar(_CHECKSUM, {"of_vcenter": self._vcenter, "at_seq": begin})
+        if checksum is None:
             raise Broken(begin, "it is missing")
-        return begin, found
+        return begin, checksum
 
 
 class Broken(Exception):
-    """The first record that does not fit the ones before it."""
+    """The first record that does not match the ones before it."""
 
     def __init__(self, seq: int, reason: str) -> None:
         super().__init__(f"record {seq}: {reason}")
@@ -99,7 +99,7 @@ class Broken(Exception):
 
 
 class Head(Protocol):
-    """What the database says of its last record."""
+    """The database's own entry about its last record."""
 
     @property
     def seq(self) -> int: ...
@@ -110,7 +110,7 @@ class Head(Protocol):
 
 
 class Chain:
-    """Follows rows in their order, each checked against the one before."""
+    """Follows rows in order, and checks each against the one before."""
 
     def __init__(self, vcenter: str, seq: int = 0, previous: str = GENESIS) -> None:
         self._vcenter = vcenter
@@ -118,23 +118,23 @@ class Chain:
         self.checksum = previous
 
     def follow(self, row: Row[Any]) -> Record:
-        """The record in this row. Raises Broken."""
+        """Return the record in this row. Raises Broken."""
         expected = self.seq + 1
         if row.seq != expected:
             raise Broken(expected, f"it is missing; record {row.seq} comes after {self.seq}")
-        if not all(isinstance(value, str) for value in (row.run, row.kind, row.at, row.body)):
+        if not all(isinstance(field, str) for field in (row.run, row.kind, row.at, row.body)):
             raise Broken(expected, "it is no text any more")
-        found = checksum(self.checksum, self._vcenter, row.seq, row.run, row.kind, row.at, row.body)
-        if found != row.checksum:
+        computed = checksum(self.checksum, self._vcenter, row.seq, row.run, row.kind, row.at, row.body)
+        if computed != row.checksum:
             raise Broken(expected, "its text does not fit its checksum: it was changed, or moved here")
-        self.seq, self.checksum = expected, found
+        self.seq, self.checksum = expected, computed
         try:
             return Record(row.seq, row.run, Kind(row.kind), datetime.fromisoformat(row.at), json.loads(row.body))
         except (ValueError, RecursionError) as error:
             raise Broken(expected, f"this version cannot read it: {error}") from error
 
     def ends_at(self, seq: int, last: str) -> None:
-        """Raises Broken unless the last row followed is the one that was last written."""
+        """Raise Broken unless the last row that was followed is the last one that was written."""
         if self.seq < seq:
             raise Broken(self.seq + 1, f"it is missing; {seq} records were written")
         if self.seq > seq:
@@ -150,13 +150,13 @@ class _NoHead:
 
 
 def head_of(connection: Connection, vcenter: str) -> Head:
-    """What was last written of this vCenter; of one that is not known, the place before the first record.
+    """Return the head of this vCenter; for a new vCenter, the position before the first record.
 
-    Raises Broken where there are records and no head.
+    Raises Broken if there are records and no head.
     """
-    found = connection.execute(_HEAD, {"of_vcenter": vcenter}).one_or_none()
-    if found is not None:
-        return found
+    head = connection.execute(_HEAD, {"of_vcenter": vcenter}).one_or_none()
+    if head is not None:
+        return head
     first = connection.scalar(_FIRST, {"of_vcenter": vcenter})
     if first is not None:
         raise Broken(first, "it is there, and gpuops wrote none")
@@ -164,13 +164,13 @@ def head_of(connection: Connection, vcenter: str) -> Head:
 
 
 def rows_of(connection: Connection, vcenter: str, after: int) -> Iterator[Row[Any]]:
-    """What is kept of this vCenter behind that place, in order, a thousand rows at a time."""
-    known = {"of_vcenter": vcenter, "after_seq": after}
-    yield from connection.execute(_ROWS, known, execution_options={"yield_per": 1000})
+    """Yield the rows of this vCenter after that position, in order, reading a thousand at a time."""
+    parameters = {"of_vcenter": vcenter, "after_seq": after}
+    yield from connection.execute(_ROWS, parameters, execution_options={"yield_per": 1000})
 
 
-def _sealed(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of these records, and what the head becomes."""
+def _seal(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the rows of these records, and the new values of the head."""
     rows: list[dict[str, Any]] = []
     head: dict[str, Any] = {}
     for record in records:
@@ -193,9 +193,9 @@ def _sealed(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[lis
     return rows, head
 
 
-def _advance(connection: Connection, vcenter: str, was: tuple[int, str], head: dict[str, Any]) -> None:
-    """Moves the head on, if it is still where it was. Raises Overtaken."""
-    seq, previous = was
+def _advance(connection: Connection, vcenter: str, last: tuple[int, str], head: dict[str, Any]) -> None:
+    """Move the head forward if it is still at `last`. Raises Overtaken."""
+    seq, previous = last
     if seq == 0:
         connection.execute(insert(heads_table).values({"vcenter": vcenter, "checkpoint": 0, **head}))
         return

@@ -14,12 +14,12 @@ from gpuops.plan.core.host_steps import EndTurn, HostStep, HostTask
 from gpuops.plan.core.steps import Step
 
 Recorded = Step | HostStep | HostTask | EndTurn
-"""What a journal may be told before it happens."""
+"""The steps whose intent a journal records."""
 
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """By stored name, one adapter per kind: several kinds have the same fields, so the name goes with them."""
+    """Return one adapter for each kind, by stored name: several kinds have the same fields."""
     return {stored_name(kind): TypeAdapter(kind) for kind in get_args(Recorded)}
 
 
@@ -29,10 +29,10 @@ def dump_step(step: Recorded) -> dict[str, Any]:
 
 
 def load_step(body: Mapping[str, Any]) -> Recorded:
-    """The step that `dump_step` wrote. Raises StateDamaged."""
+    """Return the step that `dump_step` wrote. Raises StateDamaged."""
     try:
         [(kind, fields)] = body.items()
-        found: Recorded = _adapters()[kind].validate_python(fields)
-        return found
+        step: Recorded = _adapters()[kind].validate_python(fields)
+        return step
     except (ValidationError, ValueError, KeyError) as error:
         raise StateDamaged(f"the journal holds a step that this version cannot read: {str(body)[:80]}") from error

@@ -1,4 +1,5 @@
-"""Where records of one vCenter are kept: the protocol, records in memory, and a store that outlives its disk.
+"""Where the records of one vCenter are stored: the protocol, records in memory, and a store that continues after its
+disk fails.
 
 `sql.SqlStore` implements the protocol for SQLite and PostgreSQL.
 """
@@ -13,20 +14,21 @@ from gpuops.execute.journal.record import Kind, Record
 
 
 class Overtaken(Exception):
-    """Somebody else appended first: read what there is, and try again."""
+    """Another process appended first: read the new records, and try again."""
 
 
 class Store(Protocol):
-    """The one seam between the journal and the disk. Every method raises only StateDamaged, `append` Overtaken too."""
+    """The only interface between the journal and the disk. Every method raises only StateDamaged, `append` Overtaken
+    too."""
 
     def read(self, after: int | None) -> Sequence[Record]:
-        """The records behind that one, in order; None = from the last checkpoint on, or from the first record."""
+        """Return the records after that one, in order; None: from the last checkpoint on, or from the first record."""
         ...
 
     def append(self, records: Sequence[Record]) -> None:
-        """Returns when all of them are durable; none of them is kept when it raises Overtaken.
+        """Append the records, and return when all of them are durable; on Overtaken none of them is stored.
 
-        After StateDamaged they may be there or not: as after a power cut.
+        After StateDamaged they may be stored or not, as after a power cut.
         """
         ...
 
@@ -34,13 +36,13 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """Implements `Store`; it is as durable as its process. Several journals may share one.
+    """Implements `Store`. It is as durable as its process; several journals may share one.
 
-    For simulated nights by the thousand, and for a disk that fails during a return.
+    Used for simulated nights, and when a disk fails during a return.
     """
 
     def __init__(self, records: Iterable[Record] = (), *, after: int = 0) -> None:
-        """`after` is the number of records that lie elsewhere."""
+        """`after` is the number of records that are stored elsewhere."""
         self.records = list(records)
         self._after = after
         self._checkpoint = 0
@@ -67,11 +69,11 @@ class MemoryStore:
 
 
 class FallbackStore:
-    """Implements `Store` for a run that returns: when the disk or the database fails, records go on in memory.
+    """Implements `Store` for a run that returns: when the disk or the database fails, records continue in memory.
 
     Taking without a durable journal could lose a desktop, so it is refused. Returning without one cannot: the marker in
-    vCenter says what to return, and is cleared only when the VM is seen back. So a morning outlives its journal, and
-    says so at its end. `lost` is why the durable store is not used any more; None while it is.
+    vCenter names what to return, and is cleared only when the VM is seen back. So a return continues without its
+    journal, and reports that at its end. `lost` is why the durable store is no longer used; None while it is used.
     """
 
     def __init__(self, opening: Callable[[], Store]) -> None:
@@ -85,22 +87,22 @@ class FallbackStore:
         try:
             return self._store.read(after)
         except StateDamaged as damaged:
-            return self._goes_on(after or 0, damaged).read(after)
+            return self._continue_in_memory(after or 0, damaged).read(after)
 
     def append(self, records: Sequence[Record]) -> None:
         try:
             self._store.append(records)
         except StateDamaged as damaged:
-            self._goes_on(records[0].seq - 1, damaged).append(records)
+            self._continue_in_memory(records[0].seq - 1, damaged).append(records)
 
     def close(self) -> None:
         self._store.close()
 
     def abandon(self, damaged: StateDamaged, after: int) -> None:
-        """Goes on in memory behind that record: what was kept, there or behind it, cannot be believed."""
-        self._goes_on(after, damaged)
+        """Continue in memory after that record: the stored records cannot be trusted."""
+        self._continue_in_memory(after, damaged)
 
-    def _goes_on(self, after: int, damaged: StateDamaged) -> MemoryStore:
+    def _continue_in_memory(self, after: int, damaged: StateDamaged) -> MemoryStore:
         self._store.close()
         self.lost = damaged
         self._store = spare = MemoryStore(after=after)

@@ -1,7 +1,7 @@
-"""Signals that end the process by an exception wait until a block has ended.
+"""Delays signals that end the process by an exception until a block has ended.
 
-An exception of a handler (SIGINT's own, the command line's for SIGTERM and SIGHUP) may come between any two
-instructions. In the midst of a commit, or of closing a database, it meets code that cannot take it.
+An exception from a handler (SIGINT's own, the command line's for SIGTERM and SIGHUP) may be raised between any two
+instructions. In the middle of a commit, or of closing a database, the code cannot handle it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Runs the block to its end; a signal that came meanwhile is handled then.
+    """Run the block to its end; a signal that arrived meanwhile is handled then.
 
-    In another thread than the main one it does nothing, since Python runs handlers in that one alone.
+    Does nothing in any thread but the main one, since Python runs handlers only there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -43,7 +43,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def with_uninterrupted_ends(block: AbstractContextManager[T]) -> Iterator[T]:
-    """The block, whose beginning and end run to their ends; what is between may be interrupted."""
+    """Return the block with its beginning and end protected; the part between them may be interrupted."""
 
     def leave(*raised: Any) -> bool | None:
         with uninterrupted():

@@ -59,11 +59,11 @@ def to_read(database: Database, check: HasTables) -> Database | None:
     """Return the database unchanged; if `check` finds no tables, close it and return None. Raises StateDamaged."""
     try:
         with database.reading() as connection:
-            found = check(connection, database)
+            has_tables = check(connection, database)
     except BaseException:
         database.close()
         raise
-    if found:
+    if has_tables:
         return database
     database.close()
     return None
@@ -86,7 +86,7 @@ def upgrade(database: Database, contents: Contents) -> str | None:
             if before != HEAD:
                 dropped = _dropped_requests(connection)
                 with _turn(database):
-                    command.upgrade(_configured(connection, contents), "head")
+                    command.upgrade(_alembic_config(connection, contents), "head")
         if dropped:
             _LOG.warning("warning: %s: %s", database.name, dropped)
         return before
@@ -108,7 +108,7 @@ def statements(database: Database) -> str:
         printed = StringIO()
         if dropped := _dropped_requests(connection):
             printed.write(f"-- warning: {dropped}\n")
-        configured = _configured(connection, Contents.JOURNAL, printed)
+        configured = _alembic_config(connection, Contents.JOURNAL, printed)
         with _turn(database):
             command.upgrade(configured, f"{before}:head" if before else "head", sql=True)
     return printed.getvalue().strip() + "\n"
@@ -140,7 +140,7 @@ def _turn(database: Database) -> Iterator[None]:
         _ALEMBIC.release()
 
 
-def _configured(connection: Connection, contents: Contents, output: StringIO | None = None) -> Config:
+def _alembic_config(connection: Connection, contents: Contents, output: StringIO | None = None) -> Config:
     from alembic.config import Config
 
     everything = connection.dialect.name == "postgresql"

@@ -1,10 +1,11 @@
-"""The lease on the lock VM: taken before a run acts, renewed while it goes on, given back at its end.
+"""The lease on the lock VM: taken before a run acts, renewed while it continues, given back at its end.
 
-The state decides, not the reply: whoever wrote reads back, and holds the lease only when its own words are there.
-It is judged by vCenter's time of the latest look and by this machine's monotonic clock, whichever is stricter.
-The local deadline counts from before vCenter's clock was read, so that it never lies after the expiry that others see.
+The state decides, not the reply: after each write gpuops reads the lease back, and holds it only if its own text is
+there. The lease is judged by vCenter's time of the latest look and by this machine's monotonic clock, whichever is
+stricter. The local deadline counts from before vCenter's clock was read, so that it is never later than the expiry that
+other machines see.
 
-vCenter checks no lease: the one change that was past its check when the lease changed hands may still take effect.
+vCenter checks no lease: one change that had passed its check when the lease changed hands may still take effect.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ WAIT: Final = "wait for it to end; gpuops rotate status shows it"
 
 
 class NotWritten(Locked):
-    """Nobody holds the lease, and it could not be written. `failed`: vCenter's reason; None = it was overtaken."""
+    """No run holds the lease, and it could not be written.
+
+    `failed`: vCenter's error; None if the lock VM was changed in between.
+    """
 
     def __init__(self, message: str, *, hint: str, failed: GpuopsError | None) -> None:
         super().__init__(message, hint=hint)
@@ -43,13 +47,13 @@ class NotWritten(Locked):
 
 
 class HeldLease:
-    """A lease that was taken. `lost` says why it is no more.
+    """A lease that was taken. `lost` is the reason if it is no longer held.
 
-    Each look at the lock VM that shows it there vouches for one change: the next one needs a look of its own, for the
-    clocks of a machine that was paused do not tell how much time has passed.
+    Each look that shows the lease as ours permits one change; the next change needs a new look, because the clocks of a
+    paused machine do not show how much time has passed.
 
-    `returning`: a lease that cannot be renewed keeps no desktop away as long as nobody else has taken it; `without`
-    says why the run went on.
+    `returning`: a lease that cannot be renewed does not stop a return as long as no other run has taken it; `without`
+    is the reason why the return continued without it.
     """
 
     def __init__(
@@ -70,15 +74,15 @@ class HeldLease:
         self._marker = marker
         self._returning = returning
         self._again_s = -math.inf
-        """Before then a lease that could not be renewed is looked at, not written."""
-        self._told: tuple[datetime, float] = vm.seen.taken_at, deadline_s - rules.TTL_S
-        """vCenter's time at the latest look, and when that was asked for."""
+        """Until then, a lease that could not be renewed is read but not written."""
+        self._latest_look: tuple[datetime, float] = vm.seen.taken_at, deadline_s - rules.TTL_S
+        """vCenter's time at the latest look, and when that look was requested."""
         self.vouched = False
-        """Whether a look has shown it ours since the last change was sent."""
+        """Whether a look has shown the lease as ours since the last change was sent."""
         self.lost: str | None = None
         self.without = ""
         self.reverted = ""
-        """Why the number of the lock VM was set anew, when it was."""
+        """Why the number on the lock VM was written again after a revert; "" if it was not."""
 
     @property
     def number(self) -> int:
@@ -90,8 +94,11 @@ class HeldLease:
         return self._vm.ref
 
     def objection(self) -> str | None:
-        """Why nothing more may be started; None = it is ours for longer than a call may take, by vCenter's clock and by
-        our own, or we return and it is nobody's. Looks at the lock VM unless a look vouches for it; renews it when due.
+        """Return why the next change must not be sent, or None.
+
+        None requires a reading of the lock VM since the last change, and a lease that, by both clocks (vCenter's and
+        ours), lasts longer than one call can take. A return needs neither as long as nothing shows that the lease was
+        lost. Renews the lease when due.
         """
         if self.lost is None and not self.vouched:
             self._look()
@@ -101,23 +108,23 @@ class HeldLease:
         return self.lost
 
     def sends(self) -> None:
-        """A change is sent: what vouched for it vouches for no other."""
+        """Note that a change is sent: the look that permitted it permits no other change."""
         self.vouched = False
 
     def saw(self, inventory: Inventory, vms: Collection[str], asked_s: float) -> None:
-        """Takes in what a look at these VMs showed: vCenter's time, the lease, and markers of later leases."""
-        self._told = inventory.taken_at, asked_s
+        """Use what a look at these VMs showed: vCenter's time, the lease, and markers with later lease numbers."""
+        self._latest_look = inventory.taken_at, asked_s
         if self._vm.ref in vms:
             self._read(partial(self._vm.read, inventory))
         marked = (
             parse_marker(inventory.vms[ref].attributes.get(self._marker, "")) for ref in vms if ref in inventory.vms
         )
-        later = max((each.lease for each in marked if each is not None and each.lease is not None), default=0)
+        later = max((marker.lease for marker in marked if marker is not None and marker.lease is not None), default=0)
         if later > self.number and not self._returning and self.lost is None:
             self.lost = f"the lease was passed on: a marker names lease number {later}, ours is {self.number}"
 
     def keep(self) -> None:
-        """Renews it when a heartbeat has passed."""
+        """Renew the lease when it is due."""
         if self.lost is not None or not rules.must_renew(self._left_s):
             return
         resting = self._passed_s() < self._again_s
@@ -130,69 +137,73 @@ class HeldLease:
             self._again_s = self._passed_s() + rules.HEARTBEAT_S
 
     def give_back(self) -> None:
-        """Free for others at once; one that cannot be given back runs out."""
-        there = self._vm.look()
-        if rules.same_holder(there, self._lease):
+        """Free the lease for other runs at once. If that fails, it expires."""
+        shown_lease = self._vm.look()
+        if rules.same_holder(shown_lease, self._lease):
             self._vm.write(rules.release_lease(self._lease, self._vm.seen.taken_at))
 
     def _look(self) -> bool:
-        """Whether the lease could be read."""
+        """Read the lease, and return whether it could be read."""
         asked_s = self._passed_s()
         readable = self._read(self._vm.look)
-        self._told = self._vm.seen.taken_at, asked_s
+        self._latest_look = self._vm.seen.taken_at, asked_s
         return readable
 
     def _read(self, read: Callable[[], rules.Lease | None]) -> bool:
-        """Judges the lease in a look; False = it cannot be read."""
+        """Judge the lease in a look. Return False if it cannot be read."""
         self.vouched = False
         try:
-            there = read()
+            shown_lease = read()
         except Refused as unusable:
             self._vm.why = unusable.message
-            if self._vm.is_gone and not self._returning:  # whoever makes another one may take a lease on that
+            if (
+                self._vm.is_gone and not self._returning
+            ):  # a new lock VM may be made, and another run may take a lease on it
                 self.lost = unusable.message
             return False
-        if rules.same_holder(there, self._lease):
+        if rules.same_holder(shown_lease, self._lease):
             self.vouched = True
-        elif self._returning and self._is_free(there):
-            self._deadline_s = -math.inf  # it was reverted, and nobody else has it: it is written once more
+        elif self._returning and self._is_free(shown_lease):
+            self._deadline_s = -math.inf  # the VM was reverted, and no other run has the lease: write it again
         elif self.lost is None:
-            self.lost = f"the lease on the lock VM is not ours any more: {self._who(there)}"
+            self.lost = f"the lease on the lock VM is not ours any more: {self._loss_reason(shown_lease)}"
         return True
 
-    def _is_free(self, there: rules.Lease | None) -> bool:
-        """Whether the lock VM was reverted, and nobody has taken the lease since."""
-        older = rules.number_of(there) < self.number
-        return older and rules.holder_of(there, self._vm.seen.taken_at, ()) is None
+    def _is_free(self, shown_lease: rules.Lease | None) -> bool:
+        """Return whether the lock VM was reverted to a snapshot and no run has taken the lease since."""
+        older = rules.number_of(shown_lease) < self.number
+        return older and rules.holder_of(shown_lease, self._vm.seen.taken_at, ()) is None
 
-    def _who(self, there: rules.Lease | None) -> str:
-        if there is None or there.epoch < self.number:
-            return f"the VM was reverted to a snapshot: lease number {rules.number_of(there)}, ours is {self.number}"
-        return rules.lease_holder_text(there) if there.nonce else "somebody gave it back"
+    def _loss_reason(self, shown_lease: rules.Lease | None) -> str:
+        if shown_lease is None or shown_lease.epoch < self.number:
+            return (
+                f"the VM was reverted to a snapshot: lease number {rules.number_of(shown_lease)}, ours is {self.number}"
+            )
+        return rules.lease_holder_text(shown_lease) if shown_lease.nonce else "somebody gave it back"
 
     def _renew(self, *, look_only: bool) -> None:
-        recent = self.vouched and self._passed_s() - self._told[1] < rules.HEARTBEAT_S
+        recent = self.vouched and self._passed_s() - self._latest_look[1] < rules.HEARTBEAT_S
         if not recent and not self._look():
             return
         if self.lost is not None or look_only:
             return
-        now, asked_s = self._told
-        wanted = rules.renew_lease(self._lease, now)
-        self.vouched = False  # the write looks anew, and what it finds is not judged here
+        now, asked_s = self._latest_look
+        renewed_lease = rules.renew_lease(self._lease, now)
+        self.vouched = False  # the write reads the lease again, and that reading is not judged here
         try:
-            self.vouched = self._vm.write(wanted)
+            self.vouched = self._vm.write(renewed_lease)
         except Refused as unusable:
             self._vm.why = unusable.message
         if self.vouched:
-            self._lease, self._deadline_s = wanted, asked_s + rules.TTL_S
-            self._told = self._vm.seen.taken_at, self._passed_s()
+            self._lease, self._deadline_s = renewed_lease, asked_s + rules.TTL_S
+            self._latest_look = self._vm.seen.taken_at, self._passed_s()
 
     @property
     def _left_s(self) -> float:
-        """How long it is still ours: by vCenter's clock or by our own, whichever says less."""
-        told, asked_s = self._told
-        left = self._lease.expires - told
-        return min(self._deadline_s - self._passed_s(), left.total_seconds() - (self._passed_s() - asked_s))
+        """Seconds until the lease expires, by vCenter's clock or by ours, whichever gives less."""
+        vcenter_time, asked_s = self._latest_look
+        until_expiry = self._lease.expires - vcenter_time
+        return min(self._deadline_s - self._passed_s(), until_expiry.total_seconds() - (self._passed_s() - asked_s))
 
 
 def take(
@@ -204,123 +215,128 @@ def take(
     journal: Journal | None = None,
     returning: bool = False,
     ref: str | None = None,
-    seen: Inventory | None = None,
+    before: Inventory | None = None,
 ) -> HeldLease:
-    """The lease on the VM of this name (`ref`: its managed object id, where names are not enough; `seen`: a look
-    just before), ours, with a number above all that were seen. Raises Locked, naming who holds it, and
-    Refused where the lock VM cannot be used.
+    """Take the lease on the VM of this name, with a number above all known ones.
 
-    A lock VM with a lower number than one that was seen is LeaseReverted to a night; a return writes a higher one.
-    A lease that nobody holds and that cannot be written, because a task hangs on the lock VM perhaps, is NotWritten to
-    a night and of no use to a return.
+    `ref`: the VM's managed object id, if the name is ambiguous. `before`: a look made just before. Raises Locked,
+    naming the holder, and Refused if the lock VM cannot be used.
 
-    Only under the lock of this machine: a lease that a run of this state directory left behind is then known dead.
+    If the lock VM has a lower number than one that was seen, a night raises LeaseReverted, and a return writes a higher
+    number. If no run holds the lease and it cannot be written, for example because a task hangs on the lock VM, a night
+    raises NotWritten and a return raises Refused.
+
+    Call it only under the lock of this machine: a lease left by a run of this state directory is then known to be dead.
     """
-    seen = seen or site.vcenter.inventory()
+    before = before or site.vcenter.inventory()
     if any(policy.needs_tags for policy in policies) and not returning:
-        seen = site.vcenter.with_tags(seen)
-    vm, nonce, nonces = LockVm(site.vcenter, name, seen, ref=ref), secrets.token_hex(8), nonces.on(name)
+        before = site.vcenter.with_tags(before)
+    vm, nonce, nonces = LockVm(site.vcenter, name, before, ref=ref), secrets.token_hex(8), nonces.on(name)
     if vm.managed is not None and not returning:
         raise Refused(f"lock_vm: {name} {vm.managed}", hint="name a VM of yours, or let gpuops rotate init make one")
-    # All of them until the lease is ours: what a killed run has sent last may take effect between two tries.
+    # Keep all nonces until the lease is ours: the last request of a killed run may take effect between two tries.
     dead = nonces.read() | {nonce}
     for number in range(TRIES + 1):
         began = site.passed_s()
-        there = vm.look()
-        holder = rules.holder_of(there, vm.seen.taken_at, dead)
+        shown_lease = vm.look()
+        holder = rules.holder_of(shown_lease, vm.seen.taken_at, dead)
         if holder is not None:
             raise Locked(rules.lease_holder_text(holder), hint=WAIT)
         if number == TRIES:
             break
         highest = highest_number(name, policies, journal, vm.seen)
-        wrong = rules.reverted_lock_vm(name, there, highest)
+        wrong = rules.reverted_lock_vm(name, shown_lease, highest)
         if wrong is not None and not returning:
             raise LeaseReverted(wrong, hint=when_reverted(highest))
         nonces.keep(dead)
-        wanted = rules.next_lease(there, owner(), nonce, vm.seen.taken_at, highest)
-        if vm.write(wanted):
+        next_lease = rules.next_lease(shown_lease, owner(), nonce, vm.seen.taken_at, highest)
+        if vm.write(next_lease):
             nonces.keep({nonce})
             marker = policies[0].marker if policies else ""
-            held = HeldLease(vm, wanted, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
-            held.reverted = wrong or ""
-            return held
+            lease = HeldLease(vm, next_lease, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
+            lease.reverted = wrong or ""
+            return lease
     why = f"the lease on {name} could not be written in {TRIES} tries: {vm.why}"
     hint = (vm.failed.hint if vm.failed is not None else "") or "try again"
     raise Refused(why, hint=hint) if returning else NotWritten(why, hint=hint, failed=vm.failed)
 
 
 def when_reverted(highest: Numbered) -> str:
-    """What to do about a lock VM that was reverted."""
-    again = command("rotate unlock", id=str(highest.number))
-    return f"when no gpuops rotates on any machine: {again} --policy FILE; gpuops rotate day brings back in any case"
+    """Return the advice for a lock VM that was reverted."""
+    unlock = command("rotate unlock", id=str(highest.number))
+    return f"when no gpuops rotates on any machine: {unlock} --policy FILE; gpuops rotate day brings back in any case"
 
 
-def lease_on(site: Site, name: str, seen: Inventory, highest: Numbered) -> tuple[rules.Lease | None, str]:
-    """The lease that a VM of this name carries, and what is wrong with it."""
+def lease_on(site: Site, name: str, inventory: Inventory, highest: Numbered) -> tuple[rules.Lease | None, str]:
+    """Return the lease on the VM of this name, and the reason if the lease cannot be used."""
     try:
-        vm = LockVm(site.vcenter, name, seen)
-        found = vm.look()
+        vm = LockVm(site.vcenter, name, inventory)
+        shown_lease = vm.look()
     except Refused as unusable:
         return None, unusable.message
-    return (found if found is not None and found.nonce else None), rules.reverted_lock_vm(name, found, highest) or ""
+    return (shown_lease if shown_lease is not None and shown_lease.nonce else None), rules.reverted_lock_vm(
+        name, shown_lease, highest
+    ) or ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLease:
-    """What a run has of the lease: `held`, or nothing and why."""
+    """The lease of a run: `held`, or None and the reason in `unusable`."""
 
     held: HeldLease | None = None
     unusable: str = ""
     lock_vm: str = ""
-    """Name of the VM that it is on."""
+    """Name of the lock VM."""
 
     @property
     def numbered(self) -> tuple[str, int] | None:
-        """Name of the lock VM and number of the lease, for the journal; None = it is not held."""
+        """Name of the lock VM and number of the lease, for the journal; None if it is not held."""
         return (self.lock_vm, self.held.number) if self.held is not None else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of a return that went on without it, or that set the number of the lock VM anew."""
+        """Warnings of a return that continued without the lease, or that wrote the number on the lock VM again."""
         why = self.unusable or (self.held.without if self.held is not None else "")
         alone = (f"{why}: this machine's lock alone keeps other runs away",) if why else ()
         anew = self.held.reverted if self.held is not None else ""
         return (*alone, f"{anew}; its number is right again") if anew else alone
 
     def must_be_ours(self) -> None:
-        """Raises Locked when it was lost on the way: what was in flight is finished, the rest was not begun."""
+        """Raise Locked if the lease was lost on the way: the steps in flight are finished, the others were not
+        begun."""
         if self.held is not None and self.held.lost is not None:
             raise Locked(f"{self.held.lost}: nothing more was started", hint="gpuops rotate status shows who rotates")
 
 
 @contextmanager
-def leased(
+def lease_during_run(
     site: Site, name: str | None, journal: Journal, policies: Sequence[Policy], *, returning: bool
 ) -> Iterator[RunLease]:
-    """The lease on the VM of this name while a run goes on; `policies` say whose markers tell numbers of leases too. A
-    run that was cut off keeps it to its end: what is in flight is still its own.
+    """Hold the lease on the VM of this name while a run continues.
 
-    A return goes on without a lock VM that cannot be used: no desktop stays away for that.
+    The markers of `policies` give lease numbers too. A run that was cut off keeps the lease until it expires: requests
+    in flight still belong to the run. A return continues without a lock VM that cannot be used, so that every desktop
+    comes back.
     """
     if name is None:
         yield RunLease()
         return
     try:
         nonces = Nonces(site.state_dir, site.vcenter.uuid, returning=returning)
-        held = take(site, name, nonces, policies=policies, journal=journal, returning=returning)
+        lease = take(site, name, nonces, policies=policies, journal=journal, returning=returning)
     except Refused as unusable:
         if not returning:
             raise
         yield RunLease(unusable=unusable.message)
         return
     try:
-        yield RunLease(held, lock_vm=name)
+        yield RunLease(lease, lock_vm=name)
     except Refused:
-        _freed(held)
+        _try_to_give_back(lease)
         raise
-    _freed(held)
+    _try_to_give_back(lease)
 
 
-def _freed(held: HeldLease) -> None:
-    with suppress(GpuopsError):  # it runs out by itself, and what the run has done stays done
-        held.give_back()
+def _try_to_give_back(lease: HeldLease) -> None:
+    with suppress(GpuopsError):  # the lease expires by itself, and the changes of the run stay
+        lease.give_back()

@@ -1,4 +1,4 @@
-"""Reads and writes the lease on the lock VM, and knows which numbers of leases were seen elsewhere."""
+"""Reads and writes the lease on the lock VM, and knows which lease numbers were seen elsewhere."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from gpuops.plan.rotation.lease import KEY, Numbered
 
 
 class LockVm:
-    """The lock VM of one vCenter: its lease as it was read last, and the one way to change it."""
+    """The lock VM of one vCenter: its lease as last read, and the only way to change it."""
 
-    def __init__(self, vcenter: Vcenter, name: str, seen: Inventory | None = None, *, ref: str | None = None) -> None:
-        """`ref`: its managed object id, where that is known. Raises Refused where there is no such VM, or more than
-        one."""
+    def __init__(
+        self, vcenter: Vcenter, name: str, inventory: Inventory | None = None, *, ref: str | None = None
+    ) -> None:
+        """`ref`: its managed object id, if known. Raises Refused unless there is exactly one such VM."""
         self._vcenter = vcenter
-        self._seen = seen or vcenter.inventory()
-        found = [vm.ref for vm in self._seen.vms.values() if vm.name == name and ref in (None, vm.ref)]
-        if len(found) != 1:
+        self._seen = inventory or vcenter.inventory()
+        refs = [vm.ref for vm in self._seen.vms.values() if vm.name == name and ref in (None, vm.ref)]
+        if len(refs) != 1:
             raise Refused(
-                f"lock_vm: {len(found) or 'no'} VMs are called {name}", hint="one small VM, powered off, is needed"
+                f"lock_vm: {len(refs) or 'no'} VMs are called {name}", hint="one small VM, powered off, is needed"
             )
-        self.name, self._ref = name, found[0]
+        self.name, self._ref = name, refs[0]
         self.why = "somebody else is at it"
-        """What the latest write that failed was told."""
+        """The reason of the latest write that failed."""
         self.failed: GpuopsError | None = None
-        """The error of vCenter that the latest write ended with; None = it was overtaken, or did well."""
+        """vCenter's error for the latest write; None if it succeeded or the VM was changed in between."""
 
     @property
     def ref(self) -> str:
@@ -45,7 +46,8 @@ class LockVm:
 
     @property
     def managed(self) -> str | None:
-        """Whose VM it is, where that is another product's: no night writes to it. A return does, for its desktops."""
+        """The product that manages the VM, if any: no night writes to such a VM. A return does, to bring desktops
+        back."""
         return managed_elsewhere(self._vm)
 
     @property
@@ -54,19 +56,21 @@ class LockVm:
         return self._seen
 
     def look(self) -> rules.Lease | None:
-        """The lease as it is now. Raises Refused for what gpuops did not write."""
+        """Read the lease now. Raises Refused for text that gpuops did not write."""
         return self.read(self._vcenter.observe(self._seen, {self._ref}))
 
-    def read(self, seen: Inventory) -> rules.Lease | None:
-        """The lease in this look, which is the latest now. Raises Refused for what gpuops did not write."""
-        self._seen = seen
+    def read(self, inventory: Inventory) -> rules.Lease | None:
+        """Return the lease in this look, which becomes the latest. Raises Refused for text that gpuops did not
+        write."""
+        self._seen = inventory
         settings = self._vm.extra_config
         if settings is None:
             raise Refused(f"lock_vm: the settings of {self.name} cannot be read")
         return rules.parse_lease(settings.get(KEY, ""))
 
     def write(self, lease: rules.Lease) -> bool:
-        """Whether the lease is this one now, unless the VM was changed since the last look. Looks anew."""
+        """Write the lease unless the VM was changed since the last look, read it back, and return whether it is
+        there."""
         step = ReconfigureVm(self._ref, VmChange(extra_config={KEY: rules.lease_text(lease)}))
         try:
             task = self._vcenter.submit(step, self._seen, f"{LEASE_OPERATION}{lease.nonce or 'back'}-{lease.epoch}")
@@ -74,7 +78,7 @@ class LockVm:
             self.failed = next((end.error for end in ended if end.error is not None), None)
         except (NotConnected, NoPermission):
             raise
-        except GpuopsError as error:  # busy, or overtaken, or its reply was lost: what is there now tells
+        except GpuopsError as error:  # busy, changed in between, or the reply was lost: the read-back decides
             self.failed = error
         if self.failed is not None:
             self.why = self.failed.message
@@ -94,8 +98,8 @@ class LockVm:
 
 
 def highest_number(name: str, policies: Sequence[Policy], journal: Journal | None, inventory: Inventory) -> Numbered:
-    """The highest number of a lease on the lock VM of this name that this machine's journal knows, or that a marker of
-    one of these policies names."""
+    """Return the highest lease number for the lock VM of this name, from this machine's journal and from the markers of
+    these policies."""
     highest = Numbered(journal.lease_number(name) if journal is not None else 0, "this machine's journal")
     for policy in policies:
         marked = rules.number_in_markers(policy, inventory) if policy.lock_vm == name else highest
@@ -104,5 +108,5 @@ def highest_number(name: str, policies: Sequence[Policy], journal: Journal | Non
 
 
 def owner() -> str:
-    """This machine and process, for people."""
+    """Return this machine and process, for people to read."""
     return f"pid {os.getpid()} on {socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""Keeps in the state directory the nonces by which a machine knows the leases that its own runs left behind."""
+"""Stores in the state directory the nonces by which a machine recognises the leases that its own runs left behind."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 
 _LONGEST: Final = 80
-"""Characters of a lock VM's name in that of the file, whose length is limited."""
+"""How many characters of a lock VM's name the file name holds: the length of a file name is limited."""
 
 
 class Nonces:
-    """Of one vCenter. Under the lock of this machine they are of runs that have ended.
+    """The nonces for one vCenter. Under the lock of this machine, all of them belong to runs that have ended.
 
-    `returning`: a file that cannot be used is as one that is not there, for a morning must go on.
+    `returning`: a file that cannot be used is ignored, so that the return can continue.
     """
 
     def __init__(self, state_dir: Path, vcenter: str, *, returning: bool = False, lock_vm: str = "") -> None:
-        """`lock_vm`: its name. Each has a file of its own: what a run leaves behind on one is known when another run
-        has taken that on another."""
+        """`lock_vm`: its name. Each lock VM has its own file: a lease that a run leaves on one is recognised even after
+        another run has taken a lease on another."""
         self._state_dir = state_dir
         self._vcenter = vcenter
         self._returning = returning
@@ -31,11 +31,11 @@ class Nonces:
         self._path = state_dir / f"{_plain(vcenter)}-{_plain(lock_vm)[:_LONGEST]}.lease"
 
     def on(self, lock_vm: str) -> Nonces:
-        """Those of leases on this lock VM."""
+        """Return the nonces of leases on this lock VM."""
         return Nonces(self._state_dir, self._vcenter, returning=self._returning, lock_vm=lock_vm)
 
     def read(self) -> frozenset[str]:
-        """Empty where nothing was kept; then a lease left behind runs out first."""
+        """Return the stored nonces. Empty if none are stored; then a lease that was left behind must expire first."""
         with suppress(*self._tolerated):
             if self._path.exists():
                 private_file(self._path)
@@ -43,7 +43,7 @@ class Nonces:
         return frozenset()
 
     def keep(self, nonces: Collection[str]) -> None:
-        """Instead of those before. On a full disk they are not kept: a morning must go on."""
+        """Store these nonces in place of the earlier ones. A full disk is ignored, so that the return can continue."""
         with suppress(OSError, *self._tolerated):
             prepare_state_dir(self._state_dir)
             private_file(self._path)

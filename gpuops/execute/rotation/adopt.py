@@ -52,7 +52,7 @@ def adopt(
         _adopt(nights, inventory, own)
         here = [original for original, _ in nights.seen_here(inventory)]
         for original in here:
-            NightVms(other).returned(original)
+            NightVms(other).record_return(original)
         if len(here) == len(nights.originals):
             for run in other.open_runs(ROTATION_RUNS):
                 other.end(run, cut_off=True)

@@ -56,9 +56,9 @@ def night_asked(policy: Policy | None, site: Site, at: datetime | time | None = 
         moment = _moment(obeyed, at, site.clock())
         originals = known_originals(journal, obeyed, moment)
         measured = Durations.of(journal.durations() if journal else {})
-        skipped = journal.skipped(obeyed.name) if journal else frozenset()
+        skipped = journal.skipped_nights(obeyed.name) if journal else frozenset()
         setbacks = journal.setbacks() if journal else {}
-        over = journal.over() if journal else frozenset()
+        over = journal.ended_nights() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
     past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed.at_night(moment), site)
     return RotateNight(obeyed, originals, measured, skipped, setbacks, returning=over, past=past), moment
@@ -93,7 +93,7 @@ def skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
         now = site.clock()
         tonight = policy.night_at(now)
         night = next_to_take(policy, NightVms(journal).all(tonight.id if tonight else None), now)
-        was = night.id in journal.skipped(policy.name)
+        was = night.id in journal.skipped_nights(policy.name)
         if was is not skipped:
             journal.skip(policy.name, night.id, skipped=skipped)
         return Skip(policy.name, night, skipped, was is not skipped)

@@ -110,7 +110,7 @@ def _not_yet_due(policy: Policy | PolicyError | None, site: Site) -> str:
         with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
             said = policy if isinstance(policy, Policy) else last_policy(journal)
             originals = NightVms(journal).all() if journal is not None else ()
-            over = journal.over() if journal is not None else frozenset()
+            over = journal.ended_nights() if journal is not None else frozenset()
             durations = Durations.of(journal.durations() if journal else {})
             lost = journal is not None and journal.lost is not None
     except (StateDamaged, PolicyError):

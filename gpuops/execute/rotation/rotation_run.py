@@ -193,9 +193,9 @@ class RotationRun:
                     expected=self.spare.expected, gave_way=_gave_way(journal), past=self._past(journal),
                 )  # fmt: skip
             case RunKind.NIGHT:
-                skipped = journal.skipped(self.policy.name) if journal else frozenset()
+                skipped = journal.skipped_nights(self.policy.name) if journal else frozenset()
                 setbacks = journal.setbacks() if journal else {}
-                over = journal.over() if journal else frozenset()
+                over = journal.ended_nights() if journal else frozenset()
                 number = self._lease_number
                 # one that only looks is never refused for that: it warns of it
                 unattended = self.unattended and self.leases is not None
@@ -355,7 +355,7 @@ class RotationRun:
             steps=len(report.plan.steps) if night is not None else 0,
             leases=self.leases.numbered if self.leases is not None else (),
             free_gpus=free_gpus(report.plan.steps, report.before, catalog_of(report.before)) if night else None,
-            seen=self.seen,
+            known_runs=self.seen,
         )
         if isinstance(request, RotateNight):
             NightVms(journal).save(request.originals_of(report.plan, report.before, self.now), run)
@@ -380,7 +380,7 @@ class RotationRun:
                 return report.before
             for original in originals:
                 if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
-                    NightVms(journal).returned(original)
+                    NightVms(journal).record_return(original)
             return report.before
         seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
         seen |= {vm.ref for original in originals for vm in vms_of(original, report.before)}
@@ -400,7 +400,7 @@ class RotationRun:
             if key_of(original) in contradicting:
                 continue
             if self._ends_nights_of(original) and self._may_close(original) and is_returned(original, after):
-                NightVms(journal).returned(original)
+                NightVms(journal).record_return(original)
         note_returned(journal, after)
         return after
 

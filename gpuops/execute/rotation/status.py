@@ -99,4 +99,4 @@ def _skipped(journal: Journal | None, policy: Policy | None, now: datetime) -> t
     """The nights of the policy that are to come, or open, and are not taken."""
     if journal is None or policy is None or not policy.windows:
         return ()
-    return tuple(sorted(night for night in journal.skipped(policy.name) if night >= policy.night(now)))
+    return tuple(sorted(night for night in journal.skipped_nights(policy.name) if night >= policy.night(now)))

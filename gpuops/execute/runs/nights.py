@@ -43,9 +43,9 @@ class NightVms:
         """Keeps VMs that a night of another vCenter took, with all that its journal knows of them."""
         self._journal.save([_adopted_body(original) for original in originals], run)
 
-    def returned(self, original: Original) -> None:
+    def record_return(self, original: Original) -> None:
         """The VM was seen as it was before the night."""
-        self._journal.returned(original.night, original.vm)
+        self._journal.record_return(original.night, original.vm)
 
     def all(self, night: str | None = None, *, returned: bool = False) -> tuple[Original, ...]:
         """What nights have saved and not seen returned; with `night`, that night's returned ones too.

@@ -90,7 +90,7 @@ class HostExecutor(StepExecutor[OfHost]):
     def settle(self, op_id: str, outcome: Outcome[OfHost], *, counts: bool = True) -> Outcome[OfHost]:
         """Write the outcome to the journal and return it. Nights do not count it, and its duration is not used for
         planning."""
-        self.journal.settled(op_id, STATES[outcome.verdict], outcome.reason)
+        self.journal.record_outcome(op_id, STATES[outcome.verdict], outcome.reason)
         return outcome
 
 

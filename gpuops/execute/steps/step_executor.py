@@ -219,7 +219,7 @@ class StepExecutor(ABC, Generic[Kind]):
     def _note_task(self, op_id: str, step: Kind, task: TaskRef, since: datetime) -> StepInFlight[Kind]:
         """Write the task to the journal, unless it is another user's, and return the step in flight."""
         if not task.foreign:
-            self.journal.submitted(op_id, task.ref)
+            self.journal.record_task(op_id, task.ref)
         return StepInFlight(op_id, step, task, since)
 
     def _look_after_refusal(self, op_id: str, step: Kind, refused: GpuopsError) -> None:

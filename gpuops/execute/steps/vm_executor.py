@@ -317,7 +317,7 @@ class VmExecutor(VmLooks):
         False if the step was never sent to vCenter.
         """
         vm_after = self.inventory.vms.get(outcome.step.vm) if outcome.verdict is Verdict.DONE else None
-        self.journal.settled(
+        self.journal.record_outcome(
             op_id,
             STATES[outcome.verdict],
             outcome.reason,

@@ -145,7 +145,7 @@ def _effects_ms(store: Store) -> list[float]:
             start = time.perf_counter()
             op_id = journal.intend(began, SuspendVm("vm-1"), inventory)
             found.append((time.perf_counter() - start) * 1000)
-            journal.settled(op_id, IntentState.DONE, "", 30.0)
+            journal.record_outcome(op_id, IntentState.DONE, "", 30.0)
     return found
 
 
@@ -199,7 +199,7 @@ def _night(journal: Journal, moment: datetime) -> None:
     morning = journal.begin("rotate day", policy="a policy of some lines\n" * 60)
     _do(journal, morning, inventory, _morning(desktops, machines))
     for each in saved:
-        NightVms(journal).returned(each)
+        NightVms(journal).record_return(each)
     journal.end(morning)
 
 
@@ -207,8 +207,8 @@ def _do(journal: Journal, run: Run, inventory: Inventory, steps: Iterator[Step])
     for number, step in enumerate(steps):
         op_id = journal.intend(run, step, inventory)
         if not isinstance(step, SetAttribute | ShutDownGuest):
-            journal.submitted(op_id, f"task-{number}")
-        journal.settled(op_id, IntentState.DONE, "", 12.5 + number)
+            journal.record_task(op_id, f"task-{number}")
+        journal.record_outcome(op_id, IntentState.DONE, "", 12.5 + number)
 
 
 def _evening(desktops: list[str], machines: list[str], night: str) -> Iterator[Step]:

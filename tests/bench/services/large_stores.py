@@ -121,7 +121,7 @@ def _read_journal(folder: Path) -> dict[str, float]:
             began_s = perf_counter()
             op_id = journal.intend(run, SuspendVm("vm-1"), inventory)
             took_ms.append((perf_counter() - began_s) * 1000)
-            journal.settled(op_id, IntentState.DONE, "", 30.0)
+            journal.record_outcome(op_id, IntentState.DONE, "", 30.0)
         journal.end(run)
     began_s = perf_counter()
     assert history(folder, limit=30).nights

@@ -129,9 +129,9 @@ def test_an_intent_is_there_for_another_process_at_once(journal: Journal, tmp_pa
         IntentState.INTENT,
         None,
     )
-    journal.submitted(op_id, "task-7")
+    journal.record_task(op_id, "task-7")
     assert other.open_intents(run)[0].task == "task-7"
-    journal.settled(op_id, IntentState.DONE)
+    journal.record_outcome(op_id, IntentState.DONE)
     assert other.open_intents(run) == ()
     journal.end(run)
     assert other.open_runs(["rotate night"]) == ()
@@ -173,7 +173,7 @@ def test_a_saved_original_is_never_overwritten(journal: Journal) -> None:
 
 def test_a_returned_original_is_kept_and_no_longer_owed(journal: Journal) -> None:
     NightVms(journal).save([original("vm-1"), original("vm-1", night="2026-11-21")])
-    NightVms(journal).returned(original("vm-1"))
+    NightVms(journal).record_return(original("vm-1"))
     assert [saved.night for saved in NightVms(journal).all()] == ["2026-11-21"]
     assert [(saved.night, saved.returned) for saved in NightVms(journal).all("2026-11-20")] == [
         ("2026-11-20", True),
@@ -195,7 +195,7 @@ def test_only_a_certain_failure_means_not_taken(journal: Journal, state: IntentS
     NightVms(journal).save([original("vm-1"), original("vm-2")])
     op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
     if state is not None:
-        journal.settled(op_id, state)
+        journal.record_outcome(op_id, state)
     assert {saved.vm: saved.taken for saved in NightVms(journal).all()} == {"vm-1": taken, "vm-2": False}
 
 
@@ -205,7 +205,7 @@ def test_what_was_lost_may_still_come_for_ten_minutes(tmp_path: Path, end: Inten
     journal = Journal.open(tmp_path / "state", "vc-1", clock)
     run = journal.begin("rotate night", night="2026-11-20")
     NightVms(journal).save([original("vm-1")])
-    journal.settled(journal.intend(run, SuspendVm("vm-1"), small_world().snapshot()), end)
+    journal.record_outcome(journal.intend(run, SuspendVm("vm-1"), small_world().snapshot()), end)
     assert [saved.unsure for saved in NightVms(journal).all()] == [unsure]
     checkpoint = Record(journal.state.seq, "", Kind.CHECKPOINT, clock.now, dump_state(journal.state))
     kept = load_state("vc-1", checkpoint)
@@ -223,7 +223,7 @@ def test_when_a_desktop_was_suspended_is_kept_until_it_is_taken_anew(tmp_path: P
     NightVms(journal).save([original("vm-1"), original("vm-2")])
     for vm, moment in (("vm-1", clock.now), ("vm-2", None)):  # an older gpuops noted none
         op_id = journal.intend(run, SuspendVm(vm), small_world().snapshot())
-        journal.settled(op_id, IntentState.DONE, suspended_at=moment)
+        journal.record_outcome(op_id, IntentState.DONE, suspended_at=moment)
         assert [saved.suspended_at for saved in NightVms(journal).all() if saved.vm == vm] == [moment]
     body = json.loads(text_of(dump_state(journal.state)))
     kept = load_state("vc-1", Record(journal.state.seq, "", Kind.CHECKPOINT, clock.now, body))
@@ -239,7 +239,7 @@ def test_the_last_change_is_the_youngest_row(journal: Journal) -> None:
     run = journal.begin("attach")
     assert journal.last_change() == run.started
     op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
-    journal.settled(op_id, IntentState.DONE)
+    journal.record_outcome(op_id, IntentState.DONE)
     settled = journal.last_change()
     assert settled is not None
     assert settled > run.started

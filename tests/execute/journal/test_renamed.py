@@ -32,7 +32,7 @@ print([(intent.op_id, intent.step, intent.state.value) for intent in journal.ope
 print([(original.name, original.taken) for original in NightVms(journal).all()])
 print(journal.setbacks())
 op_id = journal.intend(run, PauseVm("vm-2", yields_room=True), Inventory("vc-1", "8.0", now))
-journal.settled(op_id, IntentState.DONE)
+journal.record_outcome(op_id, IntentState.DONE)
 journal.end(run)
 journal.close()
 """
@@ -46,7 +46,7 @@ def test_a_gpuops_with_renamed_steps_reads_an_open_night_and_writes_what_this_on
         [Original("2026-11-20", Role.DESKTOP, "vm-1", "uuid-1", "desk-1", "host-1", ("grid_a100-4c",))], run
     )
     suspended = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
-    journal.settled(journal.intend(run, PowerOnVm("vm-3"), small_world().snapshot()), IntentState.DONE)
+    journal.record_outcome(journal.intend(run, PowerOnVm("vm-3"), small_world().snapshot()), IntentState.DONE)
 
     command = [sys.executable, "-c", MORNING, str(state_dir)]
     morning = subprocess.run(command, env=running(renamed), capture_output=True, text=True, check=False)

@@ -138,20 +138,20 @@ class Written:
         NightVms(self.journal).save(originals, run)
         for each in originals:
             step = PowerOnVm(each.vm) if each.role is Role.ML else SuspendVm(each.vm)
-            self.journal.settled(self.journal.intend(run, step, self.seen), IntentState.DONE)
+            self.journal.record_outcome(self.journal.intend(run, step, self.seen), IntentState.DONE)
         self.journal.end(run)
 
     def day(self, *originals: Original) -> None:
         run = self.journal.begin("rotate day")
         for each in originals:
             step = ShutDownGuest(each.vm) if each.role is Role.ML else ResumeVm(each.vm)
-            self.journal.settled(self.journal.intend(run, step, self.seen), IntentState.DONE)
+            self.journal.record_outcome(self.journal.intend(run, step, self.seen), IntentState.DONE)
         self.closed(*originals)
         self.journal.end(run)
 
     def closed(self, *originals: Original) -> None:
         for each in originals:
-            NightVms(self.journal).returned(each)
+            NightVms(self.journal).record_return(each)
 
 
 DESKTOP, ML = an_original(Role.DESKTOP, "vdi-1", "nvidia_a40-24q"), an_original(Role.ML, "ml-1", "nvidia_a40-48c")
@@ -246,7 +246,7 @@ def test_a_return_from_markers_alone_is_listed_and_its_hours_are_unknown(written
 def test_changes_are_told_with_what_they_were_of_and_how_they_ended(written: Written, tmp_path: Path) -> None:
     run = written.journal.begin("attach")
     op_id = written.journal.intend(run, PowerOnVm("vm-7"), written.seen)
-    written.journal.settled(op_id, IntentState.FAILED, "no room")
+    written.journal.record_outcome(op_id, IntentState.FAILED, "no room")
     written.journal.end(run)
     written.now += timedelta(days=1)
     written.journal.begin("setscheduler")

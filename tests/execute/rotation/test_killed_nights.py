@@ -138,7 +138,7 @@ def test_a_night_whose_return_has_begun_is_foreseen_as_over(night: Night) -> Non
 
 def _returning(site: Site) -> bool:
     with site.journal_to_read("vc-uuid") as journal:
-        return journal is not None and bool(journal.over())
+        return journal is not None and bool(journal.ended_nights())
 
 
 def test_a_vcenter_that_goes_away_leaves_a_night_that_resume_finishes(night: Night) -> None:

@@ -99,7 +99,7 @@ def test_a_checkpoint_keeps_it_and_weeks_later_it_is_forgotten(night: Night) -> 
         assert state.skips == {("small", "2026-11-20")}
         night.world.now += timedelta(days=14)
         journal.end(journal.begin("rotate day"))
-        assert journal.skipped("small") == frozenset()
+        assert journal.skipped_nights("small") == frozenset()
     finally:
         journal.close()
 

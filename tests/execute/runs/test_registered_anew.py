@@ -87,7 +87,7 @@ def test_a_morning_that_brings_it_back_ends_its_night(world: World, tmp_path: Pa
         rotate(RunKind.DAY, POLICY, Site(SmallVcenter(world, point), tmp_path, world.tick), apply=True, consent=agreed)
     assert stopped
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
-    assert journal.over() == {POLICY.night(world.now)}
+    assert journal.ended_nights() == {POLICY.night(world.now)}
     journal.close()
 
 
@@ -99,11 +99,11 @@ def test_what_was_lost_need_not_be_waited_for_once_it_was_undone(world: World, t
         lost = journal.intend(
             journal.begin(RunKind.NIGHT, night=night), SuspendVm(old), SmallVcenter(world).inventory()
         )
-        journal.settled(lost, IntentState.UNKNOWN)
+        journal.record_outcome(lost, IntentState.UNKNOWN)
         assert set(journal.state.lost) == {(night, old)}
         new = registered_anew(world, old)
         back = journal.intend(journal.begin(RunKind.DAY), ResumeVm(new), SmallVcenter(world).inventory())
-        journal.settled(back, IntentState.DONE)
+        journal.record_outcome(back, IntentState.DONE)
         assert set(journal.state.lost) == set()
 
 

@@ -41,7 +41,7 @@ def wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
 
 def killed_as_it_starts_a_vm(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """The night dies after vCenter took the request to start an ML VM, and before the journal knows of its task."""
-    submitted = Journal.submitted
+    submitted = Journal.record_task
 
     def dies(journal: Journal, op_id: str, task: str) -> None:
         if wire.server.world.get(task).name == "PowerOnVM_Task":
@@ -49,7 +49,7 @@ def killed_as_it_starts_a_vm(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Non
         submitted(journal, op_id, task)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Journal, "submitted", dies)
+        patched.setattr(Journal, "record_task", dies)
         wire.night()
 
 
