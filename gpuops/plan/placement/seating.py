@@ -57,7 +57,7 @@ def seat(
         for state in gpu_states(host, inventory, catalog)
         if node is None or state.gpu.numa_node == node
     }
-    attempt = _Attempt(vm, demands, host, inventory, catalog, node, states)
+    attempt = _SeatingAttempt(vm, demands, host, inventory, catalog, node, states)
     # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
     for _, alike in groupby(in_order_of_seating(demands), _wish):
         attempt.seat_equal(tuple(alike))
@@ -68,7 +68,7 @@ def seat(
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _SeatingAttempt:
     """The devices of a VM that are seated so far on a host, and why others are not."""
 
     vm: Vm

@@ -106,7 +106,7 @@ def test_what_does_not_fit_back_is_said_for_the_taking_after_which_it_does_not(m
     def no_third(desktops: list[object], *_: object) -> list[Rejection]:
         return [Rejection("desktop-03", "no slot")] if len(desktops) == 3 else []
 
-    monkeypatch.setattr(preview, "stranded", no_third)
+    monkeypatch.setattr(preview, "refuse_stranded", no_third)
     world = small_world().snapshot()
     for number, refusals in ((2, 0), (3, 1), (4, 1)):
         [host] = prove([world.vms[f"vm-{each}"] for each in range(1, number + 1)], world, CATALOG)
