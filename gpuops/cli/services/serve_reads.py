@@ -13,6 +13,7 @@ from gpuops.config.date_text import parse_since
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.report.advice.capacity import capacity_document
+from gpuops.report.document import as_values
 from gpuops.report.monitoring.doctor import doctor_document
 from gpuops.report.monitoring.inventory import fleet_document
 from gpuops.report.nights.history_rows import HistoryDocument
@@ -25,7 +26,7 @@ from gpuops.web.following import FleetRead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuops.report.document import AnyDocument, Document, as_values
+    from gpuops.report.document import AnyDocument, Document
     from gpuops.web.current import Current
 
 
