@@ -94,7 +94,7 @@ class WrongContent(ValueError):
 
     @property
     def most_telling(self) -> Mistake:
-        """The first unknown key, often the misspelt one that another mistake misses; else the first mistake."""
+        """The first unknown key, often a misspelling of a key reported as missing; else the first mistake."""
         return next((mistake for mistake in self.mistakes if mistake.reason == UNKNOWN_KEY), self.mistakes[0])
 
 
@@ -109,7 +109,7 @@ def read_as(kind: type[Class], content: object, name: str, hint: str) -> Class:
 def decode(kind: type[Class], content: object, *, strict: bool = True, was_accepted: bool = False) -> Class:
     """Return the content as this class. Raises WrongContent. If not `strict`, text may stand for a number or a bool.
 
-    `was_accepted`: an older gpuops accepted the file, so what only new ones must have is not required of it.
+    `was_accepted`: an older gpuops accepted the file, so keys required only of new files may be missing.
     """
     decoder = _Decoder(strict)
     token = _WAS_ACCEPTED.set(was_accepted)
@@ -151,7 +151,7 @@ def is_section(kind: Any) -> bool:
 
 @cache
 def fields_of(section: Any) -> tuple[FieldInfo, ...]:
-    """Return the fields of a section with their annotations, those alone that a file may have."""
+    """Return the fields of a section with their annotations, except those that a file cannot set."""
     if issubclass(section, Section):
         return msgspec.structs.fields(section)
     kinds = get_type_hints(section, include_extras=True)
@@ -292,6 +292,8 @@ def _reason(kind: Any, message: str) -> str:
 
     >>> _reason(Annotated[int, Meta(le=65535)], "Expected `int` <= 65535")
     'should be 65535 or less'
+    >>> _reason(Annotated[tuple[str, ...], Meta(min_length=2)], "Expected `array` of length >= 2")
+    'should have 2 entries or more'
     """
     notes = getattr(kind, "__metadata__", ())
     bare = get_args(kind)[0] if notes else kind
@@ -310,6 +312,8 @@ def _reason(kind: Any, message: str) -> str:
         return f"should be {_SIGNS[bound['sign']].format(number)}"
     if bound["sign"] == "<=":
         return f"should have {number} {'characters' if bare is str else 'entries'} or fewer"
+    if number != "1":
+        return f"should have {number} {'characters' if bare is str else 'entries'} or more"
     if bare is str:
         return "should not be empty"
     return "should have at least one entry" if bare is dict else "should not be an empty list"

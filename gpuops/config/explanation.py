@@ -1,4 +1,4 @@
-"""Explains one key of a file that people write, by the JSON Schema of the file and by its template."""
+"""Explains one key of a file that people write, from the JSON Schema of the file and its template."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _SchemaKey:
     defs: Mapping[str, Schema] = field(default_factory=dict)
 
     def forms(self) -> list[Schema]:
-        """What may stand here, of each entry where it is a list. `null` is left out."""
+        """The possible schemas of the value, or of the entries of a list, without `null`."""
         return list(_forms(self.schema, self.defs))
 
     def keys(self) -> dict[str, _SchemaKey]:
@@ -192,7 +192,7 @@ def _found_in_template(template: str, names: Sequence[str]) -> tuple[str, str]:
 
 def _table(lines: Sequence[_Line], names: Sequence[str]) -> Iterator[_Line]:
     """The lines of a table of TOML; the second word of its heading is a name: [targets.prod.broker]."""
-    inside = False
+    inside = not names
     for line in lines:
         if heading := re.match(r"\[([\w.]+)\]", line.bare):
             words = heading[1].split(".")

@@ -26,7 +26,7 @@ def schema_of_section(section: type) -> dict[str, Any]:
 
 
 def _written(kind: Any) -> Any:
-    """Return the type that a file has where a class has `kind`."""
+    """Return the type of the value in the file for a field of type `kind`."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         reader = next((note for note in kind.__metadata__ if isinstance(note, Before | Reads)), None)

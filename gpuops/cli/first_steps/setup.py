@@ -32,7 +32,7 @@ _TRIES: Final = 3
 _ROLES: Final = "roles/one-account.yaml"
 _ADMINISTRATOR: Final = "administrator@vsphere.local"
 _PAIRS_TRIED: Final = 6
-_INSTEAD: Final = (
+_WITHOUT_TERMINAL: Final = (
     "run it at a terminal; or gpuops config init --vcenter NAME --host HOST --username NAME --password-file FILE "
     "--ca-file FILE, then gpuops login test"
 )
@@ -54,7 +54,7 @@ class _Answers:
     """The configuration file with this vCenter in it."""
 
     def files(self) -> dict[Path, str]:
-        """The password, and the certificate where it is trusted by an answer alone."""
+        """The password, and the certificate if only the user's answer makes it trusted."""
         files = {self.path.parent / f"{self.name}.password": f"{self.password}\n"}
         if self.certificate is not None and not self.certificate.trusted:
             files[self.path.parent / f"{self.name}.pem"] = self.certificate.pem
@@ -62,9 +62,9 @@ class _Answers:
 
     def target(self) -> dict[str, Any]:
         """The keys of [targets.NAME]."""
-        plain = self.address.tls and ":" not in self.address.host
+        can_store_bare_host = self.address.tls and ":" not in self.address.host
         password_file, *certificate_file = map(str, self.files())
-        target = {"host": self.address.host if plain else str(self.address), "port": self.address.port}
+        target = {"host": self.address.host if can_store_bare_host else str(self.address), "port": self.address.port}
         target |= {"username": self.username, "password_file": password_file}
         if certificate_file and self.certificate is not None:
             target |= {"ca_file": certificate_file[0], "thumbprint": self.certificate.sha256}
@@ -72,7 +72,7 @@ class _Answers:
 
     @contextmanager
     def site(self, username: str, password: str) -> Iterator[Site]:
-        """Log in by the settings that are written later. Raises NotConnected in its kinds."""
+        """Log in with the settings that `_write` will store. Raises NotConnected or a subclass."""
         from gpuops.api import connect_checked
         from gpuops.cli.opening import warn
         from gpuops.config.vcenter.layers import Flags
@@ -89,8 +89,8 @@ class _Answers:
                 password=Secret(password),
                 ca_file=certificate_file if len(self.files()) > 1 else None,
             )
-            where = resolve(flags, {}, parsed_configuration(self.text, self.path))
-            with connect_checked(where, warn, caller=["setup"]) as site:
+            destination = resolve(flags, {}, parsed_configuration(self.text, self.path))
+            with connect_checked(destination, warn, caller=["setup"]) as site:
                 yield site
 
 
@@ -105,9 +105,9 @@ def setup(
 ) -> None:
     """Set up a vCenter: ask for its address and a login, try them, and write the configuration file.
 
-    Shows the certificate of the vCenter, and asks whether to trust one that no authority of this machine vouches for.
-    The password is kept in a file beside the configuration file, readable by you alone. Nothing is written before the
-    login worked. Changes nothing in vCenter, unless you agree to have roles made.
+    Shows the certificate of the vCenter, and asks whether to trust one that this machine's certificate authorities did
+    not sign. The password is kept in a file next to the configuration file; only you can read it. Nothing is written
+    before the login worked. Changes nothing in vCenter, unless you agree to have roles made.
 
     \b
     Examples:
@@ -118,7 +118,8 @@ def setup(
 
     given = {"host": host, "username": username}
     _require_terminal(given)
-    answers = _with_tries(lambda: _reached(config_file(os.environ), given.pop("host", None)))
+    answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), given.pop("host", None)))
+    given["username"] = username or answers.address.username
     _with_tries(lambda: _choose_name(answers))
     example = _with_tries(lambda: _log_in(answers, given.pop("username", None)))
     _write(answers)
@@ -130,7 +131,9 @@ def _require_terminal(given: Mapping[str, str | None]) -> None:
     """Raises UsageError, with what would be asked, where nobody can answer."""
     if not sys.stdin.isatty():
         missing = [*(f"--{option}" for option, value in given.items() if not value), "the password"]
-        raise UsageError(f"setup asks at a terminal, and there is none; missing: {', '.join(missing)}", hint=_INSTEAD)
+        raise UsageError(
+            f"setup asks at a terminal, and there is none; missing: {', '.join(missing)}", hint=_WITHOUT_TERMINAL
+        )
 
 
 def _with_tries(step: Callable[[], Result]) -> Result:
@@ -171,7 +174,7 @@ def _ask_password(question: str) -> str:
     return password
 
 
-def _reached(path: Path, host: str | None) -> _Answers:
+def _ask_address(path: Path, host: str | None) -> _Answers:
     """Ask for the address, and whether its certificate is to be trusted. Raises Refused for a no."""
     from gpuops.config.vcenter.address import Address
     from gpuops.model.vcenter.target import Secret, Target
@@ -184,6 +187,8 @@ def _reached(path: Path, host: str | None) -> _Answers:
     if address.password is not None:
         raise TargetError("no password belongs in an address", hint="setup asks for it later")
     if not address.tls:
+        if not address.is_this_machine:
+            raise TargetError(f"{text} is not encrypted", hint="leave out http://")
         return _Answers(path, address, None)
     certificate = presented_certificate(Target(address.host, "", Secret(""), address.port))
     bytes_shown = re.findall("..", certificate.sha256.upper())
@@ -208,7 +213,7 @@ def _choose_name(answers: _Answers) -> None:
     answers.name = _ask(
         "Name of this vCenter in gpuops", first if re.fullmatch(r"[a-z][a-z0-9_-]*", first) else "vcenter"
     )
-    with_target(answers.path, answers.name, {"host": answers.address.host})
+    with_target(answers.path, answers.name, {"host": answers.target()["host"]})
     if existing := next(filter(Path.exists, answers.files()), None):
         raise UsageError(f"{existing} is there already", hint="choose another name, or remove the file")
 
@@ -216,13 +221,13 @@ def _choose_name(answers: _Answers) -> None:
 def _log_in(answers: _Answers, username: str | None) -> tuple[str, str] | None:
     """Ask for account and password, and test them. Return a VM and a profile to try an attach with, if there are any.
 
-    Raises NotConnected in its kinds, and Refused where nobody answers.
+    Raises NotConnected or a subclass, and Refused if the answers end.
     """
     from gpuops.api import login_test
     from gpuops.config.vcenter.edit import with_target
     from gpuops.report.first_steps.login import login_text
 
-    answers.username = username or answers.address.username or _ask("Account for gpuops")
+    answers.username = username or _ask("Account for gpuops")
     answers.password = _ask_password(f"Password of {answers.username}")
     answers.text = with_target(answers.path, answers.name, answers.target())
     with answers.site(answers.username, answers.password) as site:
@@ -249,6 +254,8 @@ def _attach_to_try(site: Site) -> tuple[str, str] | None:
 
 def _write(answers: _Answers) -> None:
     """Write all files, or none of them. Raises UsageError."""
+    from gpuops.config.vcenter.edit import with_target
+
     written = []
     try:
         answers.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -256,15 +263,21 @@ def _write(answers: _Answers) -> None:
             if not write_new(file, text):
                 raise UsageError(f"{file} is there already", hint="remove it, then gpuops setup again")
             written.append(file)
+        answers.text = with_target(answers.path, answers.name, answers.target())  # it may have changed since the login
         write_private(answers.path.resolve(), answers.text, like=answers.path if answers.path.exists() else None)
-    except (OSError, UsageError) as error:
+    except BaseException as error:  # Ctrl-C too
         for file in written:
             file.unlink(missing_ok=True)
+        if not isinstance(error, OSError | UsageError):
+            raise
         raise UsageError(f"nothing was written: {error}", hint="GPUOPS_CONFIG names another place") from error
 
 
 def _offer_roles(answers: _Answers) -> bool:
-    """Offer to make the roles that gpuops needs; whether they were made. What goes wrong here undoes nothing."""
+    """Offer to make the roles that gpuops needs, and return whether they were made.
+
+    An error here does not undo the setup.
+    """
     from gpuops.api import roles
     from gpuops.config.role_file import load_roles
     from gpuops.files.templates import templates
@@ -280,7 +293,7 @@ def _offer_roles(answers: _Answers) -> bool:
             output.note(roles_text(roles(load_roles(templates()[_ROLES]), site, apply=True)))
             return True
     except GpuopsError as error:
-        output.refused([f"the roles were not made: {error.message}"])
+        output.refused([f"not all roles were made: {error.message}"])
         output.note(f"next: gpuops template write, then gpuops roles apply --file templates/{_ROLES}")
         return False
 

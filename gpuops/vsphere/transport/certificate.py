@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 import ssl
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from gpuops.model.vcenter.target import Target
-from gpuops.vsphere.transport.network import LOST_ERRORS, connection_error, open_connection, tls_context
-
-_UNKNOWN_ISSUER: Final = frozenset({18, 19, 20, 21})
-"""OpenSSL's X509_V_ERR_* codes for a certificate whose authority is not known."""
+from gpuops.vsphere.transport.network import LOST_ERRORS, UNKNOWN_ISSUER, connection_error, open_connection, tls_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +35,15 @@ def presented_certificate(target: Target) -> ServerCertificate:
             encoded, fields = _handshake(target, tls_context(target))
             trusted = True
         except ssl.SSLCertVerificationError as error:
-            if error.verify_code not in _UNKNOWN_ISSUER:
+            if error.verify_code not in UNKNOWN_ISSUER:
                 raise
             trusted = False
             encoded, _ = _handshake(target, tls_context(replace(target, verify=False)))
-            # verified by itself: only then Python gives its fields, and only then its name and dates are checked
-            itself = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            itself.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            itself.load_verify_locations(cadata=encoded)
-            _, fields = _handshake(target, itself)
+            # Trust only this certificate: Python returns fields, and checks name and dates, only of a verified one.
+            self_trusting_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self_trusting_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            self_trusting_context.load_verify_locations(cadata=encoded)
+            _, fields = _handshake(target, self_trusting_context)
     except LOST_ERRORS as error:
         raise connection_error(target, error) from error
     authority = ", ".join(f"{key}={value}" for part in reversed(fields.get("issuer", ())) for key, value in part)

@@ -85,7 +85,7 @@ errors of gpuops are not among them."""
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
 _WRONG_NAME: Final = frozenset({62, 64})
-_UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
+UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
 
 
 class _PinnedSocket(ssl.SSLSocket):
@@ -277,7 +277,7 @@ def _untrusted(target: Target, error: ssl.SSLCertVerificationError) -> NotTruste
         return NotTrusted(
             f"the certificate of {target.address} is made out to another name", hint="use the name it is made out to"
         )
-    if error.verify_code in _UNKNOWN_ISSUER:
+    if error.verify_code in UNKNOWN_ISSUER:
         return NotTrusted(
             f"the certificate of {target.address} is from an issuer that is not trusted here",
             hint="give its CA with --ca-file FILE (vCenter offers it at /certs/download.zip)",

@@ -145,7 +145,7 @@ def test_roles_that_could_not_be_made_leave_the_rest_as_it_is(server: SimServer,
     administrator = [("Account of an administrator", "root@vsphere.local"), ("Password of root", "x")]
     code, shown = typed([*good(server, roles="y"), *administrator])
     assert code == 0, shown
-    assert "the roles were not made: " in shown and "gpuops roles apply --file" in shown
+    assert "not all roles were made: " in shown and "gpuops roles apply --file" in shown
     assert "lab7.password" in home_files(clean)
 
 
@@ -163,11 +163,20 @@ def test_a_certificate_of_a_known_authority_is_not_asked_about(
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.1:1", "no such host", "http://vc.example.com"])
 def test_an_address_that_cannot_be_used_leaves_nothing(server: SimServer, clean: Path, address: str) -> None:
     wrong = f"{address}:{server.port}" if address == "127.0.0.2" else address
-    answers = [("Name of this", ""), ("Account", "a"), ("Password", "x"), ("Account", "a"), ("Password", "x")]
-    clear = [*answers, *answers[1:3]]
-    code, shown = typed([("Address", wrong)] * (1 if "http" in wrong else 3) + (clear if "http" in wrong else []))
+    code, shown = typed([("Address", wrong)] * 3)
     assert code in (2, 5) and home_files(clean) == {}, shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.long
+def test_a_relative_configuration_file_names_the_other_files_from_the_root(
+    server: SimServer, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUOPS_CONFIG", "site.toml")
+    monkeypatch.chdir(clean)
+    code, shown = typed(good(server))
+    assert code == 0, shown
+    assert f'password_file = "{clean}/lab7.password"' in (clean / "site.toml").read_text()
 
 
 @pytest.mark.long
