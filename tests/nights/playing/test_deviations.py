@@ -12,8 +12,9 @@ from tests.nights.judging.checkers import violations
 from tests.nights.playing.night import Nightly
 from tests.sample import every_nth
 
-PROMISES: Final = {"suspend-frees-slot": ("I3:", "I4:")}
-"""Invariants that say a plan came true, which it cannot under these deviations: an ML VM may then not start."""
+PROMISES: Final = {"suspend-frees-slot": ("I3:", "I4:"), "suspended-vm-host": ("I12:",)}
+"""Invariants that say a plan came true, which it cannot under these deviations: an ML VM may then not start, or vCenter
+registers a suspended desktop on a host where it has no room. The return names that desktop, as other invariants say."""
 DEVIATIONS: Final = [
     row.id for row in assumptions().values() if row.deviation and not row.id.startswith(("broker-", "smi-"))
 ]
