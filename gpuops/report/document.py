@@ -12,7 +12,8 @@ from functools import cache
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Final, NewType, Self, TypeVar, get_args, get_type_hints
 
-from msgspec import UNSET, Struct, to_builtins
+import msgspec
+from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
 from gpuops.model.devices.gpu import PciAddress
@@ -145,7 +146,7 @@ def as_values(document: Document | DocumentRecord) -> Document:
     if isinstance(document, PrintedDocument):
         parts = top_level(document)
         document = {key: list(value) if isinstance(value, Iterator) else value for key, value in parts}
-    values: Document = to_builtins(document, enc_hook=plain_text)
+    values: Document = msgspec.json.decode(msgspec.json.encode(document, enc_hook=plain_text))  # tuples become lists
     return values
 
 
