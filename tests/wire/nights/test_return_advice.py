@@ -92,14 +92,15 @@ CHANGES: dict[str, tuple[Callable[[World], None], str]] = {
     ),
     "mode": (
         _in_mixed_size,
-        "GPU 0000:3b:00.0 of esx-02.lab is in mode mixedSize, and was in sameSize at night: set it back",
+        "GPU 0000:3b:00.0 of esx-02.lab is in mode mixedSize, and was in sameSize at night: set it back "
+        "(in use by vdi-07, vdi-08, vdi-09, vdi-10)",
     ),
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_host_that_changed_since_the_night_is_named_and_no_other_vm(lab_wire: Wire, change: str) -> None:
+def test_a_host_that_changed_since_the_night_is_named_and_no_vm_is_the_cause(lab_wire: Wire, change: str) -> None:
     """Six desktops of 8 GB are on the first A40 of esx-02; in mixed-size mode it takes four."""
     world = lab_wire.server.world
     act, advice = CHANGES[change]

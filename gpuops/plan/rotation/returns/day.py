@@ -19,6 +19,7 @@ from gpuops.advise.lending_servers import lends
 from gpuops.advise.managed_vms import manager_of
 from gpuops.errors import NoFreeGpu
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, entry_of
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import MorningOrder, Policy
@@ -329,19 +330,23 @@ def _gpu_advice(vm: Vm, host: Host, after: Inventory, originals: Sequence[Origin
     """Return what to do first if the host has no free GPU for the VM.
 
     If the host no longer offers the profile, or a GPU is in another vGPU mode than at night, no other VM is the cause:
-    the advice is then to restore the host, not to free a GPU.
+    the advice is then to restore the host. The mode of a GPU that VMs use cannot be set: they are named.
     """
     missing = [profile for profile in vm.profiles if host.profiles is not None and host.offers(profile) is None]
     if missing:
         return f"{host.name} offers {missing[0]} no more: give it back its vGPU driver and its GPU modes of before"
-    modes = {str(gpu.address): gpu.vgpu_mode for gpu in host.gpus}
+    gpus = {str(gpu.address): gpu for gpu in host.gpus}
     nights = {original.night for original in originals if original.vm == vm.ref and not original.returned}
     of_host = [original for original in originals if original.night in nights and original.host == host.ref]
     recorded = {gpu for original in of_host for gpu in original.gpu_modes}
     for address, mode in sorted(recorded):
-        if modes.get(address) not in (mode, None):
-            return f"GPU {address} of {host.name} is in mode {modes[address]}, and was in {mode} at night: set it back"
-    holders = _gpu_holders(host, after)
+        gpu = gpus.get(address)
+        if gpu is not None and gpu.vgpu_mode not in (mode, None):
+            names = _names_on([gpu], after)
+            in_use = f" (in use by {', '.join(names)})" if names else ""
+            change = f"is in mode {gpu.vgpu_mode}, and was in {mode} at night"
+            return f"GPU {address} of {host.name} {change}: set it back{in_use}"
+    holders = _names_on(host.gpus, after)
     return f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "see to that"
 
 
@@ -351,13 +356,13 @@ def _other_advice(outcome: Outcome, host: Host, after: Inventory) -> str:
     The vGPU plugin reports the same fault for missing GPUs and for other causes. The advice then names the VMs on the
     GPUs, but does not ask to free one.
     """
-    holders = _gpu_holders(host, after) if "vGPU" in outcome.reason else []
+    holders = _names_on(host.gpus, after) if "vGPU" in outcome.reason else []
     return f"see to that ({', '.join(holders)} hold the GPUs of {host.name})" if holders else "see to that"
 
 
-def _gpu_holders(host: Host, after: Inventory) -> list[str]:
-    """Return the sorted names of the VMs on the GPUs of a host."""
-    on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
+def _names_on(gpus: Iterable[PhysicalGpu], after: Inventory) -> list[str]:
+    """Return the sorted names of the VMs on these GPUs."""
+    on_gpus = {ref for gpu in gpus for ref in gpu.vms or ()}
     return sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
 
 
