@@ -137,7 +137,7 @@ class MeasuringCall:
         """The VM of that number, made if it is not there, with its device and powered on; its id."""
         from gpuops.api.vms import run
         from gpuops.model.vcenter.vm import pin_key
-        from gpuops.plan.core.outcome import Verdict
+        from gpuops.plan.core.plan import Verdict
         from gpuops.plan.vm.attach import Attach
         from gpuops.plan.vm.power import PowerPolicy
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
     from gpuops.plan.capacity.sizing import SizeRequest, SizingAnswer
-    from gpuops.plan.core.outcome import Report
-    from gpuops.plan.core.plan import Request
+    from gpuops.plan.core.plan import Report, Request
     from gpuops.plan.moving.plan import Defrag
     from gpuops.plan.moving.result import Defragmentation
     from gpuops.plan.queue.place import Place, Placements
@@ -149,7 +148,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
 
 
 def _look(request: Request, site: Site) -> Report:
-    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.core.plan import Report
     from gpuops.plan.rotation.marks import RotateMark
 
     before = site.vcenter.inventory()

@@ -15,7 +15,7 @@ from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
 from gpuops.notify.outbox import BegunRun, Outbox, new_run_id
 from gpuops.notify.sending import send_once, send_waiting
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.report.notice import (

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices import baseline
 from gpuops.report.changes import Change, changes, stages, title

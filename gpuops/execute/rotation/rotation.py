@@ -33,8 +33,7 @@ from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_o
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report
-from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.plan import Outcome, Plan, Report
 from gpuops.plan.rotation.ml_queue.whole_clusters import HalfStarted, half_started
 from gpuops.plan.rotation.nights.bounds import refuse_closed_window
 from gpuops.plan.rotation.nights.desktops import Survey

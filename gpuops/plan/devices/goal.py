@@ -22,8 +22,7 @@ from gpuops.model.vcenter.vm import (
     pin_key,
     pins_of,
 )
-from gpuops.plan.core.device_numbers import with_passthru_numbers
-from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.passthru_devices import signature, with_passthru_numbers
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewVgpu
 

@@ -16,7 +16,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, GpuDevice, Vm
-from gpuops.plan.core.device_signature import signature, signatures
+from gpuops.plan.core.passthru_devices import signature, signatures
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.devices.goal import Goal, group_of, with_devices

@@ -13,7 +13,7 @@ from typing import Final
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.device_signature import signatures
+from gpuops.plan.core.passthru_devices import signatures
 from gpuops.plan.core.steps import NewDevice, NewVgpu, VmChange
 from gpuops.plan.devices.baseline import kept_with
 from gpuops.plan.devices.goal import Goal, kept_pins, pin_changes

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, Vm
-from gpuops.plan.core.device_signature import pci_types
+from gpuops.plan.core.passthru_devices import pci_types
 
 
 def entry_mismatch(device: DirectPathDevice, host: Host) -> str | None:

@@ -15,7 +15,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.given_up import Missed
+from gpuops.plan.core.abandonment import Missed
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.hosts import of_host, unlike_ecc

@@ -28,7 +28,7 @@ from gpuops.model.vcenter.vm import (
     VmDrs,
     pins_of,
 )
-from gpuops.plan.core.device_numbers import with_passthru_numbers
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.steps import (
     CloseGate,
     NewDevice,

@@ -27,7 +27,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity, ProfileCapacity
 from gpuops.model.vcenter.vm import VgpuDevice, Vm, pins_of
-from gpuops.plan.core.device_numbers import with_passthru_numbers
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name
 from gpuops.plan.placement.gpu_filters import holders

@@ -15,7 +15,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, VgpuDevice, Vm, pins_of
-from gpuops.plan.core.device_numbers import with_passthru_numbers
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat

@@ -25,7 +25,7 @@ from gpuops.model.vcenter.vm import (
     pin_key,
 )
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.device_numbers import with_passthru_numbers
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import hardware_on

@@ -14,7 +14,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm, is_gpu, is_unreadable
 from gpuops.plan.core.command_line import Names, Option, VmName, word
-from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, signature, signatures
+from gpuops.plan.core.passthru_devices import gpu_names, is_no_gpu, signature, signatures
 from gpuops.plan.core.plan import Plan, Wave, refuse
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.devices.baseline import KEY, Baseline, read, restore_settings

@@ -8,8 +8,8 @@ from typing import Annotated, Final, Self
 from msgspec import UNSET, UnsetType
 
 from gpuops.model.vcenter.host_settings import Displacement, VsanMode
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
 from gpuops.plan.hosts.change.roll import PlannedHost

@@ -19,8 +19,7 @@ from gpuops.model.vcenter.reservation import ProfileCapacity
 from gpuops.model.vcenter.vm import ManagedBy
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.question import capacity
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Request
+from gpuops.plan.core.plan import Report, Request
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.change.emptying import emptied

@@ -15,7 +15,7 @@ from gpuops.config.policy import load_policy
 from gpuops.config.role_file import load_roles
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE, needed
 from gpuops.plan.core.steps import (
     PowerOffVm,

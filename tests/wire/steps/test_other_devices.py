@@ -19,10 +19,9 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.question import capacity
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Request
+from gpuops.plan.core.plan import Report, Request
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough

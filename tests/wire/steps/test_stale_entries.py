@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.api import Site, doctor, run
 from gpuops.clock import wall_clock
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.vm.attach import Attach

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.given_up import Missed
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.abandonment import Missed
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.roll import Roll
 
 

@@ -12,9 +12,9 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.host_steps import HostStep
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving, emptied, runs_there
 from gpuops.plan.hosts.change.returning import doubtful
 from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact

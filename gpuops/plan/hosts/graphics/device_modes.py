@@ -12,8 +12,8 @@ from gpuops.model.devices.device_mode import SERVED_AS, DeviceMode
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, PassthroughState, SharedType
-from gpuops.plan.core.host_steps import ModeChange
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import ModeChange
 
 SIZES: Final[Mapping[str, DeviceMode]] = {size.value: mode for mode, size in SERVED_AS.items()}
 """The mode of a GPU whose vGPUs are of these sizes (`SizeMode`)."""

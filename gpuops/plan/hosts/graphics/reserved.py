@@ -16,8 +16,8 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import GraphicsDevice
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.host_steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep
 from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep
 from gpuops.plan.placement.reserved import reserved_left, reserved_unknown
 
 Device = TypeVar("Device", PhysicalGpu, OtherDevice)

@@ -14,9 +14,9 @@ from gpuops.model.devices.scheduler import DriverBranch, Frequency, SchedulerPol
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
-from gpuops.plan.core.host_steps import ConfigureModule, GpuDifference, HostStep
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import ConfigureModule, GpuDifference, HostStep
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.custody import setting_back

@@ -17,8 +17,8 @@ from gpuops.model.devices.scheduler import Frequency, SchedulerPolicy, TimeSlice
 from gpuops.model.measurements.sharing_measurement import SchedulerBefore
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import hosts_called
-from gpuops.plan.core.host_steps import ConfigureModule, HostStep
 from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 

@@ -15,7 +15,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VgpuDevice
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.device_numbers import with_passthru_numbers
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.multi_node import place_near

@@ -19,7 +19,7 @@ from gpuops.model.nights.night_record import Role, parse_marker
 from gpuops.model.nights.rotation import IdleRule, Policy, Pool
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import (
     CloseGate,
     PowerOnVm,

@@ -23,8 +23,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Rejection, Report
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import refuse_stranded, resume_or_power_on, return_order, suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around

@@ -14,8 +14,7 @@ from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.rotation import Policy, SpareRule
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.outcome import Outcome
-from gpuops.plan.core.plan import Choice, Plan
+from gpuops.plan.core.plan import Choice, Outcome, Plan
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.nights.desktops import KeptForUsers, running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight

@@ -15,8 +15,8 @@ from gpuops.model.vcenter.host import AdmissionControl
 from gpuops.model.vcenter.host_settings import Displacement, Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.host_steps import ConfigureModule, HostStep
 from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.change.emptying import Leaving
 from gpuops.plan.hosts.change.roll import Roll, rolled
 from gpuops.plan.moving.movability import HOT_MIGRATE
