@@ -23,7 +23,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import Placement, Wanted, demands_of
 from tests.plan.snapshots import FIRST, MEMORY_MIB, SECOND, catalog, gpu, host, inventory, lab, on_gpu, vm, whole
 from tests.plan.test_properties import NAMES, fleets
 

@@ -21,7 +21,7 @@ from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import MoveMode, PowerPolicy

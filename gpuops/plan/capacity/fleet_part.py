@@ -16,7 +16,7 @@ from gpuops.advise.capacity import Slots, best, total
 from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_free_memory_mib, unreserved_mib
+from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_free_memory_mib, unreserved_mib
 
 _NOBODY = Vm(ref="", name="")
 

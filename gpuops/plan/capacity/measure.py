@@ -31,7 +31,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.devices.requested import profile_meant
 from gpuops.plan.placement.gpu_filters import holders, judge_device
 from gpuops.plan.placement.host_filters import unreachable
-from gpuops.plan.placement.wanted import WantsDirectPath
+from gpuops.plan.placement.vm_demand import WantsDirectPath
 
 PRIVILEGES: Final = (
     "VirtualMachine.Provisioning.DeployTemplate",

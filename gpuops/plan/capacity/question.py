@@ -20,7 +20,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.devices.requested import offered_profile
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.room import around
+from gpuops.plan.placement.seating import around
 
 STANDALONE = "standalone hosts"
 

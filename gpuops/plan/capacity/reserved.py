@@ -22,7 +22,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity
 from gpuops.plan.capacity.fleet_part import Device, Fit, FleetPart
-from gpuops.plan.placement.reserved import devices_reserved_in, remaining, reserved_in, reserved_unknown
+from gpuops.plan.placement.reserved_slots import devices_reserved_in, remaining, reserved_in, reserved_unknown
 
 _NONE: Final = Slots(0, 0)
 

@@ -1,4 +1,4 @@
-"""What a person gives up by name, a host or a VM: what that means, and which of them are not back."""
+"""Hosts and VMs that an admin abandons by name: what that means, and which of them are not back yet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Passthrough devices of VMs, had or wanted, compared by what they are and not by the key they got.
-
-The VMX numbers of devices that a VM has, and of those that a change will add.
-"""
+"""Passthrough devices of VMs, existing and requested: compared by what they are, and numbered as in VMX names."""
 
 from __future__ import annotations
 

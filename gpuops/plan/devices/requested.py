@@ -22,7 +22,7 @@ from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.devices.goal import Goal, group_of, with_devices
 from gpuops.plan.devices.stale_entries import entries_to_replace
 from gpuops.plan.placement.keep_free import kept_profiles, once
-from gpuops.plan.placement.wanted import KeptProfile
+from gpuops.plan.placement.vm_demand import KeptProfile
 
 Answer = Goal | tuple[Rejection, ...]
 

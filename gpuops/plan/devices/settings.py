@@ -19,8 +19,8 @@ from gpuops.plan.devices.baseline import kept_with
 from gpuops.plan.devices.goal import Goal, kept_pins, pin_changes
 from gpuops.plan.devices.mmio import mmio_for, mmio_keys
 from gpuops.plan.devices.stale_entries import find_stale_entries
-from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
-from gpuops.plan.placement.wanted import Placement
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, affinity
+from gpuops.plan.placement.vm_demand import Placement
 
 VNUMA_HARDWARE: Final = 20
 """Oldest virtual hardware with `virtualNuma` and `VirtualDevice.numaNode` (vSphere API 8.0)."""

@@ -14,7 +14,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity
 from gpuops.plan.capacity.host import DeviceHolders
 from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.plan.placement.reserved import place_name
+from gpuops.plan.placement.reserved_slots import place_name
 
 
 def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from gpuops.model.devices.gpu import AssignmentPolicy, PhysicalGpu
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.moving.movability import Movability, MoveMethod, TargetHosts
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 
 
 @dataclass(frozen=True, slots=True)

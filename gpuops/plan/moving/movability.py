@@ -38,12 +38,12 @@ from gpuops.plan.placement.host_filters import (
     sees_files,
     stays_in_its_vapp,
 )
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved import reserved_left
+from gpuops.plan.placement.reserved_slots import reserved_left
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.suspended_vms import claims
-from gpuops.plan.placement.wanted import Wanted, demands_of
+from gpuops.plan.placement.vm_demand import Wanted, demands_of
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 OPT_OUT: Final = Mark(attribute="gpuops.opt-out")

@@ -32,9 +32,9 @@ from gpuops.plan.moving.cluster import (
 from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_cluster
 from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, judge_all
 from gpuops.plan.moving.result import Defragmentation, StayingVm, describe_plan
-from gpuops.plan.placement.nodes import surely_unreserved_mib
+from gpuops.plan.placement.numa_nodes import surely_unreserved_mib
 from gpuops.plan.placement.suspended_vms import with_claims
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 
 UNLIMITED: Final = 1_000_000
 _NO_VM: Final = Vm("", "")

@@ -27,7 +27,7 @@ from gpuops.plan.devices.requested import profile_meant, profiles_to_keep
 from gpuops.plan.devices.settings import nodes_of, trade_off
 from gpuops.plan.placement.keep_free import KeepFreeOption, KeptCount, kept_counts, kept_profiles
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, later_returns, with_claims
-from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy
+from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy
 from gpuops.plan.queue.batch.expected_starts import expecting_starts
 from gpuops.plan.queue.batch.place_all import BatchResult, place_all
 from gpuops.plan.queue.eligible_hosts import scope_of

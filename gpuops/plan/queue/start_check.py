@@ -21,7 +21,7 @@ from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.start_orders import Late, States, key_of, starts, too_late
 from gpuops.plan.placement.suspended_vms import Claim, claims
-from gpuops.plan.placement.wanted import WantsDynamic, demands_of
+from gpuops.plan.placement.vm_demand import WantsDynamic, demands_of
 from gpuops.plan.queue.one_workload import Placed, Steering
 from gpuops.plan.queue.pinning import competing
 from gpuops.plan.queue.workload_vm import running

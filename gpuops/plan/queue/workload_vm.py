@@ -30,8 +30,8 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import hardware_on
 from gpuops.plan.devices.requested import group_members, groups_of, profile_meant
-from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
-from gpuops.plan.placement.wanted import Placement
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, affinity
+from gpuops.plan.placement.vm_demand import Placement
 from gpuops.plan.queue.eligible_hosts import scope_of
 
 Devices = tuple[GpuDevice, ...]

@@ -41,10 +41,10 @@ from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.keep_free import KeepFreeOption, kept_profiles
 from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_vm
-from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.vm.power import POWER_HELP, MoveMode, PowerPolicy, power_blockers, power_moves, state_blockers
 from gpuops.plan.vm.target_hosts import able_elsewhere, able_instead, hosts_for, move_blockers, others_with_gpus, unread
 

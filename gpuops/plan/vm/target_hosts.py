@@ -14,7 +14,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import device_hosts, gpu_hosts
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu
+from gpuops.plan.placement.vm_demand import Placement, Wanted, WantsVgpu
 from gpuops.plan.vm.power import MoveMode
 
 _FEW: Final = 5

@@ -23,7 +23,7 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState,
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.suspended_vms import with_claims
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.batch.expected_starts import expecting_starts
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed

@@ -40,7 +40,7 @@ from typing import Final
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.project import release, take
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.plan.queue.place import Place

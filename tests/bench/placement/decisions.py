@@ -25,7 +25,7 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.select import place, place_exactly
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.place import Place
 from gpuops.plan.queue.workload_vm import running, vm_of
 from gpuops.report.advice.placement import placements_text

@@ -19,7 +19,7 @@ from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from tests.plan.moving.worlds import ROOM, address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 from tests.sample import mostly_long

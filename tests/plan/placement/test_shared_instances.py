@@ -9,7 +9,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.capacity.question import capacity
-from gpuops.plan.placement.room import Room
+from gpuops.plan.placement.seating import Room
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.vm import PowerState, Vm, pin_key
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue import pinning
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.place import Place, Placements

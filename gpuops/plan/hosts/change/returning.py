@@ -14,9 +14,9 @@ from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, RelocateVm, ShutDownGuest, Step
 from gpuops.plan.hosts.change.emptying import Away, Leaving
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import return_order
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import demands_of
+from gpuops.plan.placement.suspended_vms import return_order
+from gpuops.plan.placement.vm_demand import demands_of
 
 GUEST_GRACE_S = 300
 """So long a guest has for its shutdown (the default of ShutDownGuest)."""

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.host_settings import GraphicsDevice
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, ConfigurePassthrough, HostStep
-from gpuops.plan.placement.reserved import reserved_left, reserved_unknown
+from gpuops.plan.placement.reserved_slots import reserved_left, reserved_unknown
 
 Device = TypeVar("Device", PhysicalGpu, OtherDevice)
 

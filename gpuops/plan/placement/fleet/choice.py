@@ -21,7 +21,7 @@ from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.losses import Losses
 from gpuops.plan.placement.host_filters import MOVE_FILTERS
 from gpuops.plan.placement.seating import in_order_of_seating
-from gpuops.plan.placement.wanted import Demand, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
+from gpuops.plan.placement.vm_demand import Demand, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Ints

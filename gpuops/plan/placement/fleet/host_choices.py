@@ -13,7 +13,7 @@ import numpy as np
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.plan.placement.fleet.index import BY_SIZE, ORDER_UNIT, FleetIndex
 from gpuops.plan.placement.seating import in_order_of_seating
-from gpuops.plan.placement.wanted import Demand, PinPolicy, Wanted, WantsDynamic, WantsVgpu
+from gpuops.plan.placement.vm_demand import Demand, PinPolicy, Wanted, WantsDynamic, WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Ints

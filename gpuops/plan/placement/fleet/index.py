@@ -27,7 +27,7 @@ from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.site_demand import SiteDemand
 from gpuops.plan.placement.fleet.states import GpuStates
 from gpuops.plan.placement.gpu_filters import holders, used_mib
-from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
+from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Flags, Ints

@@ -13,8 +13,8 @@ import numpy as np
 
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.keep_free import KeptRoom
-from gpuops.plan.placement.reserved import is_reserved_in
-from gpuops.plan.placement.wanted import WantsVgpu
+from gpuops.plan.placement.reserved_slots import is_reserved_in
+from gpuops.plan.placement.vm_demand import WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Ints

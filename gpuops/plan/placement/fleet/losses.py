@@ -19,7 +19,7 @@ from gpuops.plan.placement.fleet.board_pools import BoardPools, PricedPool
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS, WHOLE, Loss, shapes_of_devices
-from gpuops.plan.placement.wanted import Demand, Wanted, WantsDynamic, WantsVgpu
+from gpuops.plan.placement.vm_demand import Demand, Wanted, WantsDynamic, WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints

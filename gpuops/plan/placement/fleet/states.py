@@ -20,7 +20,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.fleet.geometry import Table
 from gpuops.plan.placement.gpu_filters import judge_slot, matches_type, slots_in_turn
-from gpuops.plan.placement.wanted import WantsDynamic, WantsVgpu
+from gpuops.plan.placement.vm_demand import WantsDynamic, WantsVgpu
 
 _SOMEWHERE: Final = PciAddress(0, 0, 0, 0)
 _HOST: Final = Host(ref="", name="")

@@ -20,7 +20,7 @@ from gpuops.plan.core.plan import Choice
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.project import take
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.batch.expected_starts import order_of_starting
 from gpuops.plan.queue.batch.model import BatchModel, HostGpus
 from gpuops.plan.queue.batch.problem import HostPattern

@@ -25,8 +25,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.placement.gpu_filters import holders, matches_type
 from gpuops.plan.placement.host_filters import refusals
-from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
-from gpuops.plan.placement.wanted import Wanted, WantsDynamic, demands_of
+from gpuops.plan.placement.numa_nodes import free_cores, free_memory_mib, surely_unreserved_mib, unreserved_mib
+from gpuops.plan.placement.vm_demand import Wanted, WantsDynamic, demands_of
 from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.queue.batch.request_kinds import Device, RequestKind
 from gpuops.plan.queue.batch.vgpu_layouts import VgpuLayout, VgpuLayouts, hardest_first

@@ -18,8 +18,8 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.placement.keep_free import kept_counts
-from gpuops.plan.placement.reserved import reserved_left
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.reserved_slots import reserved_left
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.batch.admission import AdmittedVms, admit_vms, propose_vms
 from gpuops.plan.queue.batch.expected_starts import expecting_starts

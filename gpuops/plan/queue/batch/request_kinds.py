@@ -17,7 +17,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.placement.nodes import free_cores
+from gpuops.plan.placement.numa_nodes import free_cores
 from gpuops.plan.queue.eligible_hosts import eligible_hosts
 from gpuops.plan.queue.workload_vm import Devices, choices_of_devices, framebuffer_mib, vm_of
 

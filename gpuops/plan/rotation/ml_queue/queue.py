@@ -22,8 +22,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import suspend_or_shut_down
-from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.seating import Room, around
+from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import HeldBack, Start, WaitingVm, hold_back_none, hosts_for, is_bound
 from gpuops.plan.rotation.ml_queue.proposals import Proposal
 from gpuops.plan.rotation.ml_queue.stages import HostStages, Stage, by_stage

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import size_mib, suspend_or_shut_down
-from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.seating import Room, around
+from gpuops.plan.placement.suspended_vms import size_mib, suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 
 Stage = tuple[Start, ...]

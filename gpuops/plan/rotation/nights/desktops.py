@@ -21,7 +21,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Choice
-from gpuops.plan.placement.return_order import role_of
+from gpuops.plan.placement.suspended_vms import role_of
 from gpuops.plan.rotation.nights.floors import Floors
 from gpuops.plan.rotation.taken_vms import is_marked, stays_running
 

@@ -22,8 +22,8 @@ from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection
 from gpuops.plan.core.steps import OpenGate, PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import may_return
-from gpuops.plan.placement.room import Room
+from gpuops.plan.placement.seating import Room
+from gpuops.plan.placement.suspended_vms import may_return
 from gpuops.plan.rotation.ml_queue.ml_vms import (
     Start,
     WaitingVm,

@@ -13,8 +13,8 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved import reserved_left, reserved_unknown
-from gpuops.plan.placement.return_order import suspend_or_shut_down
+from gpuops.plan.placement.reserved_slots import reserved_left, reserved_unknown
+from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 
 

@@ -37,7 +37,7 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.placement.return_order import resume_or_power_on, return_order
+from gpuops.plan.placement.suspended_vms import resume_or_power_on, return_order
 from gpuops.plan.rotation.ml_queue.ml_vms import drs_restored
 from gpuops.plan.rotation.power_moments import another_state
 from gpuops.plan.rotation.returns.other_machines import (

@@ -18,8 +18,8 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import ShutDownGuest
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import resume_or_power_on
-from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.seating import Room, around
+from gpuops.plan.placement.suspended_vms import resume_or_power_on
 from gpuops.plan.rotation.ml_queue.whole_clusters import with_their_clusters
 from gpuops.plan.rotation.returns.day import checkpoint_of
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts

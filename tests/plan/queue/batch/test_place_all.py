@@ -15,7 +15,7 @@ from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.place import Place, Placements
 from gpuops.plan.queue.workload_vm import framebuffer_mib, running

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpuops.catalog import load
 from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.placement.return_order import may_return, return_order
-from gpuops.plan.placement.room import Room
+from gpuops.plan.placement.seating import Room
+from gpuops.plan.placement.suspended_vms import may_return, return_order
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 
 CATALOG = load(profiles=SLOTS)
