@@ -210,7 +210,7 @@ def _place_leaving_enough(question: PlacementQuestion) -> Placement | None:
     hosts where it depends on the GPU.
     """
     from gpuops.plan.placement.fleet.choice import choose_in_fleet
-    from gpuops.plan.placement.fleet.kept_hosts import kept_hosts
+    from gpuops.plan.placement.fleet.index import kept_hosts
 
     hosts = kept_hosts(question.kept_room, question.losses.fleet)
     narrowed = replace(question, needs=replace(question.needs, hosts=hosts.sure))
