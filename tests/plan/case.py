@@ -32,7 +32,7 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.plan.devices.baseline import KEY
+from gpuops.plan.devices.settings import KEY
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach

@@ -23,9 +23,8 @@ from gpuops.model.vcenter.vm import (
     pins_of,
 )
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.devices.goal import group_of
+from gpuops.plan.devices.goal import find_stale_entries, group_of
 from gpuops.plan.devices.rules import Case, start_obstacles
-from gpuops.plan.devices.stale_entries import find_stale_entries
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY

@@ -1,10 +1,11 @@
 """The states that GPUs of one model can have, as numbers, and the value of what still fits in each state.
 
-A state that a rule may treat differently has its own number. `index.py` numbers the GPUs of a snapshot. Every answer comes from the rules that judge one GPU of one host
-(`gpu_filters.py`, `advise.capacity`), applied to a stand-in for the state. This module decides nothing itself.
+Each state that a rule may treat differently has its own number; `index.py` numbers the GPUs of a snapshot. Every answer
+comes from the rules that judge one GPU of one host (`gpu_filters.py`, `advise.capacity`), applied to a stand-in for the
+state. This module decides nothing itself.
 
-`losses.py` makes one geometry for each model. Kinds of device are the vGPU profiles of the model, and one GPU given whole.
-GPUs of another model have no room for any of them.
+`losses.py` makes one geometry for each model. Kinds of device are the vGPU profiles of the model, and one GPU given
+whole. GPUs of another model have no room for any of them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
-from gpuops.plan.devices.baseline import KEY, Baseline, kept_with, read, restore_settings, write
+from gpuops.plan.devices.settings import KEY, Baseline, kept_with, read, restore_settings, write
 from gpuops.plan.placement.project import project
 from tests.plan.snapshots import inventory, vm
 
