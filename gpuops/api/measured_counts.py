@@ -139,7 +139,7 @@ class MeasuringCall:
         from gpuops.model.vcenter.vm import pin_key
         from gpuops.plan.core.plan import Verdict
         from gpuops.plan.vm.attach import Attach
-        from gpuops.plan.vm.power import PowerPolicy
+        from gpuops.plan.vm.vm_blockers import PowerPolicy
 
         if whole is not None and whole.address is not None:
             vm = self._made(number, {})

@@ -17,7 +17,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.question import capacity
 from gpuops.plan.placement.gpu_filters import holders
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import MoveMode, PowerPolicy
+from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 from tests.plan.snapshots import catalog
 from tests.plan.test_properties import FAST, attachments, carried_out, fleets, planned
 

@@ -26,7 +26,7 @@ from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ A pin is `pciPassthruN.cfg.gpu-pci-id`, which binds a vGPU to a physical GPU. N 
 
 An entry of DirectPath I/O names its device by PCI address, device id, vendor id and system id. vCenter accepts any, and
 the host compares them at power-on (vSphere API, VirtualPCIPassthroughDeviceBackingInfo and QueryConfigTarget; in
-govmomi issue 2248 the device id was written in decimal). Entries that the host would refuse are replaced.
+govmomi issue 2248 the device id was written in decimal). `entry_mismatch` says why
+the host would refuse an entry.
 """
 
 from __future__ import annotations

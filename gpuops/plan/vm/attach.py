@@ -45,8 +45,20 @@ from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.vm.power import POWER_HELP, MoveMode, PowerPolicy, power_blockers, power_moves, state_blockers
-from gpuops.plan.vm.target_hosts import able_elsewhere, able_instead, hosts_for, move_blockers, others_with_gpus, unread
+from gpuops.plan.vm.vm_blockers import (
+    POWER_HELP,
+    MoveMode,
+    PowerPolicy,
+    able_elsewhere,
+    able_instead,
+    hosts_for,
+    move_blockers,
+    others_with_gpus,
+    power_blockers,
+    power_moves,
+    state_blockers,
+    unread,
+)
 
 
 @dataclass(frozen=True, slots=True)

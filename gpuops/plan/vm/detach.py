@@ -21,7 +21,7 @@ from gpuops.plan.devices.goal import Goal, broken_groups, devices_named, group_o
 from gpuops.plan.devices.requested import group_goal, pci_type, profile_meant
 from gpuops.plan.devices.settings import KEY, Baseline, read, restore_settings
 from gpuops.plan.placement.host_filters import unreachable
-from gpuops.plan.vm.power import POWER_HELP, PowerPolicy, power_blockers, power_moves, state_blockers
+from gpuops.plan.vm.vm_blockers import POWER_HELP, PowerPolicy, power_blockers, power_moves, state_blockers
 
 
 @dataclass(frozen=True, slots=True)

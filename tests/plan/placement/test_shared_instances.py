@@ -13,7 +13,7 @@ from gpuops.plan.placement.seating import Room
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from tests.plan.snapshots import FIRST, catalog, gpu, host, inventory, vm
 
 PREFIX = "nvidia_rtx_pro_6000_blackwell_dc-"

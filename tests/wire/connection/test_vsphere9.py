@@ -26,7 +26,7 @@ from gpuops.plan.hosts.change.emptying import emptied
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import hand_over
 from gpuops.sim.scenario.build import build

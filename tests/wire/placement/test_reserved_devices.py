@@ -19,7 +19,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager

@@ -30,7 +30,7 @@ from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import MoveMode, PowerPolicy
+from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 from gpuops.sim.operations.admission.host_admission import admission
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

@@ -13,7 +13,7 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.plan.core.plan import Request, Verdict
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
