@@ -134,7 +134,7 @@ def _need(
 ) -> VerbNeed:
     told = {ref: wanted & held[ref] for ref in refs if ref in held}
     found: dict[frozenset[str], list[str]] = defaultdict(list)
-    for name, has in _places(kind, told, inventory):
+    for name, has in _places_with_privileges(kind, told, inventory):
         found[wanted - has].append(name)
     allowed = tuple(found.pop(frozenset(), ()))
     order = sorted(found.items(), key=lambda each: (-len(each[1]), sorted(each[0])))
@@ -142,7 +142,7 @@ def _need(
     return VerbNeed(kind, wanted, allowed, lacking, untold=len(refs) - len(told))
 
 
-def _places(
+def _places_with_privileges(
     kind: ObjectKind, told: Mapping[str, frozenset[str]], inventory: Inventory
 ) -> Iterator[tuple[str, frozenset[str]]]:
     """Where a login may do the same, and what: folders of VMs; hosts, clusters and datastores by name."""

@@ -122,7 +122,7 @@ def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -
     movable = list(dict.fromkeys(vgpu[0] for vgpu in content if model.search_vms[vgpu[0]].movable))
     best = [0]
     for moves in range(1, len(movable) + 1):
-        sets = _departure_sets(movable, moves, whole=model.goal.profile is None)
+        sets = _sets_of_departing_vms(movable, moves, whole=model.goal.profile is None)
         worths = [model.worth(host, gpu, tuple(vgpu for vgpu in content if vgpu[0] not in gone)) for gone in sets]
         best.append(max(worths, default=start) - start)
     at = 0
@@ -134,7 +134,7 @@ def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -
         at = to
 
 
-def _departure_sets(movable: Sequence[int], moves: int, *, whole: bool) -> Iterable[tuple[int, ...]]:
+def _sets_of_departing_vms(movable: Sequence[int], moves: int, *, whole: bool) -> Iterable[tuple[int, ...]]:
     """The sets of VMs that so many moves may take away; a GPU is whole only when all are gone."""
     if whole:
         return [tuple(movable)] if moves == len(movable) else []
