@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuops.plan.core.plan import Report
     from gpuops.plan.hosts.change.report import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
-    from gpuops.plan.moving.plan import Defrag
+    from gpuops.plan.moving.defrag import Defrag
 
 Ran = TypeVar("Ran", bound="Report | ChangeReport")
 

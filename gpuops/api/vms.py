@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from gpuops.plan.capacity.question import Capacity, CapacityRequest
     from gpuops.plan.capacity.sizing import SizeRequest, SizingAnswer
     from gpuops.plan.core.plan import Report, Request
-    from gpuops.plan.moving.plan import Defrag
-    from gpuops.plan.moving.result import Defragmentation
+    from gpuops.plan.moving.defrag import Defrag, Defragmentation
     from gpuops.plan.queue.place import Place, Placements
     from gpuops.plan.vm.clone import Clone, Cloning
 

@@ -17,7 +17,7 @@ from gpuops.plan.hosts.graphics.mig import SetMig
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
-from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.defrag import Defrag
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach

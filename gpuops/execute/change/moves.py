@@ -31,9 +31,8 @@ from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, ShutDownGuest, Step, VmChange
 from gpuops.plan.hosts.change.report import ChangeStatus, PartProgress
+from gpuops.plan.moving.defrag import Defrag, PlannedMove
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
-from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.moving.result import PlannedMove
 
 VERB: Final = "defrag"
 _FORMAT: Final = 1

@@ -22,7 +22,7 @@ from gpuops.plan.doctor.hosts import of_host, unlike_ecc
 from gpuops.plan.doctor.reservations import of_reservations
 from gpuops.plan.doctor.vms import of_place, of_vm
 from gpuops.plan.hosts.scheduler.state import scheduler_of
-from gpuops.plan.moving.drs_options import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles
+from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, may_be_reverted
 

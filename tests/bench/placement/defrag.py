@@ -19,8 +19,7 @@ from gpuops.advise.occupancy import gpu_states
 from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.moving.result import Defragmentation
+from gpuops.plan.moving.defrag import Defrag, Defragmentation
 from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.vm_demand import Placement

@@ -35,7 +35,7 @@ from gpuops.plan.moving.movability import (
     judge_movability,
 )
 from gpuops.plan.moving.places import find_places
-from gpuops.plan.moving.stun import too_long
+from gpuops.plan.moving.vmotion_stun import too_long
 from gpuops.plan.placement.project import project
 
 
