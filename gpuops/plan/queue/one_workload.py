@@ -27,8 +27,15 @@ from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.queue.eligible_hosts import EligibleHosts, eligible_hosts, scope_of
-from gpuops.plan.queue.workload_vm import Devices, choices_of_devices, running, vm_of
+from gpuops.plan.queue.workload import (
+    Devices,
+    EligibleHosts,
+    choices_of_devices,
+    eligible_hosts,
+    running,
+    scope_of,
+    vm_of,
+)
 
 
 class Steering(StrEnum):

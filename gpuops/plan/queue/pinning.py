@@ -30,7 +30,7 @@ from gpuops.plan.placement.start_orders import too_late
 from gpuops.plan.placement.suspended_vms import Claim
 from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Steering
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload import running
 
 
 def steer(

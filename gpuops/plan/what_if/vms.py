@@ -27,7 +27,7 @@ from gpuops.plan.placement.suspended_vms import with_claims
 from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload import running
 from gpuops.plan.what_if.hardware import Changed
 from gpuops.plan.what_if.seeded import drawn
 

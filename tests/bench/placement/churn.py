@@ -22,7 +22,7 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.select import SCORERS, Scorer, place, score_loss
 from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.queue.workload_vm import running, vm_of
+from gpuops.plan.queue.workload import running, vm_of
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory
 

@@ -23,7 +23,7 @@ from gpuops.plan.moving.defrag import Defrag, Defragmentation
 from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.vm_demand import Placement
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload import running
 from tests.bench.measure import python
 from tests.bench.placement.decisions import asked
 from tests.bench.verdict import Figure, Result

@@ -25,7 +25,7 @@ from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload_vm import framebuffer_mib, running
+from gpuops.plan.queue.workload import framebuffer_mib, running
 from tests.bench.placement.batch_fleets import FLEETS, Fleet, batch
 from tests.plan.case import Case, cases, said, snapshot
 from tests.plan.snapshots import CORES, FIRST, MEMORY_MIB, SECOND, THIRD, catalog, gpu, host, inventory, lab, whole

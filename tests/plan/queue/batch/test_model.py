@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.advise.occupancy import GpuState, Tenant
 from gpuops.model.devices.gpu import VgpuMode
-from gpuops.plan.queue.batch.vgpu_layouts import VgpuLayouts, hardest_first
+from gpuops.plan.queue.batch.model import VgpuLayouts, hardest_first
 from tests.plan.snapshots import FIRST, catalog, gpu, whole
 
 MIG = ("grid_a100-1-5c", "grid_a100-2-10c", "grid_a100-3-20c", "grid_a100-4-20c")
