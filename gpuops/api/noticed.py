@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuops.model.notice import Receipt
     from gpuops.model.vcenter.host_settings import Rolling
     from gpuops.plan.core.plan import Report
-    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.plan.moving.defrag import Defrag
 

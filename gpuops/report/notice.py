@@ -14,7 +14,7 @@ from gpuops.model.measurements.component import WORDS, Component
 from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import Step
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.overdue import Overdue
 from gpuops.report.changes import title

@@ -16,8 +16,7 @@ from gpuops.errors import Refused, UsageError
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import HostStep
-from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.plan.hosts.change.roll import shut
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport, shut
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest

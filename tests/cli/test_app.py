@@ -113,7 +113,7 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
     loaded = set(done.stdout.split())
     assert "gpuops.report.nights.rotation_status" in loaded
     planners = {"numpy", "highspy", "gpuops.plan.rotation.nights.night", "gpuops.plan.capacity.question"}
-    assert loaded.isdisjoint({*planners, "gpuops.plan.hosts.change.roll", "gpuops.hostshell.ssh", "pyVmomi"})
+    assert loaded.isdisjoint({*planners, "gpuops.plan.hosts.change.rolling_plan", "gpuops.hostshell.ssh", "pyVmomi"})
 
 
 FOR_RUNS = {

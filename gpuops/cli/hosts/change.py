@@ -16,7 +16,7 @@ from gpuops.cli.spread import reads_sites, spread
 if TYPE_CHECKING:
     from gpuops.plan.core.abandonment import Abandonment
     from gpuops.plan.core.plan import Report
-    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
 change = VerbTable("change", "See, finish or give up a rolling change of hosts that did not end.")
 

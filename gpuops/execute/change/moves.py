@@ -30,7 +30,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, ShutDownGuest, Step, VmChange
-from gpuops.plan.hosts.change.report import ChangeStatus, PartProgress
+from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.moving.defrag import Defrag, PlannedMove
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 

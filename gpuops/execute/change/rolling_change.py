@@ -32,8 +32,16 @@ from gpuops.plan.core.privileges import too_old
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
 from gpuops.plan.hosts.change.in_force import driven, stays_divided
-from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
-from gpuops.plan.hosts.change.roll import Roll, needed, next_round, rolled, shut
+from gpuops.plan.hosts.change.rolling_plan import (
+    ChangeReport,
+    ChangeStatus,
+    PartProgress,
+    Roll,
+    needed,
+    next_round,
+    rolled,
+    shut,
+)
 from gpuops.plan.hosts.host_plan import HostRequest
 
 Agreed = Callable[[ChangeReport], None]

@@ -20,8 +20,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.plan.hosts.scheduler.custody import custody_of
 from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
+from gpuops.plan.hosts.scheduler.rules import custody_of
 from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
 
 _BY_HAND: Final = "maintenance mode and a reboot, when its VMs are out of the way"

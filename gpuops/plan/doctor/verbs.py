@@ -21,7 +21,7 @@ from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE
 from gpuops.plan.core.steps import COLD_MOVE, GUEST_PRIVILEGES
 from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
 from gpuops.plan.doctor.roles import places_of_vms
-from gpuops.plan.hosts.change.roll import MAINTENANCE
+from gpuops.plan.hosts.change.rolling_plan import MAINTENANCE
 from gpuops.plan.vm.clone import PRIVILEGES as CLONE_PRIVILEGES
 
 MOST_VMS: Final = 1000

@@ -15,7 +15,7 @@ from gpuops.report.text import count, visible
 
 if TYPE_CHECKING:
     from gpuops.model.measurements.sharing_measurement import MeasuredCount, SharingMeasurement
-    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
 GOES_ON = "the same again goes on; gpuops size --measure --remove removes what is left of it"
 

@@ -31,7 +31,7 @@ from gpuops.plan.core.steps import (
     VmChange,
 )
 from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
-from gpuops.plan.hosts.change.roll import MAINTENANCE
+from gpuops.plan.hosts.change.rolling_plan import MAINTENANCE
 from gpuops.plan.vm.attach import Attach
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY

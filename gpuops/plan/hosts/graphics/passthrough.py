@@ -30,8 +30,7 @@ from gpuops.plan.core.steps import (
     ModeChange,
     PassthroughChange,
 )
-from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode
-from gpuops.plan.hosts.graphics.reserved import with_reserved
+from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode, with_reserved
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 from gpuops.plan.placement.gpu_filters import holders
 

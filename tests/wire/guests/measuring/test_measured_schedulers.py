@@ -19,7 +19,7 @@ from gpuops.model.measurements.sharing_measurement import MeasuredCount, Schedul
 from gpuops.model.vcenter.host_settings import Displacement, Rolling
 from gpuops.plan.capacity.measure import MeasurePlan
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.report.advice.measured import measured_text
 from gpuops.report.layout import plain
 from gpuops.sim.state.vm_state import Power

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.change.emptying import Leaving
-from gpuops.plan.hosts.change.roll import Roll, rolled
+from gpuops.plan.hosts.change.rolling_plan import Roll, rolled
 from gpuops.plan.moving.movability import HOT_MIGRATE
 from gpuops.sim.world import World
 from tests.nights.world.showing import Showing
