@@ -16,7 +16,7 @@ from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import Step
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.report.changes import title
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuops.model.measurements.measurement import NewestUse
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.capacity.question import Capacity
-    from gpuops.plan.rotation.returns.overdue import Overdue
+    from gpuops.plan.rotation.returns.return_time import Overdue
 
     T = TypeVar("T")
 

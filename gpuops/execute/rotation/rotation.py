@@ -38,8 +38,7 @@ from gpuops.plan.rotation.ml_queue.whole_clusters import HalfStarted, half_start
 from gpuops.plan.rotation.nights.bounds import refuse_closed_window
 from gpuops.plan.rotation.nights.desktops import Survey
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.returns.return_due import not_yet_due, open_nights
-from gpuops.plan.rotation.returns.return_time import Durations, waits_until
+from gpuops.plan.rotation.returns.return_time import Durations, not_yet_due, open_nights, waits_until
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 

@@ -32,15 +32,14 @@ from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, ref
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
 from gpuops.plan.rotation.lease import KEY
-from gpuops.plan.rotation.ml_queue.gpu_share import free_gpus
+from gpuops.plan.rotation.ml_queue.team_shares import free_gpus
 from gpuops.plan.rotation.nights.bounds import refuse_without_hours
-from gpuops.plan.rotation.nights.floors import other_open_policies
+from gpuops.plan.rotation.nights.desktops import other_open_policies
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
-from gpuops.plan.rotation.returns.adoption import refuse_nights_elsewhere
 from gpuops.plan.rotation.returns.day import RotateDay, add_advice, hooks_of, is_returned
-from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_under
+from gpuops.plan.rotation.returns.foreign_nights import lock_vm_of, policies_under, refuse_nights_elsewhere
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of

@@ -19,7 +19,7 @@ from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.plan.capacity.fleet_part import Fit, FleetPart
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.doctor.examination import Examination
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
+from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.report.document import DocumentRecord, Moment, Ref, VersionedSiteDocument, printed
 from gpuops.report.monitoring.diagnosis import SuspectRecord
 from gpuops.report.monitoring.doctor import FindingRecord

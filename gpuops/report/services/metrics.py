@@ -31,7 +31,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.capacity.fleet_part import FleetPart
 from gpuops.plan.capacity.question import STANDALONE, Capacity
 from gpuops.plan.core.scope import cluster_name
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.status import NightStanding
 from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.monitoring.fleet import holders

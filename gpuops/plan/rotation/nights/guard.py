@@ -32,8 +32,7 @@ from gpuops.plan.core.steps import (
 )
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
-from gpuops.plan.rotation.nights.desktops import no_space_for, reason_to_stay
-from gpuops.plan.rotation.nights.floors import Floors
+from gpuops.plan.rotation.nights.desktops import Floors, no_space_for, reason_to_stay
 from gpuops.plan.rotation.nights.spare import SpareRoom, place_of
 from gpuops.plan.rotation.nights.stop_conditions import (
     POOL_LEFT_ALONE,

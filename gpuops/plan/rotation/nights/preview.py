@@ -27,8 +27,8 @@ from gpuops.plan.core.plan import Rejection, Report
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import Room, around
 from gpuops.plan.placement.suspended_vms import refuse_stranded, resume_or_power_on, return_order, suspend_or_shut_down
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of_vm
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
+from gpuops.plan.rotation.ml_queue.team_shares import gpus_of_vm
 from gpuops.plan.rotation.nights.bounds import RunPeriod, refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight

@@ -19,7 +19,7 @@ from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.nights.desktops import KeptForUsers, running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.spare import GiveWay, KeptState, give_way, kept_states
-from gpuops.plan.rotation.returns.way_free import (
+from gpuops.plan.rotation.returns.restore import (
     DesktopReturn,
     away_desktops,
     return_cheapest_desktops,

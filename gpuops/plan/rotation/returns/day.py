@@ -40,7 +40,7 @@ from gpuops.plan.core.steps import (
 from gpuops.plan.placement.suspended_vms import resume_or_power_on, return_order
 from gpuops.plan.rotation.ml_queue.ml_vms import drs_restored
 from gpuops.plan.rotation.power_moments import another_state
-from gpuops.plan.rotation.returns.other_machines import (
+from gpuops.plan.rotation.returns.foreign_nights import (
     lock_vms,
     note_when_seen,
     recently_marked,
