@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, PartlyDone, Refused, StepFailed, VmNotFound
 from gpuops.model.measurements.measurement import GPU_USE
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice, SharingMeasurement
-from gpuops.plan.capacity.measure import MeasurePlan, WholeGpu, begins_s, gpu_of, others_on
+from gpuops.plan.capacity.measure_plan import MeasurePlan, WholeGpu, begins_s, gpu_of, others_on
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site

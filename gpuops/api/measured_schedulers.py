@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuops.model.measurements.sharing_measurement import MeasureWish
     from gpuops.model.vcenter.host_settings import Rolling
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.capacity.measure import MeasurePlan
+    from gpuops.plan.capacity.measure_plan import MeasurePlan
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.plan.hosts.scheduler.state import GpuScheduler

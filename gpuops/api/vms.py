@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.capacity.question import Capacity, CapacityRequest
+    from gpuops.plan.capacity.capacity_request import Capacity, CapacityRequest
     from gpuops.plan.capacity.sizing import SizeRequest, SizingAnswer
     from gpuops.plan.core.plan import Report, Request
     from gpuops.plan.moving.defrag import Defrag, Defragmentation
@@ -189,7 +189,7 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
 
     Raises UsageError for a profile, host or cluster that is not there.
     """
-    from gpuops.plan.capacity.question import capacity as ask
+    from gpuops.plan.capacity.capacity_request import capacity as ask
 
     if policy is None:
         return ask(inventory, catalog_of(inventory), request.scope, profile=request.profile)

@@ -10,7 +10,7 @@ import typer
 
 from gpuops.cli.app import app
 from gpuops.cli.options import CommonOptions, HostShellOptions, RunOptions
-from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import SetMig

@@ -12,7 +12,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity
-from gpuops.plan.capacity.host import DeviceHolders
+from gpuops.plan.capacity.host_room import DeviceHolders
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.placement.reserved_slots import place_name
 

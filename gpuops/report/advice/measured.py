@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from gpuops.advise.sizing.measured import WHOLE, MeasuredCurve, NormalisedCount, measured_curve, overheads
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredDevice
-from gpuops.plan.capacity.measure import MeasurePlan, later_commands
+from gpuops.plan.capacity.measure_plan import MeasurePlan, later_commands
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible

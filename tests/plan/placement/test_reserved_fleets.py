@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from pyVmomi import vmodl
 
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.vm_blockers import PowerPolicy

@@ -8,7 +8,7 @@ from gpuops.model.devices.gpu import VgpuMode, VgpuPlacement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.placement.seating import Room
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.queue.place import Place

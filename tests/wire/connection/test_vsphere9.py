@@ -18,7 +18,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import ProfileCapacity
 from gpuops.model.vcenter.vm import ManagedBy
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.plan import Report, Request
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine

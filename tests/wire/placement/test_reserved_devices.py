@@ -14,7 +14,7 @@ from gpuops.api import Site, configure, run
 from gpuops.execute.site import catalog_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough

@@ -21,7 +21,7 @@ from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.model.fleet_change import LoseHost
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.queue.place import Place

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.plan import Report, Request
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import HostStep

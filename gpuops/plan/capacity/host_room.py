@@ -19,7 +19,7 @@ from gpuops.model.devices.profile_name import parse
 from gpuops.model.vcenter.host import Host, NumaNode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Vm
-from gpuops.plan.capacity.fleet_part import (
+from gpuops.plan.capacity.fleet_room import (
     UNKNOWN,
     Beside,
     Device,
