@@ -2,15 +2,21 @@
 
 Only a host's own nvidia-smi reports MIG mode, ECC and the health of GPUs: where it was not asked there are no such
 findings.
+
+`of_reservations` compares what vCenter 9.0 counts and reserves of vGPU profiles and devices with our own counts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from shlex import quote
 from typing import Final, assert_never
 
+from gpuops.advise.capacity import Slots, total
+from gpuops.advise.occupancy import gpu_states
+from gpuops.advise.room import Rooms
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.devices.gpu_health import RecoveryAction
@@ -18,11 +24,15 @@ from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import DeviceCapacity
+from gpuops.plan.capacity.host_room import DeviceHolders
 from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
 from gpuops.plan.hosts.scheduler.rules import custody_of
 from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
+from gpuops.plan.placement.reserved_slots import place_name
 
 _BY_HAND: Final = "maintenance mode and a reboot, when its VMs are out of the way"
 _ROLLING: Final = "rolling"
@@ -250,3 +260,70 @@ def _scheduler_options(scheduler: VgpuScheduler) -> dict[str, str]:
         case _:
             assert_never(scheduler.slices)
     return options
+
+
+def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
+    """What is not told of the clusters of these hosts, and where vCenter's count is another one than ours.
+
+    Compared is what the GPUs have room for, as vCenter does (vSphere API 9.0, DirectPathProfileManagerCapacityInfo):
+    cores and memory of hosts are no part of it.
+    """
+    if inventory.reservations is None:
+        return
+    empty = _without_vms(inventory)
+    for place in dict.fromkeys(host.cluster or host.ref for host in hosts if host.gpus):
+        members = [host for host in inventory.hosts.values() if (host.cluster or host.ref) == place]
+        name = place_name(members[0], inventory)
+        for each in inventory.reservations.unknown:
+            if each.place in (place, ""):
+                what = f"what is reserved of {each.profile or 'DirectPath profiles'} is not known: {each.reason}"
+                fix = "see to it that this login may read the DirectPath profiles: gpuops help vsphere9"
+                yield Finding(Severity.WARNING, name, what, fix)
+        for told in inventory.reservations.in_place(place):
+            now, most = (_counted(told.profile, members, each, catalog) for each in (inventory, empty))
+            if not (_is_within(told.remaining, now) and _is_within(told.maximum, most)):
+                reason = (
+                    f"{told.profile}: vCenter counts {told.remaining} more of {told.maximum}, gpuops {_range(now)} of "
+                    f"{_range(most)}"
+                )
+                fix = "plans go by the smaller count; look for GPUs in another mode, or held by what vCenter hides"
+                yield Finding(Severity.WARNING, name, reason, fix)
+        for of_devices in inventory.reservations.devices_in(place):
+            room = total([_devices(of_devices, host, inventory) for host in members if _is_usable(host)])
+            if not _is_within(of_devices.remaining, room):
+                reason = f"{of_devices.name}: vCenter counts {of_devices.remaining} more, gpuops {_range(room)}"
+                fix = "plans go by what vCenter counts; look for devices that it does not give, or that are held"
+                yield Finding(Severity.WARNING, name, reason, fix)
+
+
+def _is_usable(host: Host) -> bool:
+    return bool(host.connected) and not host.in_maintenance
+
+
+def _devices(told: DeviceCapacity, host: Host, inventory: Inventory) -> Slots:
+    holding = DeviceHolders(host, inventory)
+    rooms = [room for device in host.devices if told.is_of(device) and (room := holding.room(device)) is not None]
+    return total(rooms)
+
+
+def _without_vms(inventory: Inventory) -> Inventory:
+    hosts = (replace(host, gpus=tuple(replace(gpu, vms=()) for gpu in host.gpus)) for host in inventory.hosts.values())
+    return replace(inventory, vms={}, hosts={host.ref: host for host in hosts})
+
+
+def _counted(profile: str, members: Sequence[Host], inventory: Inventory, catalog: Catalog) -> Slots:
+    """The room of the GPUs of these hosts, as far as they can be used."""
+    rooms, usable = Rooms(catalog), [host for host in members if _is_usable(host)]
+    states = (state for host in usable for state in gpu_states(inventory.hosts[host.ref], inventory, catalog))
+    found = [rooms.on(state, (profile,)) for state in states]
+    return total([slots[profile] for slots in found if profile in slots])
+
+
+def _is_within(count: int, slots: Slots) -> bool:
+    return slots.at_least <= count and (slots.at_most is None or count <= slots.at_most)
+
+
+def _range(slots: Slots) -> str:
+    if slots.exact:
+        return str(slots.at_least)
+    return f"{slots.at_least} to {'?' if slots.at_most is None else slots.at_most}"
