@@ -19,8 +19,7 @@ from gpuops.execute.state.lock import locked
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, Wave, refuse
 from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import PowerOffVm
 from tests.execute.small_vcenter import SmallVcenter, World, small_world

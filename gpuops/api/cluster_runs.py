@@ -69,7 +69,7 @@ def cluster_bench(name: str, wish: BenchWish, site: Site) -> BenchResult:
     from gpuops.errors import Refused
     from gpuops.execute.cluster import standing
     from gpuops.execute.cluster_run.bench import bench
-    from gpuops.plan.core.alike import said_once
+    from gpuops.plan.core.rejection import said_once
 
     cluster = standing(name, site)
     reasons = said_once(_no_way_in(cluster, site))

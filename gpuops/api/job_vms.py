@@ -22,7 +22,7 @@ from gpuops.execute.jobs.port import JobVmsPort, job_vms_port
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import catalog_of
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.jobs.job_answers import JobVmDeed
 from gpuops.plan.jobs.template_vms import FittedPlan, GiveProfile, desktops_of, fitted_plan, unread_vms
 

@@ -26,7 +26,7 @@ def job_plan(
     `mounts`: directories in which mounts may lie; () = those of the policy. Raises Refused for windows without a night
     within a year; VmNotFound, VmAmbiguous for a VM that a job is like; StateDamaged.
     """
-    from gpuops.plan.capacity.question import night_of
+    from gpuops.plan.capacity.capacity_request import night_of
     from gpuops.plan.jobs.job_plan import JobsQuestion, planned_jobs
 
     inventory = site.vcenter.inventory()

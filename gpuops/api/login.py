@@ -25,7 +25,7 @@ def login_test(site: Site) -> LoginTest:
     Raises NotConnected in its kinds, StateDamaged.
     """
     from gpuops.execute.state.compared_readers import identity, remember
-    from gpuops.plan.doctor.verbs import objects_to_ask, of_verbs, privileges_to_ask
+    from gpuops.plan.doctor.login_privileges import objects_to_ask, of_verbs, privileges_to_ask
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.reading.comparison import compare
 

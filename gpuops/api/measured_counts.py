@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, PartlyDone, Refused, StepFailed, VmNotFound
 from gpuops.model.measurements.measurement import GPU_USE
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice, SharingMeasurement
-from gpuops.plan.capacity.measure import MeasurePlan, WholeGpu, begins_s, gpu_of, others_on
+from gpuops.plan.capacity.measure_plan import MeasurePlan, WholeGpu, begins_s, gpu_of, others_on
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
@@ -137,9 +137,9 @@ class MeasuringCall:
         """The VM of that number, made if it is not there, with its device and powered on; its id."""
         from gpuops.api.vms import run
         from gpuops.model.vcenter.vm import pin_key
-        from gpuops.plan.core.outcome import Verdict
+        from gpuops.plan.core.plan import Verdict
         from gpuops.plan.vm.attach import Attach
-        from gpuops.plan.vm.power import PowerPolicy
+        from gpuops.plan.vm.vm_blockers import PowerPolicy
 
         if whole is not None and whole.address is not None:
             vm = self._made(number, {})

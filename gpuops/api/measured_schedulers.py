@@ -18,7 +18,7 @@ from gpuops.errors import Refused
 from gpuops.model.devices.scheduler import Frequency, VgpuScheduler
 from gpuops.model.measurements.sharing_measurement import SchedulerBefore
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.hosts.change.roll import Roll
+from gpuops.plan.hosts.change.rolling_plan import Roll
 
 if TYPE_CHECKING:
     from gpuops.api.measuring import SharingMeasured
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gpuops.model.measurements.sharing_measurement import MeasureWish
     from gpuops.model.vcenter.host_settings import Rolling
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.capacity.measure import MeasurePlan
-    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.capacity.measure_plan import MeasurePlan
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.plan.hosts.scheduler.state import GpuScheduler
 
@@ -122,7 +122,7 @@ def _measured(run: _Changing, first: SharingMeasured, wish: MeasureWish, site: S
 def not_as_before(before: SchedulerBefore, site: Site) -> str:
     """That the GPU is set to something else than before, or something else is in force, and what sets it back; empty =
     it is as before, or it is gone."""
-    from gpuops.plan.hosts.scheduler.restore import restoring_command
+    from gpuops.plan.hosts.scheduler.change import restoring_command
 
     inventory = site.vcenter.inventory()
     gpu = _scheduler_of(before, inventory, site)
@@ -155,13 +155,13 @@ class _Changing:
 
     def set(self, wanted: VgpuScheduler, *, apply: bool) -> ChangeReport:
         """Has the GPU's scheduler set, and the host rebooted; without `apply` what that would do."""
-        from gpuops.plan.hosts.scheduler.restore import for_gpu
+        from gpuops.plan.hosts.scheduler.change import for_gpu
 
         return self._changed(for_gpu(wanted, str(self.before.gpu), self.host_name), apply=apply)
 
     def set_back(self, *, apply: bool) -> ChangeReport:
         """The same, to what it was before."""
-        from gpuops.plan.hosts.scheduler.restore import RestoreScheduler
+        from gpuops.plan.hosts.scheduler.change import RestoreScheduler
 
         return self._changed(RestoreScheduler(self.before, self.host_name), apply=apply)
 
@@ -179,7 +179,7 @@ class _Changing:
 
     def set_back_by_hand(self) -> str:
         """What is told where it was cut off, and vCenter cannot be asked perhaps."""
-        from gpuops.plan.hosts.scheduler.restore import restoring_command
+        from gpuops.plan.hosts.scheduler.change import restoring_command
 
         return (
             f"the scheduler of GPU {self.before.gpu} of {self.host_name} was {self.before.scheduler} before: the same "

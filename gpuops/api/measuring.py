@@ -19,7 +19,7 @@ from gpuops.model.measurements.sharing_measurement import (
     SchedulerBefore,
     SharingMeasurement,
 )
-from gpuops.plan.capacity.measure import PRIVILEGES, MeasurePlan, measure_plan
+from gpuops.plan.capacity.measure_plan import PRIVILEGES, MeasurePlan, measure_plan
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.notice import Receipt
     from gpuops.model.vcenter.host_settings import Rolling
-    from gpuops.plan.core.outcome import Report
-    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.core.plan import Report
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
     from gpuops.plan.hosts.host_plan import HostRequest
-    from gpuops.plan.moving.plan import Defrag
+    from gpuops.plan.moving.defrag import Defrag
 
 Ran = TypeVar("Ran", bound="Report | ChangeReport")
 

@@ -15,7 +15,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.nights.history import EventKind
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.owner import OwnerKey
-from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.scope import Scope
 from gpuops.report.monitoring.fleet import fleet
 from gpuops.report.page.fleet_report import FleetReport

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from gpuops.model.fleet_change import ApplyLayout
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.capacity.question import Capacity, CapacityRequest
+    from gpuops.plan.capacity.capacity_request import Capacity, CapacityRequest
     from gpuops.plan.capacity.sizing import SizeRequest, SizingAnswer
-    from gpuops.plan.core.outcome import Report
-    from gpuops.plan.core.plan import Request
-    from gpuops.plan.moving.plan import Defrag
-    from gpuops.plan.moving.result import Defragmentation
+    from gpuops.plan.core.plan import Report, Request
+    from gpuops.plan.moving.defrag import Defrag, Defragmentation
     from gpuops.plan.queue.place import Place, Placements
     from gpuops.plan.vm.clone import Clone, Cloning
 
@@ -149,7 +147,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
 
 
 def _look(request: Request, site: Site) -> Report:
-    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.core.plan import Report
     from gpuops.plan.rotation.marks import RotateMark
 
     before = site.vcenter.inventory()
@@ -191,7 +189,7 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
 
     Raises UsageError for a profile, host or cluster that is not there.
     """
-    from gpuops.plan.capacity.question import capacity as ask
+    from gpuops.plan.capacity.capacity_request import capacity as ask
 
     if policy is None:
         return ask(inventory, catalog_of(inventory), request.scope, profile=request.profile)

@@ -22,7 +22,7 @@ from gpuops.clock import passed_s, wall_clock
 from gpuops.report.run_progress import RunProgress, begun, elapsed, progress_lines
 
 if TYPE_CHECKING:
-    from gpuops.plan.core.outcome import Outcome, Report
+    from gpuops.plan.core.plan import Outcome, Report
     from gpuops.plan.core.steps import Step
 
 _WIDEST_BAR: Final = 40

@@ -14,14 +14,14 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, RunOptions
 from gpuops.errors import GpuopsError, PolicyError, Refused, UsageError
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 
 if TYPE_CHECKING:
     from gpuops.api import Consent, Site
     from gpuops.cli.drawn_progress import DrawnProgress
     from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.nights.rotation import Policy
-    from gpuops.plan.core.outcome import Outcome, Report
+    from gpuops.plan.core.plan import Outcome, Report
     from gpuops.plan.core.steps import Step
     from gpuops.report.document import AnyDocument
     from gpuops.report.layout import Shown

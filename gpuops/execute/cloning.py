@@ -11,8 +11,7 @@ from gpuops.errors import OutcomeUnknown, Refused, VmNotFound
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Rejection, Request
+from gpuops.plan.core.plan import Rejection, Report, Request
 from gpuops.plan.core.privileges import too_old
 from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning, NewClone
 

@@ -13,7 +13,7 @@ from gpuops.execute.site.ports import Vcenter
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.role import RoleState, RoleWish
 from gpuops.plan.doctor.finding import Finding
-from gpuops.plan.doctor.roles import of_roles
+from gpuops.plan.doctor.login_privileges import of_roles
 
 
 @runtime_checkable

@@ -15,9 +15,9 @@ from gpuops.execute.site.notice_way import NoticeWay
 from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
 from gpuops.notify.outbox import BegunRun, Outbox, new_run_id
 from gpuops.notify.sending import send_once, send_waiting
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.core.plan import Report
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.report.notice import (
     ToldRun,
     notice_of_death,

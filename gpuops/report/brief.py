@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from gpuops.plan.core.outcome import Report, Verdict
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Rejection, Report, Verdict
 from gpuops.plan.core.steps import AnyStep
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.report.hosts.change import change_summary, host_name
 from gpuops.report.layout import Text
 from gpuops.report.nights.rotation_deeds import deeds_line

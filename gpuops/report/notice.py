@@ -12,11 +12,11 @@ from gpuops.advise.diagnosis.answer import Diagnosed
 from gpuops.errors import GpuopsError, Locked, PolicyError, TargetError, UsageError
 from gpuops.model.measurements.component import WORDS, Component
 from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import Step
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.report.changes import title
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text

@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
-from gpuops.plan.devices import baseline
+from gpuops.plan.devices.settings import KEY as BASELINE_KEY
 from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, duration, visible
@@ -111,7 +110,7 @@ def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Te
 
 def _for_people(change: Change) -> Change:
     """What detach will restore is whole in the JSON document; a person needs to know only that it is kept."""
-    if change.what != baseline.KEY:
+    if change.what != BASELINE_KEY:
         return change
     return Change("settings from before", *(value and "kept for detach" for value in (change.before, change.after)))
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
     CloseGate,
     OpenGate,

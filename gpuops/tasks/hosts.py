@@ -14,10 +14,9 @@ from gpuops.api import change, configure
 from gpuops.config.date_text import parse_window
 from gpuops.errors import Refused, UsageError
 from gpuops.model.vcenter.host_settings import Rolling
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.hosts.change.report import ChangeReport
-from gpuops.plan.hosts.change.roll import shut
+from gpuops.plan.core.plan import Report
+from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport, shut
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest

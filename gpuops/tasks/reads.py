@@ -14,7 +14,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.guest.question import GuestQuestion, ssh_door, wanted_frameworks
 from gpuops.plan.guest.rows import GuestNeeds, MustHave

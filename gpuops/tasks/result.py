@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from gpuops.api import catalog_of
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Report, Verdict
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.core.plan import Report, Verdict
+from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.placement.project import project
 from gpuops.report.document import Document, PrintedDocument, as_values
 from gpuops.report.vms.vm_state import differences

@@ -13,7 +13,7 @@ from gpuops.api import catalog_of, clone, foresee, run
 from gpuops.errors import UsageError
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import memory_mib
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.clone import FORESEEN, Clone, NewClone
 from gpuops.plan.vm.detach import Detach

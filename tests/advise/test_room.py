@@ -17,7 +17,7 @@ from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import WantsVgpu
+from gpuops.plan.placement.vm_demand import WantsVgpu
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm
 
 WHOLE, HALF, EIGHTH = "grid_a100-7-40c", "grid_a100-4-20c", "grid_a100-1-5c"

@@ -23,7 +23,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import yaml
 
-from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.capacity.sizing import SizeRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.hosts.graphics.mode import SetMode

@@ -28,9 +28,9 @@ from gpuops.cli.app import app
 from gpuops.cli.output import print_text
 from gpuops.clock import machine_time, passed_s, set_ahead
 from gpuops.errors import GpuopsError
-from gpuops.plan.core.given_up import Abandonment
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.core.abandonment import Abandonment
+from gpuops.plan.core.plan import Report
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.report.hosts.change import change_text
 from gpuops.report.hosts.given_up import abandonment_text
 from gpuops.report.plan_text import report_text

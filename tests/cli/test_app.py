@@ -112,8 +112,8 @@ def test_a_look_at_the_rotation_loads_no_planner() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True)
     loaded = set(done.stdout.split())
     assert "gpuops.report.nights.rotation_status" in loaded
-    planners = {"numpy", "highspy", "gpuops.plan.rotation.nights.night", "gpuops.plan.capacity.question"}
-    assert loaded.isdisjoint({*planners, "gpuops.plan.hosts.change.roll", "gpuops.hostshell.ssh", "pyVmomi"})
+    planners = {"numpy", "highspy", "gpuops.plan.rotation.nights.night", "gpuops.plan.capacity.capacity_request"}
+    assert loaded.isdisjoint({*planners, "gpuops.plan.hosts.change.rolling_plan", "gpuops.hostshell.ssh", "pyVmomi"})
 
 
 FOR_RUNS = {

@@ -11,8 +11,7 @@ from gpuops.cli.running import ConsentPrompt
 from gpuops.errors import Refused, UsageError
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Plan, Report, Wave
 from gpuops.plan.core.steps import PowerOffVm
 
 BEFORE = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), vms={"v": Vm("v", "ml-07")})

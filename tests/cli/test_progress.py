@@ -19,8 +19,7 @@ from gpuops.cli.running import Progress
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.report.layout import lines

@@ -18,7 +18,7 @@ from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.runners import Half, QueueStatus, RunnerSeen
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchResult
 from gpuops.plan.cluster_run.launch import LaunchPlan
-from gpuops.plan.core.given_up import Abandonment
+from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.document import AnyDocument, kind_of
 from gpuops.report.hosts.given_up import abandonment_document
 from gpuops.report.monitoring.diagnosis import DiagnoseTrainDocument

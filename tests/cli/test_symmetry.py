@@ -10,14 +10,14 @@ import typer
 
 from gpuops.cli.app import app
 from gpuops.cli.options import CommonOptions, HostShellOptions, RunOptions
-from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.command_line import Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import SetMig
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
-from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.defrag import Defrag
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach

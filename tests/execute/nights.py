@@ -17,7 +17,7 @@ from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SuspendVm
 from tests.execute.journals import op_ids
 from tests.execute.small_vcenter import Effect, Killed, SmallVcenter, World, small_world

@@ -18,7 +18,7 @@ from gpuops.hostshell.guest_ssh import GuestSsh
 from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.privileges import needed
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.scenario.build import build

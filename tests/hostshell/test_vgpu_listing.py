@@ -22,7 +22,7 @@ from gpuops.hostshell.vgpu_listing import INDEX, INSTANCES, VGPUS, read_instance
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import SmiVgpu
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

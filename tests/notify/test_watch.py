@@ -23,8 +23,7 @@ from gpuops.model.notice import Notice, NoticeKind
 from gpuops.notify import sending
 from gpuops.notify.outbox import FILE_NAME, Outbox
 from gpuops.notify.watch import RunWatch, connecting, flush, send_test, tell_failure, watched
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan, Rejection, Report
 from gpuops.report.notice import notice_text
 from tests.execute.small_vcenter import small_world
 from tests.notify.conftest import MailServer, Webhook

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.passthru_devices import signature
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import (
     PowerOffVm,
@@ -32,7 +32,7 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.plan.devices.baseline import KEY
+from gpuops.plan.devices.settings import KEY
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach

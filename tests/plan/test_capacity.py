@@ -17,13 +17,13 @@ from gpuops.model.devices.gpu import Passthrough, VgpuMode
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.capacity.fleet_part import Device, FleetPart, Level
-from gpuops.plan.capacity.question import STANDALONE, capacity
+from gpuops.plan.capacity.capacity_request import STANDALONE, capacity
+from gpuops.plan.capacity.fleet_room import Device, FleetPart, Level
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import Placement, Wanted, demands_of
 from tests.plan.snapshots import FIRST, MEMORY_MIB, SECOND, catalog, gpu, host, inventory, lab, on_gpu, vm, whole
 from tests.plan.test_properties import NAMES, fleets
 

@@ -14,10 +14,10 @@ from gpuops.model.devices.gpu import Passthrough, PciAddress
 from gpuops.model.devices.other_device import DeviceKind, OtherDevice
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.placement.gpu_filters import holders
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import MoveMode, PowerPolicy
+from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 from tests.plan.snapshots import catalog
 from tests.plan.test_properties import FAST, attachments, carried_out, fleets, planned
 

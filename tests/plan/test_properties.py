@@ -21,10 +21,10 @@ from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import MoveMode, PowerPolicy
+from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm
 
 PROFILES: Final = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuops.model.devices.gpu import AssignmentPolicy
-from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.defrag import Defrag
 from gpuops.report.document import as_values
 from gpuops.report.layout import plain
 from gpuops.report.vms.defrag import DefragDocument, defrag_text

@@ -20,7 +20,7 @@ from gpuops.model.devices.gpu_health import GpuHealth
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
 from gpuops.model.nights.history import Incident, PastEvents
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.rotation.status import NightStanding
 from gpuops.report.services.metrics import FAMILIES, UP, Family, MetricsWriter, MetricValues
 from tests.plan.snapshots import SNAPSHOTS

@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.core.plan import Choice, Outcome, Plan, Rejection, Report, Verdict, Wave
 from gpuops.plan.core.steps import (
     NewDirectPath,
     NewDynamic,

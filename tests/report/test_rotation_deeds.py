@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.day import RotateDay

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.plan.rotation.lease import Lease
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.report.document import as_values

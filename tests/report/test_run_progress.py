@@ -14,8 +14,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, VmDrs
 from gpuops.model.window import Window
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,

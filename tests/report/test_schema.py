@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpuops.model.nights.journal import GivenUp, Thing
-from gpuops.plan.core.given_up import Abandonment
+from gpuops.plan.core.abandonment import Abandonment
 from gpuops.report.document import DOCUMENTS
 from gpuops.report.first_steps.simulator import faults_document
 from gpuops.report.hosts.given_up import abandonment_document

@@ -20,7 +20,7 @@ from gpuops.model.measurements.measurement import Samples
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
-from gpuops.plan.hosts.change.report import ChangeStatus, PartProgress
+from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.layout import cells, plain
 from gpuops.report.monitoring.fleet import fleet

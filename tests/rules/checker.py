@@ -243,7 +243,7 @@ RULES: Final = (
             "gpuops/files/file.py",
             "gpuops/files/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
-            "gpuops/plan/devices/baseline.py",  # attributes of VMs: short, and read with their errors
+            "gpuops/plan/devices/settings.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
             "gpuops/plan/guest/answer.py",  # 64 KiB at the most, and read with their errors
             "gpuops/catalog/fields.py",  # from here on what gpuops brings

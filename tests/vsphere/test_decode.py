@@ -25,7 +25,7 @@ from gpuops.model.vcenter.vm import (
 )
 from gpuops.plan.cluster.edited import HUGE_PAGES
 from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.soap_pages import read_objects
 from gpuops.vsphere.reading.decoding.decode_device import carried

@@ -10,7 +10,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, HostShellOptions
 from gpuops.cli.spread import reads_sites, spread
-from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 
 
 @spread

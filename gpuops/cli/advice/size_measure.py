@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gpuops.api.measuring import MeasurementLeft
     from gpuops.model.measurements.sharing_measurement import MeasureWish, SharingMeasurement
     from gpuops.model.vcenter.host_settings import Rolling
-    from gpuops.plan.capacity.measure import MeasurePlan
-    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.capacity.measure_plan import MeasurePlan
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
 
 def refuse_without_measure(options: MeasureOptions) -> None:

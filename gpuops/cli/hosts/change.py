@@ -14,9 +14,9 @@ from gpuops.cli.options import CommonOptions, DryRun, HostShellOptions, RunOptio
 from gpuops.cli.spread import reads_sites, spread
 
 if TYPE_CHECKING:
-    from gpuops.plan.core.given_up import Abandonment
-    from gpuops.plan.core.outcome import Report
-    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.core.abandonment import Abandonment
+    from gpuops.plan.core.plan import Report
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
 change = VerbTable("change", "See, finish or give up a rolling change of hosts that did not end.")
 
@@ -184,7 +184,7 @@ def show_abandoned(found: Abandonment) -> None:
 def show(report: ChangeReport | Report) -> None:
     """Prints it; ends with its exit code."""
     from gpuops.cli.running import show_brief
-    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.core.plan import Report
     from gpuops.report.brief import change_line, run_line
     from gpuops.report.hosts.change import ChangeDocument, change_text
     from gpuops.report.plan_json import DefragExecuteDocument

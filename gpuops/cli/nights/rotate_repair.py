@@ -12,7 +12,7 @@ from gpuops.cli.options import CommonOptions, DryRun, PolicyFile, RunOptions
 from gpuops.cli.spread import spread
 
 if TYPE_CHECKING:
-    from gpuops.plan.rotation.returns.adoption import Adoption
+    from gpuops.plan.rotation.returns.foreign_nights import Adoption
 
 
 @spread

@@ -13,7 +13,7 @@ from gpuops.execute.measurements.newest import newest_use
 from gpuops.execute.past.followed_history import FollowedHistory
 from gpuops.execute.past.overdue_vcenters import overdue_vcenters
 from gpuops.execute.rotation.standing import standing
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.report.services.metrics import MetricValues
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gpuops.model.devices.catalog import Catalog
     from gpuops.model.measurements.measurement import NewestUse
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.capacity.question import Capacity
-    from gpuops.plan.rotation.returns.overdue import Overdue
+    from gpuops.plan.capacity.capacity_request import Capacity
+    from gpuops.plan.rotation.returns.return_time import Overdue
 
     T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from gpuops.plan.vm.detach import Detach
 
 if TYPE_CHECKING:
     from gpuops.api import Consent, Site
-    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.core.plan import Report
 
 
 @spread

@@ -11,7 +11,7 @@ from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, RunOptions
 from gpuops.cli.spread import spread
 from gpuops.errors import UsageError
-from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.defrag import Defrag
 
 
 @spread

@@ -22,7 +22,7 @@ from gpuops.execute.site import Site
 from gpuops.execute.state.lock import rotating
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, host_now, state_of
+from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, host_now, state_of
 
 Agreed = Callable[[Abandonment], None]
 """Called just before anything is written; what it raises ends the run with nothing changed."""

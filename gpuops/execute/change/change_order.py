@@ -12,7 +12,7 @@ from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.journal.step_json import dump_step, load_step
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, VsanMode
-from gpuops.plan.core.host_steps import HostStep
+from gpuops.plan.core.steps import HostStep
 
 _FORMAT: Final = 1
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from gpuops.execute.change.change_order import ChangeOrder
 from gpuops.execute.journal.remembered import Intended
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.given_up import host_now, vm_now
+from gpuops.plan.core.abandonment import host_now, vm_now
 
 Value = TypeVar("Value")
 

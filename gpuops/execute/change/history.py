@@ -8,7 +8,7 @@ from datetime import datetime
 
 from gpuops.execute.journal.remembered import Intended, IntentState
 from gpuops.execute.journal.step_json import Recorded, load_step
-from gpuops.plan.core.host_steps import (
+from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,
@@ -17,9 +17,12 @@ from gpuops.plan.core.host_steps import (
     EndTurn,
     EnterMaintenance,
     LeaveMaintenance,
+    PowerOffVm,
+    PowerOnVm,
     RebootHost,
+    RelocateVm,
+    ShutDownGuest,
 )
-from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, RelocateVm, ShutDownGuest
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,11 @@ from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import command
-from gpuops.plan.core.host_steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
-from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
+from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
+from gpuops.plan.hosts.change.emptying import leaving, returning
 from gpuops.plan.hosts.change.in_force import not_in_force, task_satisfied, undivided, undriven
-from gpuops.plan.hosts.change.returning import leaving, returning
-from gpuops.plan.hosts.change.roll import PlannedHost, planned_together
+from gpuops.plan.hosts.change.rolling_plan import PlannedHost, planned_together
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 
 DRIVER_S: Final = 600.0

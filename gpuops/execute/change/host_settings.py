@@ -12,10 +12,9 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.execute.site.ports import Hosts
 from gpuops.execute.steps.host_executor import SettingExecutor
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.plan import Plan, Rejection, Report, refuse
 from gpuops.plan.core.privileges import needed_on_host, too_old
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.host_plan import HostRequest, left_to_do, tells_impact
 

@@ -22,8 +22,8 @@ from gpuops.execute.steps.step_executor import SLICE_S, StepInFlight
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
-from gpuops.plan.core.host_steps import EnterMaintenance, HostTask, RebootHost
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.steps import EnterMaintenance, HostTask, RebootHost
 from gpuops.plan.hosts.change.in_force import task_satisfied
 
 GRACE_S: Final = 60.0

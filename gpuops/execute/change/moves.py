@@ -27,14 +27,12 @@ from gpuops.model.nights.rotation import Limits
 from gpuops.model.stored import from_stored, stored_as, to_stored
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Outcome, Plan, Report, Verdict, Wave
 from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, ShutDownGuest, Step, VmChange
-from gpuops.plan.hosts.change.report import ChangeStatus, PartProgress
+from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
+from gpuops.plan.moving.defrag import Defrag, PlannedMove
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
-from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.moving.result import PlannedMove
 
 VERB: Final = "defrag"
 _FORMAT: Final = 1

@@ -27,14 +27,21 @@ from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.privileges import too_old
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import stun_hosts
 from gpuops.plan.hosts.change.in_force import driven, stays_divided
-from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
-from gpuops.plan.hosts.change.roll import Roll, needed, next_round, rolled, shut
+from gpuops.plan.hosts.change.rolling_plan import (
+    ChangeReport,
+    ChangeStatus,
+    PartProgress,
+    Roll,
+    needed,
+    next_round,
+    rolled,
+    shut,
+)
 from gpuops.plan.hosts.host_plan import HostRequest
 
 Agreed = Callable[[ChangeReport], None]

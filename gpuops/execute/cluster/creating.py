@@ -46,7 +46,7 @@ from gpuops.plan.cluster.answers import ClusterMade
 from gpuops.plan.cluster.members import marked_vms
 from gpuops.plan.cluster.permission import reject_missing_privileges, required_privileges
 from gpuops.plan.cluster.plan import ClusterPlan, ClusterQuestion
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 
 BOOT_S: Final = 900.0
 """Until the last guest tells an address, from the last start on."""

@@ -23,8 +23,7 @@ from gpuops.model.stored import stored_name
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, VmDrs
 from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Plan, Verdict, Wave
 from gpuops.plan.core.steps import SetVmDrs
 
 

@@ -15,7 +15,7 @@ from gpuops.model.workloads.cluster import TrainingCluster
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
 from gpuops.plan.cluster_run import all_reduce
 from gpuops.plan.cluster_run.launch import Launch, planned
-from gpuops.plan.core.alike import said_once
+from gpuops.plan.core.rejection import said_once
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site

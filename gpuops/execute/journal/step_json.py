@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpuops.errors import StateDamaged
 from gpuops.model.stored import stored_name
-from gpuops.plan.core.host_steps import EndTurn, HostStep, HostTask
-from gpuops.plan.core.steps import Step
+from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, Step
 
 Recorded = Step | HostStep | HostTask | EndTurn
 """The steps whose intent a journal records."""

@@ -17,7 +17,7 @@ from gpuops.execute.lease.lease import WAIT, HeldLease, RunLease, lease_during_r
 from gpuops.execute.site import Site
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_under
+from gpuops.plan.rotation.returns.foreign_nights import lock_vm_of, policies_under
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.journal.stores import file_database, open_database
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import Site
-from gpuops.plan.rotation.returns.adoption import NightsElsewhere
+from gpuops.plan.rotation.returns.foreign_nights import NightsElsewhere
 
 
 def nights_elsewhere(site: Site, *, damaged: Callable[[StateDamaged], None]) -> tuple[NightsElsewhere, ...]:

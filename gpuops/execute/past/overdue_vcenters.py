@@ -15,7 +15,7 @@ from gpuops.execute.journal.database import has_journal, heads_table
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.journal.stores import file_database, open_database
 from gpuops.execute.runs.nights import NightVms
-from gpuops.plan.rotation.returns.overdue import Overdue, overdue
+from gpuops.plan.rotation.returns.return_time import Overdue, overdue
 
 
 def overdue_vcenters(

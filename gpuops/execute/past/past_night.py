@@ -17,7 +17,7 @@ from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.stored import from_stored
 from gpuops.model.vcenter.owner import NotedOwner
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
+from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.plan.rotation.returns.return_time import nights_called
 
 TAKEN_BY: Final = {

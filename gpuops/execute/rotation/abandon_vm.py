@@ -20,8 +20,8 @@ from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, state_of
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, state_of
 from gpuops.plan.rotation.taken_vms import by_marker, vms_of
 
 STATUS = "gpuops rotate status lists those that a night holds"

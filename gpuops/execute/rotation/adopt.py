@@ -15,7 +15,7 @@ from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.rotation.returns.adoption import Adoption, NightsElsewhere, plan_adoption
+from gpuops.plan.rotation.returns.foreign_nights import Adoption, NightsElsewhere, plan_adoption
 
 
 def adopt(

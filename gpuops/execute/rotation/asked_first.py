@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpuops.execute.site import Consent, agreed
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.plan import Plan, Report
 from gpuops.plan.core.steps import SetAttribute, Step
 
 

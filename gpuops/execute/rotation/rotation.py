@@ -33,14 +33,12 @@ from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site, agreed, catalog_o
 from gpuops.execute.site.vcenter_wait import VcenterWait
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report
-from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.plan import Outcome, Plan, Report
 from gpuops.plan.rotation.ml_queue.whole_clusters import HalfStarted, half_started
 from gpuops.plan.rotation.nights.bounds import refuse_closed_window
 from gpuops.plan.rotation.nights.desktops import Survey
 from gpuops.plan.rotation.nights.night import RotateNight
-from gpuops.plan.rotation.returns.return_due import not_yet_due, open_nights
-from gpuops.plan.rotation.returns.return_time import Durations, waits_until
+from gpuops.plan.rotation.returns.return_time import Durations, not_yet_due, open_nights, waits_until
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 

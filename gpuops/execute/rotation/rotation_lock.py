@@ -13,7 +13,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import LockedBy, rotating
 from gpuops.model.nights.night_record import LockHolder
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.returns.return_time import holder_advice, holder_text
 
 

@@ -28,20 +28,18 @@ from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation import GivesWayBy, Limits, Policy, strictest
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict, refuse
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, Step, SuspendVm, VmChange
 from gpuops.plan.rotation.lease import KEY
-from gpuops.plan.rotation.ml_queue.gpu_share import free_gpus
+from gpuops.plan.rotation.ml_queue.team_shares import free_gpus
 from gpuops.plan.rotation.nights.bounds import refuse_without_hours
-from gpuops.plan.rotation.nights.floors import other_open_policies
+from gpuops.plan.rotation.nights.desktops import other_open_policies
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.stop_conditions import NO_STEP_COUNTS, ahead_by
-from gpuops.plan.rotation.returns.adoption import refuse_nights_elsewhere
 from gpuops.plan.rotation.returns.day import RotateDay, add_advice, hooks_of, is_returned
-from gpuops.plan.rotation.returns.other_machines import lock_vm_of, policies_under
+from gpuops.plan.rotation.returns.foreign_nights import lock_vm_of, policies_under, refuse_nights_elsewhere
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import Durations
 from gpuops.plan.rotation.taken_vms import is_gone, vms_of

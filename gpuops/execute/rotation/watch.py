@@ -28,7 +28,7 @@ from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import GivesWayBy, Policy, SpareRule
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.spare import GivesWay, SlotHistory, kept_states, suspendable_ml_vms

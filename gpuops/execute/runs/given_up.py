@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuops.execute.journal import Journal
 from gpuops.execute.site import Site
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.given_up import Missed, is_back, missed
+from gpuops.plan.core.abandonment import Missed, is_back, missed
 
 
 def still_given_up(journal: Journal | None, site: Site, inventory: Inventory | None = None) -> tuple[Missed, ...]:

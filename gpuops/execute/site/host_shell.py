@@ -26,7 +26,7 @@ from gpuops.model.vcenter.task import TaskRef
 
 if TYPE_CHECKING:
     from gpuops.model.devices.device_mode import Impacts
-    from gpuops.plan.core.host_steps import HostStep, HostTask
+    from gpuops.plan.core.steps import HostStep, HostTask
 
 ASK_AGAIN_S: Final = 60.0
 """`HostsHealth` asks a host once in so long: several looks of one run follow each other in seconds."""
@@ -91,7 +91,7 @@ class ShelledHosts:
         return self._hosts.held(hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
-        from gpuops.plan.core.host_steps import ConfigureMig
+        from gpuops.plan.core.steps import ConfigureMig
 
         if isinstance(step, ConfigureMig):
             self._applied(None)

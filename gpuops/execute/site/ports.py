@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.login import ObjectKind
     from gpuops.model.vcenter.task import TaskEnd, TaskRef
     from gpuops.model.vcenter.vm import Guest, PowerState, Vm
-    from gpuops.plan.core.host_steps import HostStep, HostTask
-    from gpuops.plan.core.steps import GateStep, RunInGuest, Step
+    from gpuops.plan.core.steps import GateStep, HostStep, HostTask, RunInGuest, Step
     from gpuops.plan.rotation.setup import NewVm
     from gpuops.plan.vm.clone import NewClone
 

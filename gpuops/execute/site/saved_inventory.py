@@ -14,8 +14,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState
-from gpuops.plan.core.host_steps import HostStep, HostTask
-from gpuops.plan.core.steps import RunInGuest, Step
+from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.vm.clone import NewClone
 

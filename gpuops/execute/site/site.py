@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from gpuops.model.nights.ml_queue import GuestCommand
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.target import BrokerTarget
-    from gpuops.plan.core.outcome import Outcome, Report
-    from gpuops.plan.core.plan import Plan
+    from gpuops.plan.core.plan import Outcome, Plan, Report
     from gpuops.plan.core.steps import Step
 
 Consent = Callable[["Report"], None]

@@ -22,9 +22,9 @@ from gpuops.model.devices.device_mode import Impacts
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.core.host_steps import HostStep, HostTask
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
+from gpuops.plan.core.steps import HostStep, HostTask
 from gpuops.plan.hosts.host_plan import impact_words
 
 GONE: Final = "is gone from vCenter"

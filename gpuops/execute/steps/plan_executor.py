@@ -17,8 +17,7 @@ from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.plan import Outcome, Plan, Verdict
 from gpuops.plan.core.steps import (
     OpenGate,
     PowerOffVm,

@@ -21,8 +21,8 @@ from gpuops.model.nights.night_record import Role, parse_marker
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.given_up import vm_now
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.abandonment import vm_now
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import (
     CloseGate,

@@ -23,9 +23,8 @@ from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.site.ports import Vcenter
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskEnd, TaskRef
-from gpuops.plan.core.host_steps import HostStep, HostTask
-from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.steps import AnyStep, Step
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.steps import AnyStep, HostStep, HostTask, Step
 
 SLICE_S: Final = 20.0
 """The longest wait without an update: how often the lease and the time limits of steps in flight are checked."""

@@ -11,7 +11,7 @@ from gpuops.execute.site.policy_reads import with_gates
 from gpuops.execute.site.ports import DesktopGates, SessionSource
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import CloseGate, GateStep, OpenGate, Step, SuspendVm
 from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE
 from gpuops.plan.rotation.nights.guard import Guard

@@ -23,7 +23,7 @@ from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.step_checks import as_it_is_now, objection, pins_without_device, satisfied
 from gpuops.plan.core.steps import (
     CloseGate,

@@ -20,7 +20,7 @@ from gpuops.execute.steps.step_executor import StepExecutor
 from gpuops.execute.steps.step_gates import StepGates
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome
+from gpuops.plan.core.plan import Outcome
 from gpuops.plan.core.steps import (
     SetVmDrs,
     Step,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.cluster.members import MarkedVm
 from gpuops.plan.cluster.plan import ClusterPlan
-from gpuops.plan.core.alike import said_once
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import said_once
 
 
 @dataclass(frozen=True, slots=True)

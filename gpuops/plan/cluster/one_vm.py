@@ -21,12 +21,12 @@ from gpuops.model.workloads.cluster import ClusterWish, RdmaKind
 from gpuops.plan.cluster.prerequisites import adapters_of
 from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs, Step, VmChange
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.workloads.cluster import ClusterWish
 from gpuops.plan.cluster.one_vm import MemberSteps
 from gpuops.plan.cluster.prerequisites import Prerequisite
-from gpuops.plan.core.alike import said_once
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.rejection import said_once
 
 ROOM: Final = "VMs that hosts have room for"
 _TAKES: Final = "takes "

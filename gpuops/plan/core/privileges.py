@@ -14,17 +14,15 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
-from gpuops.plan.core.host_steps import (
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.steps import (
+    COLD_MOVE,
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     HostStep,
-)
-from gpuops.plan.core.plan import Plan, Rejection
-from gpuops.plan.core.steps import (
-    COLD_MOVE,
     PowerOffVm,
     PowerOnVm,
     RelocateVm,

@@ -20,20 +20,18 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm, VmDrs, is_pin, pin_key
-from gpuops.plan.core.device_signature import signature, signatures
-from gpuops.plan.core.host_steps import (
+from gpuops.plan.core.passthru_devices import signature, signatures
+from gpuops.plan.core.steps import (
+    CloseGate,
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,
     ConfigureModule,
     ConfigurePassthrough,
     HostStep,
-    PassthroughChange,
-)
-from gpuops.plan.core.steps import (
-    CloseGate,
     NewDirectPath,
     OpenGate,
+    PassthroughChange,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,

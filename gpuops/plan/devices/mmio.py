@@ -23,7 +23,7 @@ from gpuops.model.devices.profile_name import parse
 from gpuops.model.devices.vgpu import Series
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
-from gpuops.plan.core.device_signature import signature, types_of
+from gpuops.plan.core.passthru_devices import signature, types_of
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 USE_KEY: Final = "pciPassthru.use64bitMMIO"

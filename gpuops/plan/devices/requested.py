@@ -16,13 +16,12 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, GpuDevice, Vm
-from gpuops.plan.core.device_signature import signature, signatures
+from gpuops.plan.core.passthru_devices import signature, signatures
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
-from gpuops.plan.devices.goal import Goal, group_of, with_devices
-from gpuops.plan.devices.stale_entries import entries_to_replace
+from gpuops.plan.devices.goal import Goal, entries_to_replace, group_of, with_devices
 from gpuops.plan.placement.keep_free import kept_profiles, once
-from gpuops.plan.placement.wanted import KeptProfile
+from gpuops.plan.placement.vm_demand import KeptProfile
 
 Answer = Goal | tuple[Rejection, ...]
 

@@ -14,7 +14,7 @@ from gpuops.model.devices.vgpu import Series
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, VgpuDevice, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.passthru_devices import signature
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewDynamic, NewVgpu
 from gpuops.plan.core.versions import Release, release

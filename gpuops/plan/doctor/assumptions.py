@@ -25,11 +25,10 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import OtherPassthrough, PowerState, VgpuDevice, Vm, pins_of
 from gpuops.plan.core.steps import PowerOnVm
-from gpuops.plan.placement.nodes import memory_doubt
+from gpuops.plan.placement.numa_nodes import memory_doubt
 from gpuops.plan.placement.project import project, release
-from gpuops.plan.placement.room import Room, around
-from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import demands_of
+from gpuops.plan.placement.seating import Room, around, seat
+from gpuops.plan.placement.vm_demand import demands_of
 from gpuops.plan.rotation.nights.bounds import UNMEASURED_SUSPEND_S
 
 Facts = Mapping[str, str | int]

@@ -15,14 +15,13 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.given_up import Missed
+from gpuops.plan.core.abandonment import Missed
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.plan.doctor.hosts import of_host, unlike_ecc
-from gpuops.plan.doctor.reservations import of_reservations
-from gpuops.plan.doctor.vms import of_place, of_vm
+from gpuops.plan.doctor.host_findings import of_host, of_reservations, unlike_ecc
+from gpuops.plan.doctor.vm_findings import of_place, of_vm
 from gpuops.plan.hosts.scheduler.state import scheduler_of
-from gpuops.plan.moving.drs_options import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles
+from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, balancing_obstacles, evacuation_obstacles
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, may_be_reverted
 

@@ -33,7 +33,7 @@ from gpuops.plan.jobs.turns import JobTurn, job_turns, vm_of
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.clone import Clone, NewClone
-from gpuops.plan.vm.power import MoveMode
+from gpuops.plan.vm.vm_blockers import MoveMode
 
 MARKER_KEY: Final = "gpuops.jobs"
 """The key of the marker in extraConfig."""

@@ -1,6 +1,6 @@
 """A cluster as the defragmentation search sees it: hosts, GPUs and VMs by number, and who is where.
 
-`plan.py` builds it; `moves.py`, `greedy.py`, `exact.py` and `bound.py` work on it. `ClusterModel` is what does not
+`defrag.py` builds it; `moves.py`, `search.py` and `frontier.py` work on it. `ClusterModel` is what does not
 change while VMs move, a `ClusterState` is one value per host and says who is where. VMs that are alike are one kind,
 and hosts with the same key are alike now and for every move to come: the search looks at one of them only.
 """
@@ -19,7 +19,7 @@ from gpuops.model.devices.gpu import AssignmentPolicy, PhysicalGpu
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.moving.movability import Movability, MoveMethod, TargetHosts
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 
 
 @dataclass(frozen=True, slots=True)

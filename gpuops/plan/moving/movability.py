@@ -1,7 +1,7 @@
 """Whether a VM may be moved by vMotion, only powered off, or not at all; which hosts may take it; and whether a plan's
 moves are admitted. What is unknown counts against a move.
 
-`plan.py`, `plan/hosts/change/emptying.py`, `plan/doctor/vms.py` and `execute/change/moves.py` call it.
+`defrag.py`, `plan/hosts/change/emptying.py`, `plan/doctor/vms.py` and `execute/change/moves.py` call it.
 
 Sources: VMware vSphere docs, vMotion of VMs with a vGPU (`vgpu.hotmigrate.enabled`; vSphere API,
 HostSharedGpuCapabilities.migrateSupported); NVIDIA AI Enterprise docs: unified memory, debugger and profiler rule out
@@ -38,12 +38,12 @@ from gpuops.plan.placement.host_filters import (
     sees_files,
     stays_in_its_vapp,
 )
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved import reserved_left
+from gpuops.plan.placement.reserved_slots import reserved_left
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.suspended_vms import claims
-from gpuops.plan.placement.wanted import Wanted, demands_of
+from gpuops.plan.placement.vm_demand import Wanted, demands_of
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 OPT_OUT: Final = Mark(attribute="gpuops.opt-out")

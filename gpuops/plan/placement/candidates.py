@@ -20,9 +20,9 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import judge_slot
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.keep_free import KeptRoom
-from gpuops.plan.placement.nodes import memory_doubt, short_beside
+from gpuops.plan.placement.numa_nodes import memory_doubt, short_beside
 from gpuops.plan.placement.seating import Seating, seat
-from gpuops.plan.placement.wanted import Demand, PinPolicy, Wanted, WantsVgpu
+from gpuops.plan.placement.vm_demand import Demand, PinPolicy, Wanted, WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.losses import Losses

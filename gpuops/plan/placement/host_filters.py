@@ -14,8 +14,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Awaited, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
-from gpuops.plan.placement.nodes import unreserved_mhz, unreserved_mib
-from gpuops.plan.placement.wanted import Wanted, WantsVgpu
+from gpuops.plan.placement.numa_nodes import unreserved_mhz, unreserved_mib
+from gpuops.plan.placement.vm_demand import Wanted, WantsVgpu
 
 _NO_VM: Final = Vm(ref="", name="")
 

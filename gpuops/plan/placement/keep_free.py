@@ -5,7 +5,7 @@ fewer are free already. What `gpuops capacity` counts as sure is counted (`advis
 the GPUs it is expected on, and as much as a VM on several GPUs may have on any of them. A host outside any cluster
 counts as a cluster of its own.
 
-What vCenter reserves for other VMs (`reserved.py`) stays free in the same way, whatever the request says.
+What vCenter reserves for other VMs (`reserved_slots.py`) stays free in the same way, whatever the request says.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import cluster_name, gpu_hosts
 from gpuops.plan.placement.host_filters import bars, limit_slots
 from gpuops.plan.placement.project import release, take
-from gpuops.plan.placement.reserved import is_reserved_in, place_name, reserved_left, reserved_refusal
+from gpuops.plan.placement.reserved_slots import is_reserved_in, place_name, reserved_left, reserved_refusal
 from gpuops.plan.placement.suspended_vms import host_with_claims
-from gpuops.plan.placement.wanted import KeepFree, KeptProfile, Wanted, WantsVgpu
+from gpuops.plan.placement.vm_demand import KeepFree, KeptProfile, Wanted, WantsVgpu
 
 KeepFreeOption = Annotated[
     tuple[str, ...],

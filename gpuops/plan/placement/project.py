@@ -28,7 +28,7 @@ from gpuops.model.vcenter.vm import (
     VmDrs,
     pins_of,
 )
-from gpuops.plan.core.device_numbers import with_passthru_numbers
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.steps import (
     CloseGate,
     NewDevice,
@@ -50,7 +50,7 @@ from gpuops.plan.core.steps import (
     VmChange,
 )
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import demands_of
+from gpuops.plan.placement.vm_demand import demands_of
 
 
 def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) -> Inventory:

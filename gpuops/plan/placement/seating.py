@@ -1,12 +1,13 @@
-"""Which GPU each device of a VM gets on one host, as that host is expected to choose at power-on.
+"""Which GPU each device of a VM gets on one host, and whether the VM can start there (`Room`).
 
-`candidates.py`, `select.py`, `multi_node.py` and other plans call it. A seat is the GPU of one device.
+The host is expected to choose GPUs at power-on as `gpu_filters.py` describes. A seat is the GPU of one device.
+`candidates.py`, `select.py` and `multi_node.py` seat VMs; nights and rolling changes ask `Room`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import assert_never
 
@@ -16,7 +17,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.vm import Awaited, Vm, pin_key
+from gpuops.model.vcenter.vm import Awaited, Vm, pin_key, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import (
     find_free_device,
@@ -25,8 +26,9 @@ from gpuops.plan.placement.gpu_filters import (
     range_beside,
     slots_in_turn,
 )
-from gpuops.plan.placement.nodes import memory_doubt
-from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, WantsVgpu
+from gpuops.plan.placement.host_filters import refusals
+from gpuops.plan.placement.numa_nodes import memory_doubt
+from gpuops.plan.placement.vm_demand import Demand, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu, demands_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,3 +242,32 @@ def _seat_device(
 
 def _node(number: int | None) -> int | str:
     return "unknown" if number is None else number
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Checks whether hosts have room for VMs. If `certain`, a doubt counts as a refusal: desktops are never suspended
+    on a guess."""
+
+    catalog: Catalog
+    certain: bool
+
+    def refusals(self, vm: Vm, host: Host, world: Inventory) -> tuple[Rejection, ...]:
+        """Return every reason why the VM cannot start on the host in this snapshot; empty if it can."""
+        needs = Wanted(vm=vm, demands=demands_of(vm.devices or (), pins_of(vm)), hosts=(host.ref,))
+        host_refusals = refusals(needs, host, world)
+        if host_refusals:
+            return host_refusals
+        seating = seat(vm, needs.demands, host, world, self.catalog)
+        doubts = tuple(Rejection(host.name, doubt) for doubt in seating.doubts) if self.certain else ()
+        return seating.rejections or doubts
+
+
+def around(host: Host, world: Inventory, *extra_vms: Vm) -> Inventory:
+    """Return the snapshot reduced to one host, its VMs and the extra VMs.
+
+    Each projected step copies the VMs of the snapshot, and the plan of a night tries thousands of steps on ten thousand
+    VMs: with the small snapshot that stays fast.
+    """
+    near = {vm.ref: vm for vm in (*world.vms_on(host), *extra_vms)}
+    return replace(world, vms=near, hosts={host.ref: world.hosts[host.ref]})

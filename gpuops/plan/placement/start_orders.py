@@ -22,7 +22,7 @@ from gpuops.model.vcenter.vm import Vm, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import judge_slots
 from gpuops.plan.placement.seating import in_order_of_seating
-from gpuops.plan.placement.wanted import WantsVgpu, demands_of
+from gpuops.plan.placement.vm_demand import WantsVgpu, demands_of
 
 _MOST: Final = 1000
 """Ways that are followed before the search is given up: a quarter of a second or so."""

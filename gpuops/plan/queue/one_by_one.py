@@ -15,11 +15,10 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts, add_counts, count_shapes, subtract_counts
 from gpuops.plan.placement.project import take
-from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy
-from gpuops.plan.queue.eligible_hosts import scope_of
+from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy
 from gpuops.plan.queue.one_workload import Neighbours, Placed, Refusal, WorkloadQuestion
 from gpuops.plan.queue.suggestions import nearest
-from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib, running, vm_of
+from gpuops.plan.queue.workload import choices_of_devices, framebuffer_mib, running, scope_of, vm_of
 
 
 @dataclass(frozen=True, slots=True)

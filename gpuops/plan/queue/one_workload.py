@@ -18,18 +18,24 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, 
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
-from gpuops.plan.devices.baseline import KEY
 from gpuops.plan.devices.goal import Goal
 from gpuops.plan.devices.rules import Case, findings
-from gpuops.plan.devices.settings import Fitting, change_of, wider
+from gpuops.plan.devices.settings import KEY, Fitting, change_of, wider
 from gpuops.plan.placement.explain import as_device_group, explain_gpus, may_be_remote, remote_memory, warn_of_displaced
 from gpuops.plan.placement.fleet.site_demand import ShapeCounts
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.queue.eligible_hosts import EligibleHosts, eligible_hosts, scope_of
-from gpuops.plan.queue.workload_vm import Devices, choices_of_devices, running, vm_of
+from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.queue.workload import (
+    Devices,
+    EligibleHosts,
+    choices_of_devices,
+    eligible_hosts,
+    running,
+    scope_of,
+    vm_of,
+)
 
 
 class Steering(StrEnum):

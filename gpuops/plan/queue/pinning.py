@@ -24,13 +24,13 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, VgpuDevice, Vm, pins_of
-from gpuops.plan.core.device_numbers import with_passthru_numbers
-from gpuops.plan.placement.reserved import is_reserved_in
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
+from gpuops.plan.placement.reserved_slots import is_reserved_in
 from gpuops.plan.placement.start_orders import too_late
 from gpuops.plan.placement.suspended_vms import Claim
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Steering
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload import running
 
 
 def steer(

@@ -22,12 +22,11 @@ from gpuops.plan.core.plan import Rejection, Shortage
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.requested import groups_of, profile_meant
 from gpuops.plan.placement.project import project
-from gpuops.plan.queue.eligible_hosts import scope_of
 from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion, without_reasons
-from gpuops.plan.queue.workload_vm import unknown_profiles, vm_of
+from gpuops.plan.queue.workload import scope_of, unknown_profiles, vm_of
 
 if TYPE_CHECKING:
-    from gpuops.plan.moving.result import PlannedMove
+    from gpuops.plan.moving.defrag import PlannedMove
 
 
 _GIB_MIB: Final = 1024
@@ -255,7 +254,7 @@ class RoomByMoves:
             self._cached_moves[key] = ()
             scope = Scope(cluster)
             if self.now.hot_migrate_enabled and sum(len(host.gpus) for host in scope.hosts(self.world)) <= _MOST_GPUS:
-                from gpuops.plan.moving.plan import Defrag
+                from gpuops.plan.moving.defrag import Defrag
 
                 self._cached_moves[key] = (
                     Defrag(profile, _MOST_MOVES, cluster=cluster).planned(self.world, catalog, self._yet_to_run).moves

@@ -10,9 +10,9 @@ from datetime import datetime
 
 from gpuops.errors import StateDamaged
 from gpuops.model.nights.night_record import LockHolder
-from gpuops.plan.core.given_up import Missed
+from gpuops.plan.core.abandonment import Missed
 from gpuops.plan.rotation.lease import Lease
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 

@@ -25,8 +25,8 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.rotation.marker_doubts import BELIEVED, Doubt, copy_doubt, nights_known, policy_doubt
 from gpuops.plan.rotation.power_moments import GRAIN, another_state, gave_way
+from gpuops.plan.rotation.witness import BELIEVED, Doubt, copy_doubt, nights_known, policy_doubt
 
 RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""

@@ -18,9 +18,8 @@ from itertools import chain
 from typing import Final
 
 from gpuops.plan.schedule.jobs import make_job_table
-from gpuops.plan.schedule.packing import HostPacking, JobRun, SeededRandom, fill_stretches, pack_host
+from gpuops.plan.schedule.packing import HostPacking, JobRun, SeededRandom, Stretch, fill_stretches, pack_host
 from gpuops.plan.schedule.problem import NightProblem
-from gpuops.plan.schedule.stretches import Stretch
 from gpuops.plan.schedule.windows import GpuWindow, GpuWindows, compute_windows, freeable_gpus, longest_windows
 
 _UPTO_REFILL: Final = 0.75

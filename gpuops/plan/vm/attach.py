@@ -20,7 +20,7 @@ from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import GpuDevice, PowerState, Vm, pins_of
 from gpuops.plan.core.command_line import Names, Option, VmName, word
-from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, option_of, signature
+from gpuops.plan.core.passthru_devices import gpu_names, is_no_gpu, option_of, signature
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 from gpuops.plan.core.versions import unsupported
@@ -41,12 +41,24 @@ from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.keep_free import KeepFreeOption, kept_profiles
 from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_vm
-from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.vm.power import POWER_HELP, MoveMode, PowerPolicy, power_blockers, power_moves, state_blockers
-from gpuops.plan.vm.target_hosts import able_elsewhere, able_instead, hosts_for, move_blockers, others_with_gpus, unread
+from gpuops.plan.placement.vm_demand import NOTHING_KEPT, KeepFree, PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.vm.vm_blockers import (
+    POWER_HELP,
+    MoveMode,
+    PowerPolicy,
+    able_elsewhere,
+    able_instead,
+    hosts_for,
+    move_blockers,
+    others_with_gpus,
+    power_blockers,
+    power_moves,
+    state_blockers,
+    unread,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm, is_gpu, is_unreadable
 from gpuops.plan.core.command_line import Names, Option, VmName, word
-from gpuops.plan.core.device_signature import gpu_names, is_no_gpu, signature, signatures
+from gpuops.plan.core.passthru_devices import gpu_names, is_no_gpu, signature, signatures
 from gpuops.plan.core.plan import Plan, Wave, refuse
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
-from gpuops.plan.devices.baseline import KEY, Baseline, read, restore_settings
 from gpuops.plan.devices.goal import Goal, broken_groups, devices_named, group_of, kept_pins, pin_changes, without
 from gpuops.plan.devices.requested import group_goal, pci_type, profile_meant
+from gpuops.plan.devices.settings import KEY, Baseline, read, restore_settings
 from gpuops.plan.placement.host_filters import unreachable
-from gpuops.plan.vm.power import POWER_HELP, PowerPolicy, power_blockers, power_moves, state_blockers
+from gpuops.plan.vm.vm_blockers import POWER_HELP, PowerPolicy, power_blockers, power_moves, state_blockers
 
 
 @dataclass(frozen=True, slots=True)

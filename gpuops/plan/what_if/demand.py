@@ -23,11 +23,11 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState,
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.suspended_vms import with_claims
-from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.queue.batch.expected_starts import expecting_starts
+from gpuops.plan.placement.vm_demand import PinPolicy
+from gpuops.plan.queue.batch.request_kinds import expecting_starts
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed
-from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib
+from gpuops.plan.queue.workload import choices_of_devices, framebuffer_mib
 from gpuops.plan.what_if.gpu_models import board_of
 from gpuops.plan.what_if.seeded import drawn
 

@@ -21,13 +21,13 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.core.steps import PowerOffVm
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import project, take
 from gpuops.plan.placement.suspended_vms import with_claims
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload import running
 from gpuops.plan.what_if.hardware import Changed
 from gpuops.plan.what_if.seeded import drawn
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.capacity import Slots
-from gpuops.plan.capacity.fleet_part import Beside, Device, Fit, FleetPart, Largest, Level
-from gpuops.plan.capacity.question import Capacity
+from gpuops.plan.capacity.capacity_request import Capacity
+from gpuops.plan.capacity.fleet_room import Beside, Device, Fit, FleetPart, Largest, Level
 from gpuops.plan.core.scope import Scope
 from gpuops.report.document import DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Self
 from gpuops.advise.sizing.measured import WHOLE, MeasuredCurve, NormalisedCount, measured_curve, overheads
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.measurements.sharing_measurement import MeasuredDevice
-from gpuops.plan.capacity.measure import MeasurePlan, later_commands
+from gpuops.plan.capacity.measure_plan import MeasurePlan, later_commands
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count, visible
 
 if TYPE_CHECKING:
     from gpuops.model.measurements.sharing_measurement import MeasuredCount, SharingMeasurement
-    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
 GOES_ON = "the same again goes on; gpuops size --measure --remove removes what is left of it"
 

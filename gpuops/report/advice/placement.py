@@ -12,7 +12,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Vgpus, Workload
-from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.passthru_devices import signature
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.suspended_vms import Claim, Return
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe

@@ -8,11 +8,10 @@ from typing import Annotated, Final, Self
 from msgspec import UNSET, UnsetType
 
 from gpuops.model.vcenter.host_settings import Displacement, VsanMode
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Away, Leaving
-from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
-from gpuops.plan.hosts.change.roll import PlannedHost
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport, ChangeStatus, PartProgress, PlannedHost
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.hosts.given_up import GivenUpRecord, missed_lines
 from gpuops.report.hosts.host_plan import changes

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Self
 
 from gpuops.model.nights.journal import GivenUp, Thing
-from gpuops.plan.core.given_up import Abandonment, Missed
+from gpuops.plan.core.abandonment import Abandonment, Missed
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Ref, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import visible

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Self, assert_never
 
 from gpuops.model.vcenter.host_settings import GraphicsSettings
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.host_steps import (
+from gpuops.plan.core.plan import Outcome, Report, Verdict
+from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,
@@ -16,7 +17,6 @@ from gpuops.plan.core.host_steps import (
     ConfigurePassthrough,
     HostStep,
 )
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.hosts.graphics.mig import SetMig
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough

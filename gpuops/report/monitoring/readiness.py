@@ -10,8 +10,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Leaving, Staying
 from gpuops.plan.hosts.readiness.loss import HostLoss, Stranded
 from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
-from gpuops.plan.moving.drs_options import EVACUATION, WHERE
-from gpuops.plan.moving.stun import Stun
+from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, Stun
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord

@@ -18,7 +18,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.scope import cluster_name
-from gpuops.plan.hosts.change.report import ChangeStatus
+from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.device import describe

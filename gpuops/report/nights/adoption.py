@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import field
 
-from gpuops.plan.rotation.returns.adoption import Adoption
+from gpuops.plan.rotation.returns.foreign_nights import Adoption
 from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count, visible

@@ -12,7 +12,7 @@ from msgspec import field
 from gpuops.advise.forecast import SLOT, Basis, Error, Expected, Forecast
 from gpuops.model.nights.night_record import Role
 from gpuops.model.window import Weekday
-from gpuops.plan.placement.return_order import role_of
+from gpuops.plan.placement.suspended_vms import role_of
 from gpuops.plan.rotation.nights.preview import ExpectedRun, HostProof, NightPreview, ReturnedDesktop
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, Ref, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Self
 from gpuops.model.nights.journal import Audit, AuditedChain
 from gpuops.model.nights.night_record import Role
 from gpuops.plan.rotation.lease import Lease, lease_holder_text
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Ref, VcenterDocument, printed

@@ -19,7 +19,7 @@ from gpuops.model.devices.vgpu import Series
 from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
+from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.report.document import DocumentRecord, Ref
 from gpuops.report.monitoring.fleet import Fleet, Free, GpuView, HostView
 

@@ -16,10 +16,10 @@ from gpuops.model.nights.history import GpuHours, PastEvents, PastNight
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import OwnerKey
-from gpuops.plan.capacity.fleet_part import Fit, FleetPart
-from gpuops.plan.capacity.question import Capacity
+from gpuops.plan.capacity.capacity_request import Capacity
+from gpuops.plan.capacity.fleet_room import Fit, FleetPart
 from gpuops.plan.doctor.examination import Examination
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
+from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.report.document import DocumentRecord, Moment, Ref, VersionedSiteDocument, printed
 from gpuops.report.monitoring.diagnosis import SuspectRecord
 from gpuops.report.monitoring.doctor import FindingRecord

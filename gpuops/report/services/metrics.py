@@ -28,10 +28,10 @@ from gpuops.model.nights.history import PastEvents, PastNight, PastOutcome
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.capacity.fleet_part import FleetPart
-from gpuops.plan.capacity.question import STANDALONE, Capacity
+from gpuops.plan.capacity.capacity_request import STANDALONE, Capacity
+from gpuops.plan.capacity.fleet_room import FleetPart
 from gpuops.plan.core.scope import cluster_name
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.status import NightStanding
 from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.monitoring.fleet import holders

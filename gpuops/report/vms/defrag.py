@@ -7,9 +7,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import field
 
-from gpuops.plan.moving.movability import MoveMethod
-from gpuops.plan.moving.moves import ArrivalBasis
-from gpuops.plan.moving.result import (
+from gpuops.plan.moving.defrag import (
     Defragmentation,
     GpuChange,
     GpuHolding,
@@ -18,6 +16,8 @@ from gpuops.plan.moving.result import (
     StayingVm,
     UnclearGpu,
 )
+from gpuops.plan.moving.movability import MoveMethod
+from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.report.document import DocumentRecord, NamedRecord, RangeRecord, Ref, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import PINNED, count, visible

@@ -10,7 +10,7 @@ from gpuops.model.workloads.cluster import RdmaKind
 from gpuops.plan.cluster.answers import ClusterMade, ClusterRemoved, ShownCluster, ShownMember
 from gpuops.plan.cluster.plan import ClusterPlan, PlannedMember
 from gpuops.plan.cluster.prerequisites import Prerequisite
-from gpuops.plan.core.device_signature import is_no_gpu
+from gpuops.plan.core.passthru_devices import is_no_gpu
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs
 from gpuops.report.document import DocumentRecord, NamedRecord, PrintedDocument, printed

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuops.model.devices.gpu import PciAddress
     from gpuops.model.vcenter.inventory import Inventory
-    from gpuops.plan.core.host_steps import ConfigureModes, ModeChange
+    from gpuops.plan.core.steps import ConfigureModes, ModeChange
     from gpuops.vsphere.session import Session
 
 TASK_S: Final = 540.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.core.host_steps import (
+from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,

@@ -21,7 +21,7 @@ from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.steps.plan_executor import execute
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import SetAttribute
 from gpuops.sim.world import World
 from tests.bench.measure import python

@@ -22,7 +22,7 @@ from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Role
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NotedOwner, OwnerKey
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of
+from gpuops.plan.rotation.ml_queue.team_shares import gpus_of
 from gpuops.plan.rotation.nights.night import RotateNight
 from tests.bench.nights import night as fleet
 from tests.bench.verdict import Figure, Result

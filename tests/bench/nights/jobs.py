@@ -40,11 +40,11 @@ from typing import Final
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.project import release, take
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.plan.queue.place import Place
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload import running
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, without_vm
 

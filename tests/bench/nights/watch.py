@@ -37,7 +37,7 @@ from gpuops.model.vcenter.target import Secret, Target
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest
 from gpuops.plan.placement.project import project
 from gpuops.plan.rotation.nights.spare import GivesWay, GiveWay, kept_states
-from gpuops.plan.rotation.returns.way_free import running_ml
+from gpuops.plan.rotation.returns.restore import running_ml
 from gpuops.plan.rotation.taken_vms import TakenVm
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

@@ -20,10 +20,9 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VgpuDevice
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.project import release, take
-from gpuops.plan.placement.scorers import SCORERS, Scorer, score_loss
-from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.queue.workload_vm import running, vm_of
+from gpuops.plan.placement.select import SCORERS, Scorer, place, score_loss
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.queue.workload import running, vm_of
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory
 

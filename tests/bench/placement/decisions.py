@@ -25,9 +25,9 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.select import place, place_exactly
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.place import Place
-from gpuops.plan.queue.workload_vm import running, vm_of
+from gpuops.plan.queue.workload import running, vm_of
 from gpuops.report.advice.placement import placements_text
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result

@@ -19,12 +19,11 @@ from gpuops.advise.occupancy import gpu_states
 from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.moving.result import Defragmentation
+from gpuops.plan.moving.defrag import Defrag, Defragmentation
 from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import Placement
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.placement.vm_demand import Placement
+from gpuops.plan.queue.workload import running
 from tests.bench.measure import python
 from tests.bench.placement.decisions import asked
 from tests.bench.verdict import Figure, Result

@@ -17,7 +17,7 @@ from statistics import mean, stdev
 from typing import Final
 
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.sim.state.gpu_admission import NotAdmitted

@@ -24,7 +24,7 @@ import numpy as np
 
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Placed
 from gpuops.plan.queue.place import Place
 from tests.bench.simulator.simulated_fleet import GPUS, Seated, SimulatedFleet, simulated_fleet

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.model.vcenter.host import NumaPolicy
-from gpuops.plan.placement.fleet.board_pools import FEEDING_SLACK
 from gpuops.plan.placement.fleet.geometry import PoolRequest
+from gpuops.plan.placement.fleet.losses import FEEDING_SLACK
 from gpuops.plan.placement.fleet.mix_value import (
     VALUE_UNIT,
+    LargeShapes,
     ShapeArrays,
     ShapeFrequency,
     commonest,
     large_shapes,
     make_shape_arrays,
+    slot_prices,
     with_weights,
 )
-from gpuops.plan.placement.fleet.prices import LargeShapes, slot_prices
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints

@@ -29,7 +29,7 @@ from gpuops.cli.monitoring import top_screen
 from gpuops.cli.monitoring.top_screen import TopScreen, keys_of
 from gpuops.model.measurements.gpu_use import CurrentUse
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.hosts.change.report import ChangeStatus
+from gpuops.plan.hosts.change.rolling_plan import ChangeStatus
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.monitoring.fleet import fleet
 from gpuops.report.monitoring.top import Top

@@ -12,7 +12,7 @@ from gpuops.cli.running import ConsentPrompt
 from gpuops.clock import machine_time, set_ahead
 from gpuops.execute.state import lock
 from gpuops.execute.state.lock import locked
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import power_off, revert_to_running, revert_to_suspended

@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from gpuops.cli.app import app
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.defrag import Defrag
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]

@@ -10,7 +10,7 @@ from gpuops.execute.change.change_order import ChangeOrder, dump_order, load_ord
 from gpuops.execute.change.moves import JournalMove, dump_moves, load_moves
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import Displacement, GraphicsDevice, GraphicsSettings, Rolling, VsanMode
-from gpuops.plan.core.host_steps import ConfigureGraphics, ConfigureMig, ConfigureModule
+from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule
 
 GPU = PciAddress.parse("0000:3b:00.0")
 GRAPHICS = GraphicsSettings("shared", "performance", (GraphicsDevice(GPU, "sharedDirect", "sameSize"),))

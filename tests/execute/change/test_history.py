@@ -8,8 +8,15 @@ from typing import Any
 from gpuops.execute.change.history import History, history_of
 from gpuops.execute.journal.remembered import Intended, IntentState
 from gpuops.execute.journal.step_json import Recorded, dump_step
-from gpuops.plan.core.host_steps import ConfigureModule, EndTurn, EnterMaintenance, RebootHost
-from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest
+from gpuops.plan.core.steps import (
+    ConfigureModule,
+    EndTurn,
+    EnterMaintenance,
+    PowerOnVm,
+    RebootHost,
+    RelocateVm,
+    ShutDownGuest,
+)
 
 SEEN = datetime(2026, 11, 7, 21, tzinfo=UTC)
 DONE, FAILED, INTENT = IntentState.DONE, IntentState.FAILED, IntentState.INTENT

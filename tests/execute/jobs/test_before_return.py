@@ -33,7 +33,7 @@ from gpuops.model.vcenter.target import Secret
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.returns.return_time import Durations
 from tests.execute.jobs.test_job_run import FIT, TableGuest
 from tests.execute.nights import POLICY_TEXT, Night, morning_is_good

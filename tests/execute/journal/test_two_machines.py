@@ -12,7 +12,7 @@ from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import Killed, SmallVcenter

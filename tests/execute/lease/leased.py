@@ -10,7 +10,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, Step, SuspendVm
 from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
 from tests.execute.nights import POLICY_TEXT

@@ -17,7 +17,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import LATE
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation.lease import HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
 from tests.execute.lease.leased import LOCK, POLICY, acts, held, number, powers, revert, run, site

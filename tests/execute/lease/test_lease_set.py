@@ -19,7 +19,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.lease import KEY, TTL_S, Lease, lease_text, parse_lease
 from tests.execute.nights import POLICY_TEXT

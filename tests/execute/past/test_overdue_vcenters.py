@@ -19,7 +19,7 @@ from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.plan.rotation.returns.overdue import Overdue
+from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.report.document import as_values
 from gpuops.report.nights.rotation_status import status_document
 from tests.execute.nights import POLICY, Night

@@ -13,7 +13,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import WITHOUT_GUESTS, Consent, Site
 from gpuops.execute.state.lock import locked
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import ResumeVm, SuspendVm
 from tests.execute.nights import POLICY, Night, effects, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter

@@ -16,7 +16,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import SmallVcenter, World, small_world

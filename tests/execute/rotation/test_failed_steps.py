@@ -11,7 +11,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import LATE
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from tests.execute.nights import POLICY_TEXT, Night, effects, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter

@@ -12,7 +12,7 @@ from gpuops.execute.rotation import rotation
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, RdmaKind
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest
 from tests.execute.nights import Night, effects, morning_is_good
 

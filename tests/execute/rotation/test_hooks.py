@@ -13,7 +13,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, RunInGuest, ShutDownGuest
 from tests.execute.journal.postgres import Server
 from tests.execute.nights import POLICY_TEXT, Night

@@ -13,7 +13,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state.lock import locked
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import PowerOffVm, SetAttribute, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, effects, morning_is_good

@@ -7,7 +7,7 @@ from gpuops.execute.rotation.rotation import rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.nights.rotation import Policy
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import SuspendVm
 from tests.execute.nights import POLICY_TEXT, Night, effects
 from tests.execute.small_vcenter import SmallVcenter, ml

@@ -16,7 +16,7 @@ from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import ResumeVm, SuspendVm
 from tests.execute.nights import POLICY, effects
 from tests.execute.small_vcenter import Killed, SmallVcenter, World, small_world

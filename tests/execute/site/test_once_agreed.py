@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.errors import Refused
 from gpuops.execute.site import agreed, once_agreed
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 
 
 def test_it_is_done_after_each_yes_with_what_was_agreed_to_and_never_after_a_no() -> None:

@@ -20,7 +20,7 @@ from gpuops.execute.site import Site, agreed
 from gpuops.execute.site.vcenter_wait import FIRST_S, VcenterWait
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from gpuops.vsphere.transport.network import UnreadableReply, connection_error
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, morning_is_good

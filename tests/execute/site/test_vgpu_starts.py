@@ -11,7 +11,7 @@ from gpuops.execute.site.host_shell import HostShell, with_vgpus
 from gpuops.model.devices.gpu import PciAddress, VgpuMode
 from gpuops.model.vcenter.host_settings import SmiState, SmiVgpu
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from tests.plan.snapshots import FIRST, catalog, gpu, host, inventory, vm
 
 PREFIX = "nvidia_rtx_pro_6000_blackwell_dc-"

@@ -10,8 +10,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.nights.rotation import Limits
-from gpuops.plan.core.outcome import Outcome
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Outcome, Plan, Wave
 from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.nights.guard import Guard
 from tests.execute.small_vcenter import SmallVcenter, World, small_world

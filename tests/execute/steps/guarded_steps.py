@@ -8,7 +8,7 @@ from gpuops.execute.site import catalog_of
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.nights.selector import Selector
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts
 from tests.execute.small_vcenter import small_world

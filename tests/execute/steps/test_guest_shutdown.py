@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, ShutDownGuest
 from tests.execute.small_vcenter import World
 from tests.execute.steps.guarded_steps import Do, verdicts

@@ -6,7 +6,7 @@ import pytest
 
 from gpuops.errors import StepFailed
 from gpuops.execute.journal import Journal
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, RelocateVm, SetAttribute, Step, SuspendVm, VmChange
 from tests.execute.small_vcenter import SmallVcenter, World
 from tests.execute.steps.guarded_steps import Do

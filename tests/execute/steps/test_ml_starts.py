@@ -12,8 +12,7 @@ from gpuops.execute.steps.plan_executor import execute
 from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Plan, Verdict, Wave
 from gpuops.plan.core.steps import PowerOnVm, Step
 from tests.execute.small_vcenter import SmallVcenter, World
 from tests.execute.steps.guarded_steps import CATALOG, LIMITS

@@ -10,7 +10,7 @@ from gpuops.execute.steps.settle import settle_open
 from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from tests.execute.small_vcenter import SmallVcenter, World
 from tests.execute.steps.guarded_steps import Do

@@ -14,8 +14,7 @@ from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.execute.steps.vm_executor import STARTED_SINCE, VmExecutor
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, Step, SuspendVm
 from tests.execute.small_vcenter import SmallVcenter, World
 from tests.execute.steps.guarded_steps import Do, verdicts

@@ -20,7 +20,7 @@ from gpuops.model.nights.rotation import IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import SetAttribute, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.nights.guard import Guard
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts

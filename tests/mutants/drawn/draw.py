@@ -30,7 +30,7 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = {
         for name in ("journal", "journal_reads", "journal_state", "record", "store", "sql")
     ),
     "return": (
-        f"{ROTATION}/returns/day.py", "gpuops/plan/placement/return_order.py", f"{ROTATION}/returns/return_time.py",
+        f"{ROTATION}/returns/day.py", "gpuops/plan/placement/suspended_vms.py", f"{ROTATION}/returns/return_time.py",
         f"{EXECUTE}/runs/nights.py", f"{EXECUTE}/rotation/rotation_run.py", f"{EXECUTE}/rotation/rotation.py",
     ),
 }  # fmt: skip

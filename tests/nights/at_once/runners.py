@@ -22,7 +22,7 @@ from gpuops.execute.state.lock import locked
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
 from gpuops.sim.core.ledger import Entry

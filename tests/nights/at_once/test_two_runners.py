@@ -15,7 +15,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.state import lock
 from gpuops.model.nights.rotation import LATE
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, TTL_S
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World

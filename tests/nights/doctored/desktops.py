@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from pyVmomi import vim
 
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doctored.nights import first, with_ledger

@@ -9,8 +9,7 @@ from typing import Any
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
-from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Rejection, Verdict
 from gpuops.plan.rotation.lease import KEY
 from tests.nights.at_once.beside import Beside
 from tests.nights.doctored.nights import Doctor, after, first, with_ledger

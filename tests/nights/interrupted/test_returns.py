@@ -17,7 +17,7 @@ from gpuops.execute.rotation.rotation import restore
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import LATE
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.sim.state.vm_state import Power
 from tests.nights.faults.event import Event
 from tests.nights.judging.doings import START, effects, is_desktop

@@ -16,7 +16,7 @@ from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.window import RETURN_FLOOR
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.at_once.machines import PAUSED

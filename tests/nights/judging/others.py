@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuops.errors import Trouble
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import ResumeVm
 from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.plan.rotation.taken_vms import marker_of

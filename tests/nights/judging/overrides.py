@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuops.model.nights.rotation import DrsOverride
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.sim.state.vm_state import Power
 from tests.nights.judging.doings import chosen_as, effects
 from tests.nights.playing.played import OVERRIDE, Played

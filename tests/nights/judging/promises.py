@@ -14,7 +14,7 @@ from itertools import pairwise
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
 from gpuops.model.nights.night_record import parse_marker
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.sim.core.ledger import Entry

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.sim.core.ledger import Entry
 from tests.nights.judging.doings import START, SUSPEND, is_desktop, is_ours
 from tests.nights.playing.played import Played

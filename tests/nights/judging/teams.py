@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power

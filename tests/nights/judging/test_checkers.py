@@ -11,7 +11,7 @@ import pytest
 
 from gpuops.errors import Locked, LoginRefused
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, RunInGuest
 from gpuops.plan.rotation.lease import KEY
 from gpuops.sim.core.ledger import Entry

@@ -27,7 +27,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.notice import NoticeText
 from gpuops.notify import sending
 from gpuops.notify.watch import connecting
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.timers import call_lines
 from gpuops.sim.scenario.build import build_declared
 from gpuops.sim.state.vm_state import Power

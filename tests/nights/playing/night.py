@@ -23,7 +23,7 @@ from gpuops.execute.rotation.rotation import restore
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import LATE, Policy
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.admission.initial_placement import place
 from gpuops.sim.state.vm_state import Power

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.execute.journal.record import Record
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.world import World
 from tests.nights.at_once.beside import Beside

@@ -13,7 +13,7 @@ from pyVmomi import vim
 
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.nights.rotation import Policy
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.catalogue import rules_of

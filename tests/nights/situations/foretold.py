@@ -14,7 +14,7 @@ from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import Policy
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.sim.fault_injection.rule import Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.report.layout import plain
 from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import report_text

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest
 from tests.nights.at_once.several import Machine, second_machine
 from tests.nights.playing.played import Played

@@ -13,8 +13,7 @@ import pytest
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.remembered import IntentState
 from gpuops.execute.runs.run_kind import RunKind
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Outcome, Rejection, Report, Verdict
 from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.state.vm_state import Power

@@ -11,7 +11,7 @@ from gpuops.model.vcenter.host import Cluster, Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.role import IMPLIED, RoleWish
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.doctor.roles import of_roles
+from gpuops.plan.doctor.login_privileges import of_roles
 
 SUSPEND, ON, OFF, MARK = "V.Interact.Suspend", "V.Interact.PowerOn", "V.Interact.PowerOff", "Global.SetCustomField"
 EDIT, POOL, SETTINGS = "Host.Inventory.EditCluster", "Resource.AssignVMToPool", "Host.Config.Settings"

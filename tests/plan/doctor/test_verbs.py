@@ -14,7 +14,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.login import ObjectKind
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.doctor.verbs import MOST_VMS, VERBS, Verb, objects_to_ask, of_verbs, privileges_to_ask
+from gpuops.plan.doctor.login_privileges import MOST_VMS, VERBS, Verb, objects_to_ask, of_verbs, privileges_to_ask
 
 TEMPLATES: Final = Path(__file__).resolve().parents[3] / "templates"
 ASKED: Final = privileges_to_ask()

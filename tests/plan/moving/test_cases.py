@@ -11,8 +11,7 @@ import pytest
 from gpuops.errors import GpuopsError
 from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.moving.result import Defragmentation
+from gpuops.plan.moving.defrag import Defrag, Defragmentation
 from tests.plan.case import Words, case_of, changed, compare, read_cases
 from tests.plan.moving.worlds import after, free, world
 from tests.plan.snapshots import catalog

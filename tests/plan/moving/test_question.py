@@ -12,10 +12,9 @@ import pytest
 from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
+from gpuops.plan.moving.defrag import Defrag, Defragmentation, PlannedMove
 from gpuops.plan.moving.frontier import TABLES
 from gpuops.plan.moving.movability import MoveMethod
-from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.moving.result import Defragmentation, PlannedMove
 from tests.plan.moving.worlds import address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 

@@ -16,10 +16,9 @@ import pytest
 from gpuops.model.devices.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
-from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.moving.result import Defragmentation
+from gpuops.plan.moving.defrag import Defrag, Defragmentation
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from tests.plan.moving.worlds import ROOM, address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 from tests.sample import mostly_long

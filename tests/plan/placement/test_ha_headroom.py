@@ -10,7 +10,7 @@ import pytest
 from gpuops.model.vcenter.host import AdmissionControl
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.queue.place import Place

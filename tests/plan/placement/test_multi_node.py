@@ -14,7 +14,15 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.multi_node import place_near
-from gpuops.plan.placement.wanted import NOTHING_KEPT, KeepFree, KeptProfile, PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.vm_demand import (
+    NOTHING_KEPT,
+    KeepFree,
+    KeptProfile,
+    PinPolicy,
+    Placement,
+    Wanted,
+    demands_of,
+)
 from tests.plan.snapshots import CORES, FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, on_gpu, vm
 from tests.sample import mostly_long
 

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuops.plan.placement.fleet.geometry import PoolRequest
-from gpuops.plan.placement.fleet.mix_value import ShapeArrays
-from gpuops.plan.placement.fleet.prices import (
+from gpuops.plan.placement.fleet.mix_value import (
     LargeShapes,
+    ShapeArrays,
     chance_of_at_least,
     count_places,
     place_prices,

@@ -12,9 +12,9 @@ import pytest
 from pyVmomi import vmodl
 
 from gpuops.model.vcenter.vm import DynamicDevice
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.operations.admission.initial_placement import place
 from gpuops.sim.operations.admission.reserved_capacity import capacity as counted
 from gpuops.sim.operations.vms.power import start

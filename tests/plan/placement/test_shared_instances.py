@@ -8,12 +8,12 @@ from gpuops.model.devices.gpu import VgpuMode, VgpuPlacement
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import capacity
-from gpuops.plan.placement.room import Room
+from gpuops.plan.capacity.capacity_request import capacity
+from gpuops.plan.placement.seating import Room
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from tests.plan.snapshots import FIRST, catalog, gpu, host, inventory, vm
 
 PREFIX = "nvidia_rtx_pro_6000_blackwell_dc-"

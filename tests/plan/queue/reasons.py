@@ -16,7 +16,7 @@ from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.vm import DirectPathDevice, Vm
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Placements
 from gpuops.sim.state.board import GpuMode

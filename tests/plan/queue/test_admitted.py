@@ -18,11 +18,11 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.vm import PowerState, Vm, pin_key
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue import pinning
 from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload_vm import running, vm_of
+from gpuops.plan.queue.workload import running, vm_of
 from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
 from tests.plan.test_properties import PROFILES

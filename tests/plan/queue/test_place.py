@@ -18,14 +18,14 @@ from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload_vm import framebuffer_mib, running
+from gpuops.plan.queue.workload import framebuffer_mib, running
 from tests.bench.placement.batch_fleets import FLEETS, Fleet, batch
 from tests.plan.case import Case, cases, said, snapshot
 from tests.plan.snapshots import CORES, FIRST, MEMORY_MIB, SECOND, THIRD, catalog, gpu, host, inventory, lab, whole

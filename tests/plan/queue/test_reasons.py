@@ -15,7 +15,7 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.workload import Vgpus, Workload
 from gpuops.plan.placement import multi_node, seating
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.plan.queue.place import Place
 from gpuops.report.advice.placement import placements_document, placements_text

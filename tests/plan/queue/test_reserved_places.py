@@ -17,10 +17,10 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import ProfileCapacity, Reservations
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Steering
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload import running
 from gpuops.sim.state.gpu_admission import NotAdmitted, VgpuPolicy, WantedVgpu, admit
 from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm

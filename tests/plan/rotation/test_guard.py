@@ -16,7 +16,7 @@ from gpuops.model.nights.rotation import DirectPath, IdleRule, Policy, Pool
 from gpuops.model.nights.selector import Mark, Selector
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, VmDrs
 from gpuops.model.window import Window
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import (
     PowerOnVm,
     RelocateVm,

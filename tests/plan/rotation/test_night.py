@@ -19,7 +19,7 @@ from gpuops.model.vcenter.vm import PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
-from gpuops.plan.placement.room import Room
+from gpuops.plan.placement.seating import Room
 from gpuops.plan.rotation.ml_queue.ml_vms import waiting_vms
 from gpuops.plan.rotation.ml_queue.queue import decide_queue
 from gpuops.plan.rotation.nights.night import RotateNight

@@ -21,7 +21,7 @@ from gpuops.plan.placement.keep_free import FreeSlots
 from gpuops.plan.placement.project import project
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 from gpuops.plan.rotation.nights.spare import GiveWay, KeptState, SlotHistory, SpareRoom, give_way, kept_states
-from gpuops.plan.rotation.returns.way_free import ml_stops_for, return_cheapest_desktops
+from gpuops.plan.rotation.returns.restore import ml_stops_for, return_cheapest_desktops
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts, taken_vms
 from tests.plan.snapshots import FIRST, SECOND, TAKEN_AT, catalog, gpu, host, inventory, on_gpu, vm
 

@@ -13,7 +13,7 @@ from gpuops.model.vcenter.vm import VgpuDevice
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.room import Room
+from gpuops.plan.placement.seating import Room
 from gpuops.plan.rotation.nights.night import RotateNight
 from tests.execute.small_vcenter import SLOTS, World, ml, small_world
 from tests.plan.rotation.test_night import EVENING, POLICY

@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.errors import Trouble
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import CloseGate, SuspendVm
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts, ahead_by, clock_trouble, is_refusal, reason_to_stop
 from tests.execute.small_vcenter import small_world

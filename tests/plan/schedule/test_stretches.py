@@ -7,8 +7,8 @@ from itertools import combinations, permutations
 
 import pytest
 
+from gpuops.plan.schedule.packing import Stretch, fill_stretch
 from gpuops.plan.schedule.problem import Job
-from gpuops.plan.schedule.stretches import Stretch, fill_stretch
 
 
 def fullest(stretch: Stretch, jobs: list[Job]) -> int:

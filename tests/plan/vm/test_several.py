@@ -12,8 +12,8 @@ from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import PowerPolicy
 from gpuops.plan.vm.several import Change, SeveralVms
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from tests.plan.case import carried_out
 from tests.plan.snapshots import SNAPSHOTS, TAKEN_AT, catalog
 

@@ -16,7 +16,7 @@ from gpuops.model.devices.catalog import Board, MixedSizeRule
 from gpuops.model.devices.vgpu import VgpuProfile
 from gpuops.model.fleet_change import AddHosts, GpuServing
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.what_if.fleet import changed_fleet
 from gpuops.plan.what_if.question import WhatIf

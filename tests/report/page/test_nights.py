@@ -19,7 +19,7 @@ from gpuops.execute.site import catalog_of
 from gpuops.model.nights.history import EventKind
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination
 from gpuops.report.document import as_values

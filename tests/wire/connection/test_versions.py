@@ -16,11 +16,10 @@ from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DynamicDevice, OtherPassthrough, VgpuDevice
-from gpuops.plan.core.outcome import Report, Verdict
-from gpuops.plan.core.plan import Request
+from gpuops.plan.core.plan import Report, Request, Verdict
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

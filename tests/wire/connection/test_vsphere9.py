@@ -18,16 +18,15 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import ProfileCapacity
 from gpuops.model.vcenter.vm import ManagedBy
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import capacity
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Request
+from gpuops.plan.capacity.capacity_request import capacity
+from gpuops.plan.core.plan import Report, Request
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.change.emptying import emptied
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import hand_over
 from gpuops.sim.scenario.build import build

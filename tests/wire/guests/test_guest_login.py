@@ -19,7 +19,7 @@ from gpuops.execute.cluster_run.guests import NotEntered
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.workloads.cluster_run import RunWish
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.operations.guests import guest_programs

@@ -17,7 +17,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, StepFailed
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.target import GuestLogin, Secret
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest, Step
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import GuestAccount as Known

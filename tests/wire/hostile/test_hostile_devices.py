@@ -12,7 +12,7 @@ import pytest
 from gpuops.api import Site, configure, mode_show
 from gpuops.clock import wall_clock
 from gpuops.model.vcenter.host_settings import HostSettings, SizeMode
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.report.hosts.host_settings import mode_document, mode_text

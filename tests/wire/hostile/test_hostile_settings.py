@@ -10,8 +10,7 @@ import pytest
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.plan.core.host_steps import ConfigureGraphics
-from gpuops.plan.core.steps import ReconfigureVm, VmChange
+from gpuops.plan.core.steps import ConfigureGraphics, ReconfigureVm, VmChange
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.vsphere.connection import Connection
 from tests.wire.hostile.hostile_server import HostileServer

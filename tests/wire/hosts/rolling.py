@@ -11,7 +11,7 @@ from gpuops.execute.change import rolling_change
 from gpuops.execute.site import Site
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host_settings import Rolling
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

@@ -13,8 +13,8 @@ from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.site import Site
 from gpuops.model.nights.journal import Thing
 from gpuops.model.vcenter.host_settings import Displacement
-from gpuops.plan.core.given_up import Abandonment
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.abandonment import Abandonment
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule

@@ -13,8 +13,8 @@ from gpuops.execute.change import rolling_change
 from gpuops.execute.site import Site
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host_settings import Displacement, Rolling, SharedType
-from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.core.plan import Verdict
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from gpuops.model.vcenter.host_settings import Displacement, VsanMode
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.hosts.change.emptying import Leaving
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.sim.fault_injection.catalogue import rules_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.report.hosts.change import ChangeDocument, change_text
 from gpuops.tasks.hosts import change_result
 from gpuops.vsphere.writing.hosts import HostConnection

@@ -18,9 +18,9 @@ from gpuops.execute.journal import Journal
 from gpuops.model.devices.gpu import AssignmentPolicy, Passthrough, PciAddress
 from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.vcenter.host_settings import GraphicsDevice, SizeMode
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler

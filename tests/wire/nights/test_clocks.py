@@ -13,7 +13,7 @@ import pytest
 from gpuops.api import Site, connect, rotate_day, rotate_night
 from gpuops.config.policy import load_policy
 from gpuops.config.vcenter.destination import Simulated
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer

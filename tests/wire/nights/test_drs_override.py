@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.api import Site, rotate_day, rotate_night, rotate_restore
 from gpuops.config.policy import parse_policy
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer

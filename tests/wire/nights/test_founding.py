@@ -10,7 +10,7 @@ import pytest
 from gpuops.api import doctor, rotate_day, rotate_init, rotate_night, run
 from gpuops.config.policy import parse_policy
 from gpuops.errors import NoPermission, PartlyDone, Refused
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.rotation.lease import KEY, parse_lease

@@ -12,7 +12,7 @@ import pytest
 from gpuops.api import rotate_adopt
 from gpuops.config.policy import load_policy
 from gpuops.errors import Refused
-from gpuops.plan.rotation.returns.adoption import Adoption
+from gpuops.plan.rotation.returns.foreign_nights import Adoption
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.server import SimServer

@@ -23,7 +23,7 @@ from gpuops.errors import Locked
 from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF
 from gpuops.execute.site import agreed
 from gpuops.model.nights.rotation import Limits, Policy
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import SetAttribute, SuspendVm
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts

@@ -11,7 +11,7 @@ import pytest
 from gpuops.api import Site, rotate_day, rotate_night, rotate_plan, rotate_status
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

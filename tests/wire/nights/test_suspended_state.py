@@ -14,7 +14,7 @@ import pytest
 from gpuops.api import rotate_day, rotate_restore, rotate_resume
 from gpuops.config.policy import load_policy
 from gpuops.execute.site import Site
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.power_moments import GRAIN
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.fault_injection.rule import Effect, Rule

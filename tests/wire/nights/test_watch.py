@@ -21,7 +21,7 @@ from gpuops.execute.rotation.watch import Watch
 from gpuops.execute.rotation.watch_state import WatchState, alone
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SetAttribute, ShutDownGuest, Step
 from gpuops.plan.rotation.nights.watch_look import WatchReport
 from gpuops.sim.scenario import scenario_file

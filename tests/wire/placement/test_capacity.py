@@ -15,7 +15,7 @@ from gpuops.config.policy import load_policy, parse_policy
 from gpuops.execute.site import Site
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.capacity.question import Capacity, CapacityRequest
+from gpuops.plan.capacity.capacity_request import Capacity, CapacityRequest
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

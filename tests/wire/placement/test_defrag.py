@@ -15,9 +15,8 @@ from gpuops.model.devices.gpu import AssignmentPolicy
 from gpuops.model.vcenter.host import DrsRule, RuleKind
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, RelocateVm, Step
+from gpuops.plan.moving.defrag import Defrag, Defragmentation, PlannedMove
 from gpuops.plan.moving.movability import MoveMethod
-from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.moving.result import Defragmentation, PlannedMove
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.drs import ClusterRule, Group, Override
 from gpuops.vsphere.connection import Connection

@@ -11,9 +11,9 @@ import pytest
 from gpuops.api import Site, run
 from gpuops.clock import wall_clock
 from gpuops.model.vcenter.target import Target
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import MoveMode
+from gpuops.plan.vm.vm_blockers import MoveMode
 from gpuops.sim.objects.resource_pool import VirtualApp
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

@@ -12,8 +12,8 @@ import yaml
 
 from gpuops.execute.change import moves, rolling_change
 from gpuops.execute.site import Site, agreed
-from gpuops.plan.core.outcome import Report, Verdict
-from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.core.plan import Report, Verdict
+from gpuops.plan.moving.defrag import Defrag
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.scenario.deviations import deviate
 from gpuops.sim.server import SimServer

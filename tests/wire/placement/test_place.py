@@ -15,10 +15,10 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.plan.queue.test_place import after, overcommitted

@@ -17,7 +17,7 @@ from gpuops.execute.site import catalog_of
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, ResumeVm, Step
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Steering, recipe
 from gpuops.plan.queue.place import Place, Placements
 from gpuops.sim.server import SimServer

@@ -17,7 +17,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.placement.project import project
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import MoveMode, PowerPolicy
+from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.sample import mostly_long

@@ -11,7 +11,7 @@ from pyVmomi import vim
 from gpuops.api import run
 from gpuops.execute.site import Site
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.operations.admission.host_admission import admission
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

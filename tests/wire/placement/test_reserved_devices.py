@@ -14,12 +14,12 @@ from gpuops.api import Site, configure, run
 from gpuops.execute.site import catalog_of
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.reservation import DeviceCapacity
-from gpuops.plan.capacity.question import capacity
+from gpuops.plan.capacity.capacity_request import capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.services.direct_path_profile_manager import DirectPathProfileManager

@@ -17,7 +17,7 @@ from gpuops.execute.site import Site
 from gpuops.model.devices.gpu import GraphicsType, VgpuMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.capacity.capacity_request import CapacityRequest
 from gpuops.plan.core.scope import Scope, gpu_hosts
 from gpuops.plan.queue.place import Place
 from gpuops.report.advice.capacity import capacity_document

@@ -21,12 +21,12 @@ from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.model.fleet_change import LoseHost
 from gpuops.model.vcenter.vm import PowerState
-from gpuops.plan.capacity.question import CapacityRequest
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.capacity.capacity_request import CapacityRequest
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.plan.what_if.question import WhatIf
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.hosts import lose_gpu

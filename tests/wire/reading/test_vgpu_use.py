@@ -14,7 +14,7 @@ from gpuops.model.desktops.evidence import VgpuUse
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Report, Verdict
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

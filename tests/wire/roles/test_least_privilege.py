@@ -15,7 +15,7 @@ from gpuops.config.policy import load_policy
 from gpuops.config.role_file import load_roles
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.role import ASSIGN_TO_POOL
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.privileges import EDIT_CLUSTER, HOT_MOVE, needed
 from gpuops.plan.core.steps import (
     PowerOffVm,
@@ -31,7 +31,7 @@ from gpuops.plan.core.steps import (
     VmChange,
 )
 from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
-from gpuops.plan.hosts.change.roll import MAINTENANCE
+from gpuops.plan.hosts.change.rolling_plan import MAINTENANCE
 from gpuops.plan.vm.attach import Attach
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuops.plan.doctor.verbs import objects_to_ask, privileges_to_ask
+from gpuops.plan.doctor.login_privileges import objects_to_ask, privileges_to_ask
 from gpuops.sim.server import SimServer
 from gpuops.vsphere import authorization
 from gpuops.vsphere.reading import collect

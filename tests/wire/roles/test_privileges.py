@@ -12,7 +12,7 @@ from gpuops.config.policy import load_policy
 from gpuops.model.vcenter.target import Target
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import MoveMode
+from gpuops.plan.vm.vm_blockers import MoveMode
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 

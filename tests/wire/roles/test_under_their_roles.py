@@ -29,7 +29,7 @@ from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import MoveMode, PowerPolicy
+from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import GuestAccount as Known

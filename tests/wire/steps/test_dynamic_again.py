@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuops.api import Site, run
 from gpuops.clock import wall_clock
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.vm.attach import Attach
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import DynamicBacking

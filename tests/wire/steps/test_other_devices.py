@@ -18,11 +18,10 @@ from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.capacity.question import capacity
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Request
+from gpuops.plan.capacity.capacity_request import capacity
+from gpuops.plan.core.plan import Report, Request
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.doctor.examination import examine
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
@@ -31,7 +30,7 @@ from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import MoveMode, PowerPolicy
+from gpuops.plan.vm.vm_blockers import MoveMode, PowerPolicy
 from gpuops.sim.operations.admission.host_admission import admission
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

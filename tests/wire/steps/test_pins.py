@@ -10,11 +10,10 @@ import pytest
 from gpuops.api import Site, run
 from gpuops.clock import wall_clock
 from gpuops.model.vcenter.host import NumaPolicy
-from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.core.plan import Request
+from gpuops.plan.core.plan import Request, Verdict
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

@@ -12,7 +12,7 @@ import pytest
 
 from gpuops.config.policy import load_policy
 from gpuops.model.nights.rotation import Limits
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.sim.fault_injection.rule import Effect
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.api import Site, run
 from gpuops.clock import wall_clock
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.sim.server import SimServer

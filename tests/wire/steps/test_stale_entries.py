@@ -10,11 +10,11 @@ import pytest
 
 from gpuops.api import Site, doctor, run
 from gpuops.clock import wall_clock
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.vm.attach import Attach
-from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.vm_blockers import PowerPolicy
 from gpuops.sim.inventory.entities import VmEntity
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import StaticBacking

@@ -16,7 +16,7 @@ from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, run
 from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.errors import GpuopsError
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.vm.attach import Attach
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer

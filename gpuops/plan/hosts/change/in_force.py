@@ -10,7 +10,7 @@ from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vcenter.host import Host, has_booted
 from gpuops.model.vcenter.host_settings import GraphicsSettings, HostSettings
 from gpuops.plan.core.command_line import command, hosts_called
-from gpuops.plan.core.host_steps import (
+from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModes,

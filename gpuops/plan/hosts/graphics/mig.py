@@ -17,9 +17,9 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern
-from gpuops.plan.core.host_steps import ConfigureMig, GpuDifference, HostStep
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import ConfigureMig, GpuDifference, HostStep
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 
 _NO_MIG: Final = "has no MIG mode (NVIDIA MIG User Guide)"

@@ -17,12 +17,11 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
-from gpuops.plan.core.host_steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
 from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import ConfigureGraphics, ConfigureModes, GpuDifference, HostStep, ModeChange
 from gpuops.plan.core.versions import version_numbers
-from gpuops.plan.hosts.graphics.device_modes import not_offered, size_changes, sizes_due
-from gpuops.plan.hosts.graphics.reserved import with_reserved
+from gpuops.plan.hosts.graphics.device_modes import not_offered, size_changes, sizes_due, with_reserved
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 from gpuops.plan.hosts.scheduler.rules import MIXED_SIZE_SINCE
 from gpuops.plan.hosts.scheduler.state import scheduler_of

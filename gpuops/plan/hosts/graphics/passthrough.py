@@ -20,7 +20,9 @@ from gpuops.model.vcenter.host_settings import HostSettings, PassthroughState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Names, Option, called, command
-from gpuops.plan.core.host_steps import (
+from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import (
     ConfigureModes,
     ConfigurePassthrough,
     GpuDifference,
@@ -28,10 +30,7 @@ from gpuops.plan.core.host_steps import (
     ModeChange,
     PassthroughChange,
 )
-from gpuops.plan.core.plan import Plan, Rejection, refuse
-from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode
-from gpuops.plan.hosts.graphics.reserved import with_reserved
+from gpuops.plan.hosts.graphics.device_modes import mode_back, mode_changes, not_offered, whole_mode, with_reserved
 from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 from gpuops.plan.placement.gpu_filters import holders
 

@@ -19,8 +19,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import Away, Leaving, Staying, emptied, runs_there
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.readiness.loss import HostLoss, loss_of
-from gpuops.plan.moving.drs_options import evacuation_obstacles
-from gpuops.plan.moving.stun import Stun, own_stun_settings, stun_between, tolerated_s
+from gpuops.plan.moving.vmotion_stun import Stun, evacuation_obstacles, own_stun_settings, stun_between, tolerated_s
 from gpuops.plan.placement.host_filters import unreachable
 
 

@@ -1,25 +1,185 @@
-"""The states that GPUs of one model can have, by the exact rules, and the value of what still fits in each state.
+"""The states that GPUs of one model can have, as numbers, and the value of what still fits in each state.
 
-`board_pools.py` makes one for each model. Kinds of device are the vGPU profiles of the model, and one GPU given whole.
-GPUs of another model have no room for any of them.
+Each state that a rule may treat differently has its own number; `index.py` numbers the GPUs of a snapshot. Every answer
+comes from the rules that judge one GPU of one host (`gpu_filters.py`, `advise.capacity`), applied to a stand-in for the
+state. This module decides nothing itself.
+
+`losses.py` makes one geometry for each model. Kinds of device are the vGPU profiles of the model, and one GPU given
+whole. GPUs of another model have no room for any of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.model.devices.catalog import Board
-from gpuops.model.devices.gpu import VgpuMode
-from gpuops.plan.placement.fleet.mix_value import VALUE_UNIT
-from gpuops.plan.placement.fleet.prices import slot_prices
+from gpuops.advise.capacity import free_slots
+from gpuops.advise.expected_start import with_expected
+from gpuops.advise.occupancy import GpuState, Tenant, may_run
+from gpuops.advise.room import Rooms
+from gpuops.model.devices.catalog import Board, Catalog
+from gpuops.model.devices.gpu import GraphicsType, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.placement.fleet.geometry import Table
+from gpuops.plan.placement.fleet.mix_value import VALUE_UNIT, slot_prices
 from gpuops.plan.placement.fleet.site_demand import WHOLE
-from gpuops.plan.placement.fleet.states import GpuStates
+from gpuops.plan.placement.gpu_filters import judge_slot, matches_type, slots_in_turn
+from gpuops.plan.placement.vm_demand import WantsDynamic, WantsVgpu
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.geometry import Floats, Ints
+
+
+_SOMEWHERE: Final = PciAddress(0, 0, 0, 0)
+_HOST: Final = Host(ref="", name="")
+_VM: Final = Vm(ref="", name="")
+
+_Key = tuple[object, ...]
+
+
+class GpuStates:
+    """The states numbered so far, and a table of answers for every question about them."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._stand_ins: list[tuple[GpuState, bool] | None] = [None]
+        self._numbers: dict[_Key, int] = {}
+        self._tables: dict[_Key, Table] = {}
+        self._rooms = Rooms(catalog)
+
+    def __len__(self) -> int:
+        """The number of states numbered so far."""
+        return len(self._stand_ins)
+
+    def number(self, state: GpuState, is_held: bool) -> int:
+        """Return the number of this state; `is_held` = a VM has the GPU as a whole."""
+        gpu = state.gpu
+        tenant_starts = tuple(sorted(((tenant.profile, tenant.start) for tenant in state.tenants), key=str))
+        vgpus_reported = state.gpu.vgpus is not None
+        key = (
+            gpu.admission_traits,
+            gpu.passthrough,
+            vgpus_reported,
+            tenant_starts,
+            state.fewest,
+            bool(state.unclear),
+            is_held,
+        )
+        state_number = self._numbers.get(key)
+        if state_number is None:
+            state_number = self._numbers[key] = len(self._stand_ins)
+            alike = replace(state, gpu=replace(gpu, address=_SOMEWHERE, numa_node=None))
+            self._stand_ins.append((alike, is_held))
+        return state_number
+
+    def vgpu_surely(self, profile: str) -> Table:
+        """1 where a vGPU of the profile finds a slot for certain."""
+        demand = WantsVgpu(0, profile)
+        return self._table(
+            ("surely", profile), lambda state, _: judge_slot(state, demand, _VM, _HOST, self.catalog) == ""
+        )
+
+    def with_vgpu(self, profile: str) -> Table:
+        """The state with one more vGPU of the profile."""
+
+        def after(state: GpuState, is_held: bool) -> int:
+            return self.number(with_expected(state, Tenant("", "", profile), self.catalog), is_held)
+
+        return self._table(("with", profile), after)
+
+    def made_for(self, profile: str) -> Table:
+        """1 where the GPU serves vGPUs and may be of the profile's model."""
+
+        def answer(state: GpuState, _: bool) -> bool:
+            shared = state.gpu.graphics_type is GraphicsType.SHARED_DIRECT and not state.gpu.vgpu_obstacle
+            return shared and may_run(state.gpu, profile, self.catalog) is not False
+
+        return self._table(("made for", profile), answer)
+
+    def whole_free(self, demand: WantsDynamic) -> Table:
+        """1 where the GPU can be given to a VM as a whole for the demand."""
+
+        def answer(state: GpuState, is_held: bool) -> bool:
+            gpu = state.gpu
+            return not is_held and matches_type(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active
+
+        return self._table(("whole", demand.allowed, demand.label), answer)
+
+    def given_whole(self) -> Table:
+        """The state once a VM has the GPU as a whole."""
+        return self._table(("given",), lambda state, _: self.number(state, True))
+
+    def slots(self, profile: str) -> Table:
+        """The number of vGPUs of the profile that at least fit next to what runs."""
+        return self._table(("slots", profile), lambda state, _: self._slots(state, profile))
+
+    def slots_in_turn(self, profile: str) -> Table:
+        """The number of vGPUs of the profile that a VM gets one after another, including doubtful ones."""
+        return self._table(("in turn", profile), lambda state, _: slots_in_turn(state, profile, "", self.catalog)[1])
+
+    def surely_free(self, profile: str) -> Table:
+        """The number of vGPUs of the profile that surely fit next to everything that may run on the GPU."""
+
+        def answer(state: GpuState, _: bool) -> int:
+            sure_slots = self._rooms.on(state, (profile,)).get(profile)
+            return 0 if sure_slots is None else sure_slots.at_least
+
+        return self._table(("surely free", profile), answer)
+
+    def any_whole(self) -> Table:
+        """1 where the GPU can be given to a VM as a whole."""
+
+        def answer(state: GpuState, is_held: bool) -> bool:
+            return not is_held and state.gpu.passthrough is not None and state.gpu.passthrough.active
+
+        return self._table(("any whole",), answer)
+
+    def when_empty(self) -> Table:
+        """The state of the same GPU with nothing on it."""
+        return self._table(("emptied",), lambda state, _: self.number(GpuState(replace(state.gpu, vms=())), False))
+
+    def mode(self, state: int) -> VgpuMode | None:
+        """Return the vGPU mode of the GPU; None = unknown, or no GPU."""
+        stand_in = self._stand_ins[state]
+        return None if stand_in is None else stand_in[0].gpu.vgpu_mode
+
+    def of_board(self, state: int, board: str) -> bool:
+        """Whether the GPU is of this model."""
+        stand_in = self._stand_ins[state]
+        return stand_in is not None and self._board(stand_in[0]) == board
+
+    def free_mib(self, state: int, board: Board) -> int:
+        """Return the free frame buffer of a GPU of this model; 0 for other models and for GPUs held as a whole."""
+        stand_in = self._stand_ins[state]
+        if stand_in is None or stand_in[1] or self._board(stand_in[0]) != board.key:
+            return 0
+        held_profiles = (self.catalog.profile(tenant.profile) for tenant in stand_in[0].tenants)
+        return max(
+            0, board.framebuffer_mib - sum(facts.framebuffer_mib for facts in held_profiles if facts is not None)
+        )
+
+    def _board(self, state: GpuState) -> str | None:
+        board = self.catalog.board_by_pci(state.gpu.vendor_id, state.gpu.device_id, state.gpu.subsystem_id)
+        return None if board is None else board.key
+
+    def _slots(self, state: GpuState, profile: str) -> int:
+        return free_slots(state.gpu, state.holders, profile, self.catalog, state.starts).at_least
+
+    def _table(self, key: _Key, answer: Callable[[GpuState, bool], int]) -> Table:
+        if key not in self._tables:
+
+            def of(number: int) -> int:
+                stand_in = self._stand_ins[number]
+                # State 0 is no GPU: no room, nothing free, and no state that it could change to.
+                return 0 if stand_in is None else int(answer(*stand_in))
+
+            self._tables[key] = Table(of)
+        return self._tables[key]
+
 
 _MOST_STATES_PRICED: Final = 400
 """Limit of states that are followed to find the fillings of a GPU in MIG mode; beyond, only fillings of one kind are

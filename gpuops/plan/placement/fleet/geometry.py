@@ -2,7 +2,7 @@
 
 A state is a small integer that stands for all properties of a GPU that a rule may depend on; 0 = no GPU. Most GPUs of a
 fleet are in one of a few states, so the exact rules answer each question about a state once and arrays keep the answer.
-`states.py` and `board_geometry.py` give the answers, `pool.py` computes with them.
+`board_geometry.py` gives the answers, `pool.py` computes with them.
 """
 
 from __future__ import annotations

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.plan.placement.fleet.geometry import Geometry, GpuTransitions, NodePart, PoolRequest, PoolSeat
-from gpuops.plan.placement.fleet.mix_value import ShapeArrays, node_value
-from gpuops.plan.placement.fleet.prices import (
+from gpuops.plan.placement.fleet.mix_value import (
     LargeShapes,
+    ShapeArrays,
     count_places,
     half_of_two_nodes,
+    node_value,
     place_prices,
 )
 

@@ -1,6 +1,6 @@
 """The demand of a site's VMs as a mix of shapes, by which losses are measured, and the type of a loss.
 
-`losses.py` and `board_pools.py` call it. Demand is counted by host, so that after a change only one host is counted
+`losses.py` calls it. Demand is counted by host, so that after a change only one host is counted
 again. A VM that is off today may be started tomorrow, so all existing VMs count, and those of current requests.
 
 Example: 30 VMs with one 8q and 10 with two 24q are the shapes (8q, 1 device) and (24q, 2 devices); with the prior of 8

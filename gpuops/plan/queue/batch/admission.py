@@ -15,18 +15,17 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import VgpuDevice
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.core.device_numbers import with_passthru_numbers
+from gpuops.plan.core.passthru_devices import with_passthru_numbers
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.project import take
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.queue.batch.expected_starts import order_of_starting
+from gpuops.plan.placement.vm_demand import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.batch.model import BatchModel, HostGpus
 from gpuops.plan.queue.batch.problem import HostPattern
-from gpuops.plan.queue.batch.request_kinds import Device, RequestKind
+from gpuops.plan.queue.batch.request_kinds import Device, RequestKind, order_of_starting
 from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion
-from gpuops.plan.queue.workload_vm import running
+from gpuops.plan.queue.workload import running
 
 
 @dataclass(frozen=True, slots=True)

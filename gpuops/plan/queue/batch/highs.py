@@ -1,6 +1,6 @@
 """Linear and integer programs by HiGHS (extra `optimize`); the only module that imports the solver.
 
-`patterns.py` and `column_generation.py` call it. A call is a pure function of its input: one thread, a fixed seed, and
+`column_generation.py` calls it. A call is a pure function of its input: one thread, a fixed seed, and
 limits on work instead of on time.
 """
 

@@ -18,17 +18,16 @@ from gpuops.model.workloads.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import gpu_hosts
 from gpuops.plan.placement.keep_free import kept_counts
-from gpuops.plan.placement.reserved import reserved_left
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.reserved_slots import reserved_left
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.batch.admission import AdmittedVms, admit_vms, propose_vms
-from gpuops.plan.queue.batch.expected_starts import expecting_starts
 from gpuops.plan.queue.batch.model import build_model
-from gpuops.plan.queue.batch.request_kinds import RequestKind, group_requests
+from gpuops.plan.queue.batch.request_kinds import RequestKind, expecting_starts, group_requests
 from gpuops.plan.queue.batch.solve import bound, solve
 from gpuops.plan.queue.one_by_one import Queue, placed_by_priority, placed_mib, units
 from gpuops.plan.queue.one_workload import Placed
-from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib
+from gpuops.plan.queue.workload import choices_of_devices, framebuffer_mib
 
 
 @dataclass(frozen=True, slots=True)

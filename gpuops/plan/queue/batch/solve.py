@@ -18,9 +18,15 @@ from math import gcd
 from typing import Final
 
 from gpuops.plan.queue.batch import few_hosts
-from gpuops.plan.queue.batch.column_generation import ColumnGeneration, bound_whole, solve_fluid
+from gpuops.plan.queue.batch.column_generation import (
+    ColumnGeneration,
+    PatternProgram,
+    PatternShares,
+    bound_whole,
+    cut_to_demand,
+    solve_fluid,
+)
 from gpuops.plan.queue.batch.few_hosts import plan_anew
-from gpuops.plan.queue.batch.patterns import PatternProgram, PatternShares, cut_to_demand
 from gpuops.plan.queue.batch.problem import (
     BatchProblem,
     BatchSolution,

@@ -28,7 +28,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs, pins_of
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import SetVmDrs
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.plan.rotation.taken_vms import TakenVm
 
 NO_WINDOW: Final = timedelta(hours=12)

@@ -30,7 +30,7 @@ from gpuops.model.devices.vgpu import VgpuProfile
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm, pins_of
-from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.seating import Room, around
 from gpuops.plan.rotation.ml_queue.ml_vms import (
     NO_WINDOW,
     HeldBack,

@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of_vm
 from gpuops.plan.rotation.ml_queue.ml_vms import WaitingVm
+from gpuops.plan.rotation.ml_queue.team_shares import gpus_of_vm
 from gpuops.plan.rotation.nights.night_plan import NightPlan
 
 

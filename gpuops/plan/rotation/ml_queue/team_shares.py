@@ -1,5 +1,7 @@
-"""The shares of the teams of a queue before a night: what each used, runs and may use, the order in which their VMs are
-tried, and which of them are held back. `night.py` calls it if the policy has `fair_share`.
+"""The shares of the teams of a queue before a night, counted in GPUs: a vGPU of which four fit on a GPU is 0.25.
+
+What each team used, runs and may use, the order in which its VMs are tried, and which of them are held back. `night.py`
+calls it if the policy has `fair_share`.
 
 The higher priority of the policy is still served first. Within a priority, `advise/fair_share.py` orders the VMs; a VM
 without room does not block others. Consecutive VMs of one team have the same rank: among them the night chooses as it
@@ -17,15 +19,71 @@ from itertools import groupby
 from typing import Final
 
 from gpuops.advise.fair_share import NO_USE, TeamUse, Wish, fair_order, use_by_team
+from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.showback import owner_in, vm_now
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import GraphicsType
 from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team, team_of
 from gpuops.model.nights.history import PastNight
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of_vm
+from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.ml_queue.ml_vms import NO_WINDOW, WaitingVm, within_counts
 from gpuops.plan.rotation.nights.bounds import Bounds
+
+
+def gpus_of(profiles: Sequence[str], catalog: Catalog) -> float | None:
+    """Return the GPUs that these profiles amount to; None for no profiles, or if the catalogue lacks one of them.
+
+    >>> gpus_of((), Catalog()) is None
+    True
+    """
+    return _sum_of_shares(profiles, catalog) if profiles else None
+
+
+def gpus_of_vm(vm: Vm, catalog: Catalog) -> float:
+    """Return the GPUs that the devices of a VM amount to; profiles that the catalogue lacks do not count."""
+    profiles = [catalog.profile(device.profile) for device in vm.vgpus]
+    whole = len(vm.devices or ()) - len(profiles)
+    return whole + sum(1 / profile.max_per_gpu for profile in profiles if profile is not None)
+
+
+def free_gpus(steps: Iterable[Step], inventory: Inventory, catalog: Catalog) -> Mapping[str, float | None]:
+    """Map each host (ref) of these steps of a night to its free GPUs before the night; None = it is unknown."""
+    hosts: dict[str, None] = {}
+    for step in steps:
+        if isinstance(step, SuspendVm | ShutDownGuest | PowerOnVm):
+            host = (step.host if isinstance(step, PowerOnVm) else None) or inventory.vms[step.vm].host
+            if host is not None and host in inventory.hosts:
+                hosts[host] = None
+    free_by_host = {}
+    for ref in hosts:
+        states = gpu_states(inventory.hosts[ref], inventory, catalog)
+        free = [free_of(state, catalog) for state in states if serves_vgpus(state)]
+        free_by_host[ref] = None if None in free else sum(share for share in free if share is not None)
+    return free_by_host
+
+
+def serves_vgpus(state: GpuState) -> bool:
+    serves = not state.gpu.passed_through and not state.gpu.vgpu_obstacle
+    return serves and state.gpu.graphics_type in (GraphicsType.SHARED_DIRECT, None)
+
+
+def free_of(state: GpuState, catalog: Catalog) -> float | None:
+    if state.holders is None or state.gpu.graphics_type is None:
+        return None
+    used = _sum_of_shares(state.holders, catalog)
+    return None if used is None else max(1 - used, 0.0)
+
+
+def _sum_of_shares(profiles: Sequence[str], catalog: Catalog) -> float | None:
+    known_profiles = [catalog.profile(profile) for profile in profiles]
+    return (
+        None
+        if None in known_profiles
+        else sum(1 / profile.max_per_gpu for profile in known_profiles if profile is not None)
+    )
+
 
 _ROUNDING: Final = 1e-6
 """Tolerance, because sums of thirds of GPUs are not exact."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.cluster import MARKER_KEY, ClusterMarker, parse_cluster_marker
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.ml_queue.ml_vms import WaitingVm
 from gpuops.plan.rotation.ml_queue.queue import QueueDecision

@@ -19,7 +19,7 @@ from gpuops.model.nights.night_record import Role, parse_marker
 from gpuops.model.nights.rotation import IdleRule, Policy, Pool
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import (
     CloseGate,
     PowerOnVm,
@@ -31,9 +31,8 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import suspend_or_shut_down
-from gpuops.plan.rotation.nights.desktops import no_space_for, reason_to_stay
-from gpuops.plan.rotation.nights.floors import Floors
+from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
+from gpuops.plan.rotation.nights.desktops import Floors, no_space_for, reason_to_stay
 from gpuops.plan.rotation.nights.spare import SpareRoom, place_of
 from gpuops.plan.rotation.nights.stop_conditions import (
     POOL_LEFT_ALONE,

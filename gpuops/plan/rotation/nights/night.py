@@ -22,8 +22,8 @@ from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection
 from gpuops.plan.core.steps import OpenGate, PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import may_return
-from gpuops.plan.placement.room import Room
+from gpuops.plan.placement.seating import Room
+from gpuops.plan.placement.suspended_vms import may_return
 from gpuops.plan.rotation.ml_queue.ml_vms import (
     Start,
     WaitingVm,
@@ -38,17 +38,23 @@ from gpuops.plan.rotation.ml_queue.queue import Objection, QueueDecision, Return
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares
 from gpuops.plan.rotation.ml_queue.whole_clusters import decide_with_clusters
 from gpuops.plan.rotation.nights.bounds import Bounds, evening_off, refuse_closed_window, refuse_without_hours
-from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE, KeptForUsers, Survey, survey
-from gpuops.plan.rotation.nights.floors import floors_broken_by_others, other_open_policies
+from gpuops.plan.rotation.nights.desktops import (
+    IN_MAINTENANCE,
+    KeptForUsers,
+    Survey,
+    floors_broken_by_others,
+    other_open_policies,
+    survey,
+)
 from gpuops.plan.rotation.nights.night_plan import NO_NIGHT, NightPlan
 from gpuops.plan.rotation.nights.night_refusals import (
+    NightsOfPolicy,
     refuse_after_failures,
     refuse_open_night,
     refuse_unknown_folders,
     refuse_without_marks,
+    reserved_objection,
 )
-from gpuops.plan.rotation.nights.nights_of_policy import NightsOfPolicy
-from gpuops.plan.rotation.nights.reserved import reserved_objection
 from gpuops.plan.rotation.nights.spare import Key, SpareRoom
 from gpuops.plan.rotation.nights.stop_conditions import (
     NO_STEP_COUNTS,

@@ -24,7 +24,7 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.placement.return_order import role_of, suspend_or_shut_down
+from gpuops.plan.placement.suspended_vms import role_of, suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import Start, WaitingVm
 from gpuops.plan.rotation.ml_queue.queue import QueueDecision
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares

@@ -1,17 +1,36 @@
-"""Refusals of a night because of earlier runs, of owners who have not agreed, or of folders without VMs."""
+"""Refusals of a night: because of earlier runs, owners who have not agreed, empty folders, or reserved slots.
+
+`NightsOfPolicy` holds the VMs that earlier nights of the policy have taken and not yet returned, from the journal and
+the markers of VMs.
+
+A start of a night leaves the GPU slots that are reserved for other VMs (vSphere 9.0). The slots of a suspended desktop
+go to the VM that starts first. If a reservation has no room yet, it takes these slots, and the desktop finds none in
+the morning. A desktop is therefore only taken if the reserved slots have room elsewhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Final
 
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.nights.ml_queue import entry_of
+from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.rejection import Rejection
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.reserved_slots import reserved_left, reserved_unknown
+from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
+from gpuops.plan.rotation.ml_queue.ml_vms import Start
 from gpuops.plan.rotation.nights.desktops import Survey
 from gpuops.plan.rotation.nights.stop_conditions import StepCounts, reason_to_stop
-from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms
 
 _NAMED_VMS: Final = 3
 """Number of VMs of an open night that its refusal names."""
@@ -85,3 +104,83 @@ def _folders_like(folder: str, inventory: Inventory) -> Iterator[str]:
             yield from (f"/{'/'.join(names[:end])}" for end in range(1, len(names) + 1))
         else:
             yield from ("/".join(names[start : start + length]) for start in range(len(names) - length + 1))
+
+
+_NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
+
+
+@dataclass(frozen=True, slots=True)
+class NightsOfPolicy:
+    """A policy, and the VMs of its nights that the journal knows."""
+
+    policy: Policy
+    originals: tuple[Original, ...] = ()
+    """The VMs of this night and of earlier ones, from the journal."""
+
+    def night(self, inventory: Inventory, now: datetime) -> str:
+        """Return the id of this night: tonight, or without a window the night that is still open."""
+        if not self.policy.windows and self.policy.spare is None:
+            nights = {taken_vm.original.night for taken_vm in self.away_vms(inventory)}
+            if nights:
+                return max(nights)
+        return self.policy.night(now)
+
+    def is_of(self, night: str, original: Original) -> bool:
+        """Return whether this night took the VM. A watch keeps all VMs that it took before."""
+        return original.night == night or self.policy.spare is not None
+
+    def keeps_taken(self, night: str, taken_vm: TakenVm) -> bool:
+        """Return whether the VM stays taken: not if another policy or another night took it."""
+        if self.policy.spare is None:
+            return taken_vm.original.night == night
+        return taken_vm.policy.name == self.policy.name and taken_vm.policy.spare is not None
+
+    def away_vms(self, inventory: Inventory) -> list[TakenVm]:
+        """Return the VMs of nights that are not back yet, or whose power state is changing."""
+        return [taken_vm for taken_vm in self.vms_of_nights(inventory) if taken_vm.whereabouts in _NOT_BACK]
+
+    def vms_of_nights(self, inventory: Inventory) -> list[TakenVm]:
+        """Return the VMs that nights of this policy took, and those of other policies that this policy selects as
+        well."""
+        marked = (vm for vm in inventory.vms.values() if vm.attributes.get(self.policy.marker))
+        selected = {vm.ref for vm in marked if self._selects(vm)}
+        of_nights = taken_vms(self.policy, self.originals, inventory, believed=selected)
+        return [
+            taken_vm for taken_vm in of_nights if taken_vm.policy.name == self.policy.name or self._selects(taken_vm.vm)
+        ]
+
+    def _selects(self, vm: Vm | None) -> bool:
+        """Return whether the VM is in a pool or in the queue of the policy."""
+        return vm is not None and (self.policy.pool_of(vm) is not None or entry_of(self.policy.ml, vm) is not None)
+
+    def suspended_desktops(self, night: str, inventory: Inventory) -> list[Vm]:
+        """Return the desktops that this night has suspended or is suspending."""
+        tonight = (taken_vm for taken_vm in self.away_vms(inventory) if self.is_of(night, taken_vm.original))
+        return [
+            taken_vm.vm for taken_vm in tonight if taken_vm.vm is not None and taken_vm.original.role is Role.DESKTOP
+        ]
+
+
+def reserved_objection(starts: Sequence[Start], inventory: Inventory, catalog: Catalog) -> str:
+    """Return why the last start would take reserved slots, or a reservation the slots of its desktops; empty =
+    neither."""
+    if inventory.reservations is None or not any(start.vm.devices for start in starts):
+        return ""
+    new_start = starts[-1]
+    unknown = reserved_unknown(new_start.host, inventory)
+    if unknown is not None:
+        return unknown
+    after = inventory
+    for start in starts:
+        for desktop in start.desktops:
+            after = project(suspend_or_shut_down(desktop), after)
+        if start.moves:
+            after = project(RelocateVm(start.vm.ref, start.host.ref), after)
+        after = project(PowerOnVm(start.vm.ref, start.host.ref), after, catalog)
+    for reservation in reserved_left([new_start.host], inventory, after, catalog):
+        if new_start.desktops and reservation.before < reservation.reserved:
+            reserved = f"{reservation.where}: {reservation.reserved} of {reservation.profile} are reserved for others"
+            return f"{reserved}, and have no room yet: they would take the slots of suspended desktops"
+        if reservation.too_few:
+            return str(reservation)
+    return ""

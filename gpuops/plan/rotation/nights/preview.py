@@ -23,13 +23,12 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night
-from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Rejection, Report
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import refuse_stranded, resume_or_power_on, return_order, suspend_or_shut_down
-from gpuops.plan.placement.room import Room, around
-from gpuops.plan.rotation.ml_queue.gpu_share import gpus_of_vm
+from gpuops.plan.placement.seating import Room, around
+from gpuops.plan.placement.suspended_vms import refuse_stranded, resume_or_power_on, return_order, suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
+from gpuops.plan.rotation.ml_queue.team_shares import gpus_of_vm
 from gpuops.plan.rotation.nights.bounds import RunPeriod, refuse_without_hours
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight

@@ -28,12 +28,12 @@ from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest
 from gpuops.plan.devices.requested import profile_meant
 from gpuops.plan.placement.keep_free import FreeSlots
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.reserved import place_name
-from gpuops.plan.placement.return_order import suspend_or_shut_down
+from gpuops.plan.placement.reserved_slots import place_name
+from gpuops.plan.placement.suspended_vms import suspend_or_shut_down
 from gpuops.plan.rotation.ml_queue.ml_vms import Start
 from gpuops.plan.rotation.ml_queue.whole_clusters import with_their_clusters
 from gpuops.plan.rotation.nights.desktops import suspendable
-from gpuops.plan.rotation.returns.way_free import loss_of, running_ml
+from gpuops.plan.rotation.returns.restore import loss_of, running_ml
 from gpuops.plan.rotation.taken_vms import TakenVm
 
 Key = tuple[str, str]

@@ -18,8 +18,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Outcome, Rejection, Verdict
 from gpuops.plan.core.steps import GateStep
 
 FAILED_ON_HOST: Final = 3

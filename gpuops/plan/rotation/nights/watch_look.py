@@ -14,13 +14,12 @@ from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.rotation import Policy, SpareRule
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.core.outcome import Outcome
-from gpuops.plan.core.plan import Choice, Plan
+from gpuops.plan.core.plan import Choice, Outcome, Plan
 from gpuops.plan.core.steps import PowerOnVm
 from gpuops.plan.rotation.nights.desktops import KeptForUsers, running_desktops
 from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.nights.spare import GiveWay, KeptState, give_way, kept_states
-from gpuops.plan.rotation.returns.way_free import (
+from gpuops.plan.rotation.returns.restore import (
     DesktopReturn,
     away_desktops,
     return_cheapest_desktops,

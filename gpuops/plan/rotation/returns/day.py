@@ -27,8 +27,7 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.core.plan import Choice, Outcome, Plan, Rejection, Verdict, Wave
 from gpuops.plan.core.steps import (
     OpenGate,
     PowerOnVm,
@@ -39,10 +38,10 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.placement.return_order import resume_or_power_on, return_order
+from gpuops.plan.placement.suspended_vms import resume_or_power_on, return_order
 from gpuops.plan.rotation.ml_queue.ml_vms import drs_restored
 from gpuops.plan.rotation.power_moments import another_state
-from gpuops.plan.rotation.returns.other_machines import (
+from gpuops.plan.rotation.returns.foreign_nights import (
     lock_vms,
     note_when_seen,
     recently_marked,

@@ -1,5 +1,7 @@
-"""Computes when the return must begin on each host, and how long it waits for a vCenter that does not answer or for a
-run that hangs. `bounds.py` and `day.py` call it, and `execute` if a return finds the lock held.
+"""Computes when a return must begin, and finds returns that are not due yet or overdue.
+
+`bounds.py` and `day.py` ask when the return must begin on each host, and `execute` how long a return waits for a
+vCenter that does not answer or for a run that hangs.
 
     deadline - (rounds of stops x (checkpoint grace + stop) + rounds of resumes x resume x 1.5 + 5 min), 45 min at least
 
@@ -10,12 +12,20 @@ first.
 
 Example: 10 desktops of a host, 4 at once, 3 minutes each; 2 ML VMs that stop at once within 10 minutes, checkpoints
 included. Rounds of resumes: 3. Needed: 10 + 3 x 3 x 1.5 + 5 = 28.5 minutes, so 45 are reserved.
+
+Not due: timers repeat every week, so some calls of `rotate day` come while a window is open: on the weekday of a
+holiday, or where the clocks of the machine and those of the policy change on different days. Such a call would end the
+night. `execute` therefore asks here before it takes the lock.
+
+Overdue: the nights of a vCenter took VMs and have closed, and no return is recorded since. A return that fails reports
+it itself; here is found that none begins: the target was removed from every configuration file, the cron line is
+missing, or no runner is left.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from math import ceil
@@ -23,9 +33,10 @@ from typing import Final, TypeVar
 
 from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation import MorningOrder, Policy
+from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import RETURN_FLOOR, Night
-from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, vms_of
 
 Key = TypeVar("Key", bound=tuple[str, str, str])
 
@@ -251,3 +262,116 @@ def holder_advice(holder: LockHolder, now: datetime) -> str:
         return f"wait for pid {holder.pid} to end; where it hangs, `kill {holder.pid}` ends it: nothing is lost by that"
     automatic = f"from {ends.astimezone(UTC):%Y-%m-%d %H:%M UTC} on {RETURN_COMMAND} ends it by itself, if it hangs"
     return f"wait for pid {holder.pid} to end; {automatic}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"
+
+
+_BETWEEN_CALLS: Final = timedelta(minutes=10)
+"""Time between two calls of a timer. If a return is due before the next call, this call begins it."""
+
+
+def open_nights(
+    policy: Policy | None, originals: Iterable[Original], begun_returns: Collection[str], now: datetime
+) -> tuple[Night, ...]:
+    """Return the open nights that a `rotate day` called by a timer must not end yet; empty if a return may begin.
+
+    A return is due as soon as it is due for one VM that is away: at `returns_from` of its night, by the policy of that
+    night, or by `policy` if that is unknown; at once if no window of that policy has the night, or if the return of the
+    night has begun. `begun_returns`: names of the nights whose return has begun.
+    """
+    nights: dict[Night, None] = {}
+    for original in originals:
+        if not original.taken or original.returned or original.given_up:
+            continue
+        policy_of_night = original.policy or policy
+        called = nights_called(original.night, policy_of_night) if policy_of_night is not None else []
+        if not called or original.night in begun_returns:
+            return ()
+        nights.update(dict.fromkeys(called))
+    tonight = policy.night_at(now) if policy is not None else None
+    if tonight is not None and tonight.id not in begun_returns:
+        nights[tonight] = None
+    return tuple(nights) if all(now < night.returns_from for night in nights) else ()
+
+
+def not_yet_due(
+    nights: Iterable[Night],
+    policy: Policy,
+    originals: Iterable[Original],
+    inventory: Inventory,
+    durations: Durations,
+    now: datetime,
+) -> str:
+    """Return why the return of these open nights need not begin yet; empty if it must begin now.
+
+    It must begin at `returns_from`, or earlier if bringing back all desktops that are away takes longer by the measured
+    `durations`. `nights` must not be empty.
+    """
+    away_originals = [
+        original for original in originals if original.taken and not (original.returned or original.given_up)
+    ]
+    vms = [(original, vm) for original in away_originals for vm in vms_of(original, inventory)[:1]]
+    desktops = [vm for original, vm in vms if original.role is not Role.ML]
+    ml_hosts = (vm.host for original, vm in vms if original.role is Role.ML)
+    load = Load.of(desktops, ml_hosts, longest_checkpoint_s(policy, away_originals))
+    due: dict[Night, datetime] = {}
+    for night in nights:
+        time = ReturnTime(policy, durations, night.back_by)
+        begins = (time.of(vm.host, load) - _BETWEEN_CALLS for vm in desktops)
+        due[night] = min([night.returns_from, *begins])
+    first = min(due, key=lambda night: due[night])
+    if now >= due[first]:
+        return ""
+    return f"night {first.id} is open, and its return begins at {due[first].astimezone(first.zone):%Y-%m-%d %H:%M %Z}"
+
+
+NO_RETURN_FOR: Final = timedelta(minutes=30)
+"""Time after the closing, and after the last record of a return. Runners and cron try every ten minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """One vCenter whose VMs are overdue, according to its journal."""
+
+    vcenter: str
+    """Its instance uuid, the only name in a journal."""
+    vms: tuple[str, ...]
+    """Names of the VMs that are not known to be back."""
+    closed: datetime
+    """When the first of their nights closed."""
+    last_return: datetime | None
+    """When a return last wrote to the journal; None = there is no record of a return."""
+
+    def __str__(self) -> str:
+        named = ", ".join(self.vms[:3]) + (f" and {len(self.vms) - 3} more" if len(self.vms) > 3 else "")
+        since = f"since {self.last_return:%Y-%m-%d %H:%M %Z}" if self.last_return is not None else "ever"
+        return (
+            f"vCenter {self.vcenter}: {named} not back; the night closed at {self.closed:%Y-%m-%d %H:%M %Z}, and no "
+            f"return is recorded {since}"
+        )
+
+    @property
+    def next_move(self) -> str:
+        """The next command."""
+        return "gpuops rotate day --yes --vcenter TARGET, of the target that has this vCenter"
+
+
+def overdue(vcenter: str, originals: Sequence[Original], last_return: datetime | None, now: datetime) -> Overdue | None:
+    """Return the VMs of this vCenter whose night has closed without a return.
+
+    None if all of them are back, or if no policy says when their night closes.
+    """
+    # A record from the future comes from a machine whose clock is wrong: it must not hide an overdue return, hence
+    # abs().
+    if last_return is not None and abs(now - last_return) < NO_RETURN_FOR:
+        return None
+    closing_by_name: dict[str, datetime] = {}
+    for original in originals:
+        if original.policy is None or not original.taken or original.returned or original.given_up:
+            continue
+        closings = [night.closes for night in nights_called(original.night, original.policy)]
+        if closings and now - max(closings) >= NO_RETURN_FOR:
+            closing_by_name[original.name] = max(closings)
+    return (
+        Overdue(vcenter, tuple(sorted(closing_by_name)), min(closing_by_name.values()), last_return)
+        if closing_by_name
+        else None
+    )

@@ -15,8 +15,8 @@ from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
-from gpuops.plan.core.host_steps import ConfigureGraphics, HostStep
 from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ConfigureGraphics, HostStep
 from gpuops.plan.hosts.graphics.mode import SetMode
 
 CATALOG = load(boards=("a40", "m10", "t4"))

@@ -16,8 +16,8 @@ from gpuops.model.vcenter.host import DeviceBinding, Host
 from gpuops.model.vcenter.host_settings import DeviceGroup, DeviceGroupMember, HostSettings, PassthroughState
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
-from gpuops.plan.core.host_steps import ConfigurePassthrough, HostStep, PassthroughChange
 from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ConfigurePassthrough, HostStep, PassthroughChange
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 
 ONE, TWO = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:3b:00.1")

@@ -17,7 +17,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import Leaving, stun_hosts
 from gpuops.plan.hosts.readiness.question import HostReadiness, readiness
 from gpuops.plan.moving import places
-from gpuops.plan.moving.stun import Stun
+from gpuops.plan.moving.vmotion_stun import Stun
 from tests.plan.moving.worlds import world
 from tests.plan.snapshots import catalog
 

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 
 from gpuops.errors import GpuopsError
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.plan.core.host_steps import ConfigureModule, HostStep
 from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from tests.plan.case import Words, case_of, changed, compare, read_cases, said
 from tests.plan.snapshots import SNAPSHOTS, catalog

@@ -15,10 +15,10 @@ from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.workloads.workload import Workload
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.vm_demand import PinPolicy
 from gpuops.plan.queue.batch import highs
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.workload_vm import framebuffer_mib, running
+from gpuops.plan.queue.workload import framebuffer_mib, running
 from tests.bench.placement import batch_fleets
 from tests.plan.queue.test_admitted import LONG, QUICK, come_true
 from tests.plan.queue.test_place import after, overcommitted, with_whole, workload, workloads

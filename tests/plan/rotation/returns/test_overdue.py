@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.model.nights.night_record import Original, Role
-from gpuops.plan.rotation.returns.overdue import overdue
+from gpuops.plan.rotation.returns.return_time import overdue
 
 POLICY = parse_policy(
     """

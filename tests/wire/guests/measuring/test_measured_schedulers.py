@@ -17,9 +17,9 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.scheduler import SchedulerPolicy, VgpuScheduler
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, SchedulerBefore, SharingMeasurement
 from gpuops.model.vcenter.host_settings import Displacement, Rolling
-from gpuops.plan.capacity.measure import MeasurePlan
+from gpuops.plan.capacity.measure_plan import MeasurePlan
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.report.advice.measured import measured_text
 from gpuops.report.layout import plain
 from gpuops.sim.state.vm_state import Power

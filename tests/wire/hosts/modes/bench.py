@@ -10,9 +10,9 @@ from gpuops.model.devices.device_mode import HostDevice
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import SizeMode
-from gpuops.plan.core.host_steps import HostStep
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.sim.server import SimServer

@@ -16,9 +16,9 @@ from gpuops.model.devices.device_mode import DeviceMode
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.vcenter.host_settings import HostSettings, SharedType, SizeMode
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.plan.core.host_steps import ConfigureModes
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import ConfigureModes
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer

@@ -9,8 +9,8 @@ from pyVmomi import vim
 
 from gpuops.api import configure
 from gpuops.model.vcenter.host_settings import SizeMode
-from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.hosts.change.roll import NO_REBOOT_PERHAPS
+from gpuops.plan.core.plan import Verdict
+from gpuops.plan.hosts.change.rolling_plan import NO_REBOOT_PERHAPS
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.sim.operations.hosts.mode_change import configure as set_mode

@@ -17,7 +17,7 @@ from gpuops.execute.site.broker_gates import BrokerGates
 from gpuops.execute.site.broker_reads import BrokerSessions
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.target import BrokerTarget
-from gpuops.plan.core.outcome import Outcome, Report
+from gpuops.plan.core.plan import Outcome, Report
 from gpuops.plan.core.steps import Step
 from gpuops.sim.horizon.pod import Pod, PodSession
 from gpuops.sim.inventory.entities import VmEntity

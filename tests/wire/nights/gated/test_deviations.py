@@ -9,7 +9,7 @@ from gpuops.api.first_contact import first_contact
 from gpuops.config.policy import parse_policy
 from gpuops.model.assumption import Standing
 from gpuops.model.desktops.evidence import Source
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.doctor.assumptions import judge_assumptions
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.outside_events.vms import recreate

@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.api import rotate_night
 from gpuops.config.policy import parse_policy
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import CloseGate, OpenGate, Step, SuspendVm
 from tests.wire.nights.gated.gates import POLICY, Gated, steps_of
 

@@ -12,7 +12,7 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import UsageError
 from gpuops.execute.past.history import history
-from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.vsphere.connection import Connection
 from tests.sample import mostly_long
 from tests.wire.conftest import target_of

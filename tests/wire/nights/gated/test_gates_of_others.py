@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.api import rotate_night
 from gpuops.broker.horizon import Horizon
-from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import CloseGate, SetAttribute, SuspendVm
 from gpuops.plan.rotation.nights.desktops import IN_MAINTENANCE
 from tests.wire.nights.gated.gates import AT_MOST, POLICY, Gated, Killed

@@ -15,7 +15,7 @@ from gpuops.execute.measurements.tables import FILE_NAME
 from gpuops.execute.rotation.watch import Watch
 from gpuops.execute.rotation.watch_state import WatchState
 from gpuops.model.nights.rotation import Policy
-from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Report
 from gpuops.plan.rotation.nights.desktops import running_desktops
 from gpuops.plan.rotation.nights.watch_look import WatchReport
 from gpuops.sim.state.vm_state import Power

@@ -1,0 +1,264 @@
+"""The room of all or some hosts, now and after a night's suspends, less what vCenter reserves for other VMs.
+
+`gpuops capacity` asks. Room is counted per cluster, and per host that is in no cluster.
+
+vCenter 9.0 reserves slots of one profile. Such a reservation also takes room of the other profiles that its GPUs run.
+How much of theirs is left at least follows from GPUs that are set aside for it: those on which it costs the others
+least, until it has enough.
+
+Example: 6 slots of 8 GB are reserved, one GPU has 6 free and another 4 beside two that run. Of a profile of half a GPU
+2 fit on the first alone, and nothing of it where the 4 are: that GPU is set aside first, at no cost, and then the other
+for the 2 that are missing, so that at the least none of the profile is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from gpuops.advise.capacity import Slots
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.room import Rooms
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.reservation import DeviceCapacity
+from gpuops.model.vcenter.vm import PowerState, Vm
+from gpuops.plan.capacity.fleet_room import Device, Fit, FleetPart, Level, fleet_part
+from gpuops.plan.capacity.host_room import HostRoom
+from gpuops.plan.core.command_line import Names, Option
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import SuspendVm
+from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.reserved_slots import devices_reserved_in, remaining, reserved_in, reserved_unknown
+from gpuops.plan.placement.seating import around
+
+_NONE: Final = Slots(0, 0)
+
+
+def less_reserved(part: FleetPart, hosts: Sequence[Host], inventory: Inventory, catalog: Catalog) -> FleetPart:
+    """The same part, whose hosts these are, with what is free for others."""
+    first = hosts[0]
+    unknown = reserved_unknown(first, inventory)
+    if unknown is not None:
+        doubted = {name: replace(fit, slots=fit.slots.doubted(unknown)) for name, fit in part.fits.items()}
+        devices = {each: room.doubted(unknown) for each, room in part.devices.items()}
+        return replace(part, fits=doubted, devices=devices, notes=(*part.notes, unknown))
+    states = [state for host in hosts for state in gpu_states(host, inventory, catalog)]
+    rooms = Rooms(catalog)
+    for told in reserved_in(first, inventory):
+        reserved, left = told.unused_reservation, remaining(told, inventory, catalog)
+        note = f"{reserved} of {told.profile} reserved, not free"
+        fits = {}
+        for name, fit in part.fits.items():
+            if name == told.profile:
+                fits[name] = _limited(fit, _own(fit.slots, left, reserved, note), note)
+            else:
+                fits[name] = _limited(fit, _beside(fit.slots, name, told.profile, reserved, states, rooms, note), note)
+        part = replace(part, fits=fits, notes=(*part.notes, note))
+    for of_devices in devices_reserved_in(first, inventory):
+        note = f"{of_devices.unused_reservation} of {of_devices.name} reserved, not free"
+        left_over = {each: _whole(each, part.devices, of_devices, note) for each in part.devices}
+        part = replace(part, devices=left_over, notes=(*part.notes, note))
+    return part
+
+
+def _whole(device: Device, rooms: Mapping[Device, Slots], told: DeviceCapacity, note: str) -> Slots:
+    """What is left of a kind of whole device: those that are reserved may be of any kind that the profile allows."""
+    slots = rooms[device]
+    if not _is_of(device, told):
+        return slots
+    others = [room for each, room in rooms.items() if each != device and _is_of(each, told)]
+    elsewhere = sum(room.at_least for room in others)
+    most = None if slots.at_most is None else max(0, slots.at_most - max(0, told.unused_reservation - elsewhere))
+    return Slots(max(0, slots.at_least - told.unused_reservation), most, note)
+
+
+def _is_of(device: Device, told: DeviceCapacity) -> bool:
+    return (device.vendor_id, device.device_id) in told.allowed and told.label in (None, device.label)
+
+
+def _own(slots: Slots, left: Slots, reserved: int, note: str) -> Slots:
+    """What of the reserved profile is free: of what is counted here and in vCenter the smaller number, less that."""
+    assert left.at_most is not None, "counted from numbers of vCenter"
+    most = left.at_most if slots.at_most is None else min(slots.at_most, left.at_most)
+    least = min(slots.at_least, left.at_least)
+    return Slots(max(0, least - reserved), max(0, most - reserved), note)
+
+
+def _beside(
+    slots: Slots, profile: str, kept: str, reserved: int, states: Sequence[GpuState], rooms: Rooms, note: str
+) -> Slots:
+    """What of another profile is left when GPUs are set aside for what is reserved."""
+    both = [rooms.on(state, (profile, kept)) for state in states]
+    there = [(on.get(profile, _NONE), on.get(kept, _NONE)) for on in both]
+    shared = [(own, other) for own, other in there if own.possible and other.possible]
+    missing = reserved - sum(other.at_least for own, other in there if not own.possible)
+    if missing <= 0 or not shared:
+        return slots
+    if all(own.exact and own == other for own, other in shared):
+        taken = min(missing, sum(own.at_least for own, _ in shared))
+        most = None if slots.at_most is None else max(0, slots.at_most - taken)
+        return Slots(max(0, slots.at_least - taken), most, note)
+    # on which GPU it costs least for each slot; on one that may have none last
+    cost = sorted(shared, key=lambda each: (each[1].at_least == 0, each[0].at_least / (each[1].at_least or 1)))
+    taken = 0
+    for own, other in cost:
+        if missing <= 0:
+            break
+        taken += own.at_least
+        missing -= other.at_least
+    return Slots(max(0, slots.at_least - taken), slots.at_most, note) if taken else slots
+
+
+def _limited(fit: Fit, slots: Slots, note: str) -> Fit:
+    """The same with so many over all VMs, and no more in one."""
+    if slots is fit.slots or slots.at_most is None:
+        return replace(fit, slots=slots)
+    return Fit(slots, *(each.capped(slots.at_most, note) for each in (fit.beside_one_node, fit.on_one_host)))
+
+
+STANDALONE = "standalone hosts"
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRequest:
+    """Of which hosts the capacity is asked, and for which profile."""
+
+    profile: Annotated[str | None, Option("Only this vGPU profile, place by place.", "NAME", Names.PROFILES)] = None
+    cluster: Annotated[str | None, Option("Only this cluster, host by host.", "NAME", Names.CLUSTERS)] = None
+    host: Annotated[
+        str | None, Option("Only hosts named so (esx-0*), NUMA node by NUMA node.", "PATTERN", Names.HOSTS)
+    ] = None
+
+    @property
+    def scope(self) -> Scope:
+        """The hosts that are meant."""
+        return Scope(self.cluster, self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The room now and, where a policy was given, when all desktops that it may take are suspended."""
+
+    inventory: Inventory
+    profile: str | None
+    """The profile that was asked for, as hosts offer it."""
+    now: FleetPart
+    after: FleetPart | None = None
+    """Its places are those of `now`, in the same order."""
+    desktops: int = 0
+    """How many of these hosts' desktops are suspended for it."""
+    suspended: tuple[str, ...] = ()
+    """Names of the VMs that are suspended on these hosts already: what they come back to counts as free."""
+
+
+def capacity(
+    inventory: Inventory,
+    catalog: Catalog,
+    scope: Scope | None = None,
+    desktops: Sequence[Vm] | None = None,
+    *,
+    profile: str | None = None,
+) -> Capacity:
+    """How many more vGPUs and whole devices fit on the hosts of the scope; of one `profile` alone, where one is given.
+
+    `desktops` are those a night may suspend, None = no night is asked about.
+    Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a profile
+    that no host offers.
+    """
+    scope = scope or Scope()
+    scope.check(inventory)
+    profile = None if profile is None else offered_profile(profile, inventory, catalog)
+    # a host without GPUs has nothing to say about a profile
+    asked = scope.device_hosts(inventory) if profile is None else scope.hosts(inventory)
+    hosts = [host for host in asked if _answers_for(host, profile)]
+    room = HostRoom(catalog, inventory.offered_profiles, profile)
+    before = {host.ref: room.of(host, inventory) for host in hosts}
+    now, asleep = _tree(hosts, before, inventory, catalog), tuple(sorted(_asleep(hosts, inventory)))
+    if desktops is None:
+        return Capacity(inventory, profile, now, suspended=asleep)
+    by_host = _by_host(desktops)
+    after, night = dict(before), inventory
+    for host in hosts:
+        if host.ref in by_host:
+            world = _suspended(host, by_host[host.ref], inventory, catalog)
+            after[host.ref] = room.of(world.hosts[host.ref], world)
+            night = night.with_vms(world.vms_on(host)).with_hosts([world.hosts[host.ref]])
+    taken = sum(len(by_host.get(host.ref, ())) for host in hosts)
+    return Capacity(inventory, profile, now, _tree(hosts, after, night, catalog), taken, asleep)
+
+
+def night_of(inventory: Inventory, desktops: Iterable[Vm], catalog: Catalog) -> Inventory:
+    """The snapshot when these desktops are suspended."""
+    night = inventory
+    for ref, there in _by_host(desktops).items():
+        if ref is not None:
+            world = _suspended(inventory.hosts[ref], there, inventory, catalog)
+            night = night.with_vms(world.vms_on(inventory.hosts[ref])).with_hosts([world.hosts[ref]])
+    return night
+
+
+def _by_host(vms: Iterable[Vm]) -> dict[str | None, list[Vm]]:
+    found: dict[str | None, list[Vm]] = {}
+    for vm in vms:
+        found.setdefault(vm.host, []).append(vm)
+    return found
+
+
+def _asleep(hosts: Iterable[Host], inventory: Inventory) -> Iterator[str]:
+    for host in hosts:
+        waiting = (vm for vm in inventory.vms_on(host) if vm.power is PowerState.SUSPENDED and vm.devices)
+        yield from (vm.name for vm in waiting)
+
+
+def _answers_for(host: Host, profile: str | None) -> bool:
+    return profile is None or host.profiles is None or host.offers(profile) is not None
+
+
+def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inventory, catalog: Catalog) -> FleetPart:
+    by_cluster: dict[str | None, list[Host]] = {}
+    for host in hosts:
+        by_cluster.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(host)
+    clusters = []
+    for ref, members in by_cluster.items():
+        places = [rooms[host.ref] for host in members]
+        there = [inventory.hosts[host.ref] for host in members]
+        if ref is None:
+            places = [less_reserved(*each, inventory, catalog) for each in zip(places, zip(there), strict=True)]
+        cluster = fleet_part(Level.CLUSTER, _name(ref, inventory), places)
+        clusters.append(cluster if ref is None else less_reserved(cluster, there, inventory, catalog))
+    # Hosts of no cluster come last, whatever the others are called.
+    clusters.sort(key=lambda cluster: (cluster.name == STANDALONE, cluster.name))
+    return fleet_part(Level.ALL, "all", clusters)
+
+
+def _name(ref: str | None, inventory: Inventory) -> str:
+    return STANDALONE if ref is None else inventory.clusters[ref].name
+
+
+def _suspended(host: Host, desktops: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> Inventory:
+    """What there is of this host when its desktops are suspended."""
+    listed = {ref for gpu in host.gpus for ref in gpu.vms or ()}
+    world = around(host, inventory, *(inventory.vms[ref] for ref in listed if ref in inventory.vms))
+    states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
+    for vm in desktops:
+        world = project(SuspendVm(vm.ref), world, catalog)
+    after = world.hosts[host.ref]
+    gpus = tuple(replace(gpu, vgpu_mode=_mode(states[gpu.address], catalog)) for gpu in after.gpus)
+    return world.with_hosts([replace(after, gpus=gpus)])
+
+
+def _mode(state: GpuState, catalog: Catalog) -> VgpuMode | None:
+    """The mode of a GPU that is about to be emptied: where vCenter does not tell it, what runs there does.
+
+    Before 8.0 Update 3 a GPU is in MIG mode or takes vGPUs of one size; suspending VMs changes neither.
+    """
+    running = [catalog.profile(tenant.profile) for tenant in state.tenants if tenant.certain]
+    if state.gpu.vgpu_mode is not None or state.unclear or not running or None in running:
+        return state.gpu.vgpu_mode
+    mig_backed = any(profile is not None and profile.mig_backed for profile in running)
+    return VgpuMode.MULTI_INSTANCE if mig_backed else VgpuMode.SAME_SIZE

@@ -1,0 +1,258 @@
+"""The room on one host, NUMA node by NUMA node: vGPUs, GPUs that can be given whole, and what limits both.
+
+Source for whole GPUs: vSphere API, HostPciPassthruInfo (enabled = configured, active = in force).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from gpuops.advise.capacity import Slots, total
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.room import Rooms
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import PciAddress, PhysicalGpu
+from gpuops.model.devices.other_device import OtherDevice
+from gpuops.model.devices.profile_name import parse
+from gpuops.model.vcenter.host import Host, NumaNode
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, Vm
+from gpuops.plan.capacity.fleet_room import (
+    UNKNOWN,
+    Beside,
+    Device,
+    Fit,
+    Fits,
+    FleetPart,
+    Largest,
+    Level,
+    beside,
+    fits_of,
+    largest_of,
+)
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import NewVgpu
+from gpuops.plan.devices.rules import Case, several_vgpus
+from gpuops.plan.placement.gpu_filters import holders
+from gpuops.plan.placement.host_filters import Bar, bars, limit_slots
+
+_MOST = 64
+"""More passthrough devices no release allows (VMware configuration maximums)."""
+
+
+class InOneVm:
+    """The rules of `attach`, asked once per profile and release: 500 hosts of a fleet are alike."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: dict[tuple[str, str | None], tuple[int, str]] = {}
+
+    def of(self, slots: Slots, profile: str, host: Host) -> Slots:
+        """How many of the free slots one VM may have."""
+        key = (profile, host.version)
+        if key not in self._known:
+            self._known[key] = self._limit(profile, host)
+        limit, because = self._known[key]
+        found = slots.capped(limit, because)
+        if host.version is None and found.at_least > 1:
+            return Slots(1, found.at_most, "the ESXi release of its host is not known")
+        return found
+
+    def _limit(self, profile: str, host: Host) -> tuple[int, str]:
+        for number in count(2):
+            case = Case(Vm("", "one VM"), (NewVgpu(profile),) * number, False, host, self._catalog)
+            refused = next((found for found in several_vgpus(case) if isinstance(found, Rejection)), None)
+            if refused is not None or number > _MOST:
+                return number - 1, str(refused or "")
+        raise AssertionError("counts without end")
+
+
+class DeviceHolders:
+    """Who holds the devices of one host, and who may."""
+
+    def __init__(self, host: Host, inventory: Inventory) -> None:
+        self._held = {address: _name(ref, inventory) for address, ref in holders(host, inventory).items()}
+        self._may_be_held: dict[PciAddress, str] = {}
+        for vm in inventory.vms_on(host):
+            if vm.power is None:
+                for device in vm.devices or ():
+                    address = _address(device)
+                    if address is not None:
+                        self._may_be_held[address] = vm.name
+
+    def room(self, gpu: PhysicalGpu | OtherDevice) -> Slots | None:
+        """1 or 0 more VMs, or which of them is not known; None = the GPU is not there to be given whole."""
+        state = gpu.passthrough
+        if state is None:
+            # A GPU that serves graphics is not in passthrough, whatever cannot be read of it.
+            unknown = isinstance(gpu, PhysicalGpu) and gpu.graphics_type is None
+            return Slots(0, 1, "its passthrough state cannot be read") if unknown else None
+        if not state.active and not state.enabled:
+            return None
+        if state.reboot_pending:
+            return Slots(0, 0, "its passthrough waits for a reboot of the host")
+        if gpu.address in self._held:
+            return Slots(0, 0, f"held by {self._held[gpu.address]}")
+        if gpu.address in self._may_be_held:
+            return Slots(0, 1, f"whether {self._may_be_held[gpu.address]} runs cannot be read")
+        return Slots(1, 1)
+
+
+def rooms(
+    gpus: Iterable[PhysicalGpu | OtherDevice], holding: DeviceHolders, bars: Iterable[Bar]
+) -> Mapping[Device, Slots]:
+    """Room among these devices behind the host's bars, by kind of device."""
+    general = [bar for bar in bars if not bar.vgpus_alone]
+    found: dict[Device, list[Slots]] = {}
+    for gpu in gpus:
+        room = holding.room(gpu)
+        if room is not None:
+            label = (gpu.passthrough.label if gpu.passthrough else None) or ""
+            kind = str(gpu.kind) if isinstance(gpu, OtherDevice) else ""
+            found.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label, kind), []).append(room)
+    return {device: limit_slots(general, total(found[device])) for device in sorted(found)}
+
+
+def _address(device: object) -> PciAddress | None:
+    match device:
+        case DirectPathDevice(address=address):
+            return address
+        case DynamicDevice(assigned=assigned):
+            return assigned
+        case _:
+            return None
+
+
+def _name(ref: str, inventory: Inventory) -> str:
+    return inventory.vms[ref].name if ref in inventory.vms else ref
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What the nodes of one host share."""
+
+    host: Host
+    bars: tuple[Bar, ...]
+    holding: DeviceHolders
+
+
+class HostRoom:
+    """The question to hosts. `offered` are the profiles to answer for where a host does not tell its own.
+
+    Most nodes of a fleet are like another one, so their figures are worked out once. What is kept is found again by
+    the identity of what it was made of, which is kept too.
+    """
+
+    def __init__(self, catalog: Catalog, offered: tuple[str, ...], profile: str | None = None) -> None:
+        self._catalog = catalog
+        self._offered = offered
+        self._profile = profile
+        self._rooms = Rooms(catalog)
+        self._in_one_vm = InOneVm(catalog)
+        self._known: dict[tuple[object, ...], Fits] = {}
+        self._largest: dict[int, Largest | None] = {}
+
+    def of(self, host: Host, inventory: Inventory) -> FleetPart:
+        """The room on one host as this snapshot shows it."""
+        here = _Here(host, tuple(bars(host, inventory)), DeviceHolders(host, inventory))
+        states = gpu_states(host, inventory, self._catalog)
+        nodes = tuple(
+            self._node(here, "NUMA node unknown", there, UNKNOWN, others)
+            if node is None
+            else self._node(here, f"NUMA node {node.id}", there, beside(node, host, inventory), others)
+            for node, there, others in _by_node(host, states)
+        )
+        return FleetPart(
+            level=Level.HOST,
+            name=host.name,
+            gpus=len(states),
+            fits=self._host_fits([node.fits for node in nodes], host),
+            devices=rooms([*(state.gpu for state in states), *host.others], here.holding, here.bars),
+            largest=largest_of(node.largest for node in nodes),
+            parts=nodes,
+            notes=tuple(bar.because for bar in here.bars),
+        )
+
+    def _node(
+        self, here: _Here, name: str, states: Sequence[GpuState], local: Beside, others: Sequence[OtherDevice]
+    ) -> FleetPart:
+        profiles = self._profiles(here.host)
+        fits = self._node_fits([self._rooms.on(state, profiles) for state in states], here, local)
+        return FleetPart(
+            level=Level.NODE,
+            name=name,
+            gpus=len(states),
+            fits=fits,
+            devices=rooms([*(state.gpu for state in states), *others], here.holding, here.bars),
+            largest=self._largest_in(fits, f"{here.host.name} {name}", local),
+            beside=local,
+        )
+
+    def _profiles(self, host: Host) -> tuple[str, ...]:
+        names = self._offered if host.profiles is None else tuple(offer.name for offer in host.profiles)
+        return names if self._profile is None else tuple(name for name in names if name == self._profile)
+
+    def _node_fits(self, free: Sequence[Mapping[str, Slots]], here: _Here, local: Beside) -> Fits:
+        key = (*map(id, free), here.host.version, here.bars, local.possible, local.certain)
+        if key not in self._known:
+            found: dict[str, list[Slots]] = {}
+            for gpu in free:
+                for profile, slots in gpu.items():
+                    found.setdefault(profile, []).append(slots)
+            fits = {}
+            for profile in sorted(found):
+                slots = limit_slots(here.bars, total(found[profile]))
+                one = self._in_one_vm.of(slots, profile, here.host)
+                fits[profile] = Fit(slots, _fed(one, local), one)
+            self._known[key] = fits
+        return self._known[key]
+
+    def _host_fits(self, nodes: Sequence[Fits], host: Host) -> Fits:
+        key = (*map(id, nodes), host.version)
+        if key not in self._known:
+            self._known[key] = {
+                profile: replace(fit, on_one_host=self._in_one_vm.of(fit.slots, profile, host))
+                for profile, fit in fits_of(nodes).items()
+            }
+        return self._known[key]
+
+    def _largest_in(self, fits: Fits, where: str, local: Beside) -> Largest | None:
+        if id(fits) not in self._largest:
+            self._largest[id(fits)] = largest_of(_candidate(profile, fit) for profile, fit in fits.items())
+        found = self._largest[id(fits)]
+        return None if found is None else replace(found, where=where, beside=local)
+
+
+def _candidate(profile: str, fit: Fit) -> Largest | None:
+    parts = parse(profile)
+    if parts is None or not fit.beside_one_node.possible:
+        return None
+    return Largest(profile, parts.framebuffer_mib, fit.beside_one_node, "", UNKNOWN)
+
+
+def _fed(slots: Slots, local: Beside) -> Slots:
+    """What of it a VM can be given with cores and memory of the same node."""
+    if not local.possible:
+        return Slots(0, 0, "no cores or no memory left beside the GPUs")
+    if not local.certain:
+        return slots.doubted("whether cores and memory are left beside the GPUs is not known")
+    return slots
+
+
+def _by_node(
+    host: Host, states: Sequence[GpuState]
+) -> Iterator[tuple[NumaNode | None, list[GpuState], list[OtherDevice]]]:
+    """The nodes that have GPUs or give other devices, each with its own; last, under None, what is of no known node."""
+    known = {node.id: node for node in sorted(host.numa_nodes, key=lambda node: node.id)}
+    given = [device for device in host.others if device.passed_through]
+    for number in (*known, None):
+        there = [state for state in states if _known(state.gpu.numa_node, known) == number]
+        others = [device for device in given if _known(device.numa_node, known) == number]
+        if there or others:
+            yield None if number is None else known[number], there, others
+
+
+def _known(number: int | None, nodes: Collection[int]) -> int | None:
+    return number if number in nodes else None

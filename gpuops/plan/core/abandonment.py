@@ -1,0 +1,136 @@
+"""Hosts and VMs that an admin abandons by name: what that means, and which of them are not back yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import PowerState, Vm
+
+REMEMBERED: Final = timedelta(days=30)
+"""So long one that is gone from vCenter is named; what is there is named until it is back."""
+
+
+NAMED_UNTIL_BACK: Final = "gpuops doctor, change status and rotate status name it until it is back"
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """One that is not back, for people."""
+
+    given: GivenUp
+    now: str
+    """How it is now."""
+    move: str
+    """What brings it back."""
+
+    @property
+    def since(self) -> str:
+        return f"was given up at {self.given.at:%Y-%m-%d %H:%M %Z} ({self.given.of}); {self.now}"
+
+
+def host_now(ref: str, uuid: str | None, inventory: Inventory) -> Host | None:
+    """The host that had this id and this hardware uuid, under whatever id it has now; None = it is gone.
+
+    Without a uuid on either side the id decides. Some servers share one uuid by their maker's mistake: then the id
+    decides among them.
+    """
+    there = inventory.hosts.get(ref)
+    if uuid is None or (there is not None and there.uuid in (uuid, None)):
+        return there
+    same = [host for host in inventory.hosts.values() if host.uuid == uuid]
+    return same[0] if len(same) == 1 else None
+
+
+def vm_now(ref: str, uuid: str | None, inventory: Inventory) -> Vm | None:
+    """The VM that had this id and this instance uuid, under whatever id it has now; None = it is gone."""
+    there = inventory.vms.get(ref)
+    if uuid is None or (there is not None and there.instance_uuid in (uuid, None)):
+        return there
+    same = [vm for vm in inventory.vms.values() if vm.instance_uuid == uuid]
+    return same[0] if len(same) == 1 else None
+
+
+def is_back(given: GivenUp, inventory: Inventory) -> bool:
+    """Whether it serves again: a host that is connected and in no maintenance mode, a VM that runs as it did."""
+    if given.thing is Thing.HOST:
+        host = host_now(given.ref, given.uuid, inventory)
+        return host is not None and host.connected is True and host.in_maintenance is False
+    vm = vm_now(given.ref, given.uuid, inventory)
+    if vm is None or vm.power is None or vm.connected is False:
+        return False
+    return (vm.power is PowerState.ON) is given.runs
+
+
+def missed(given_up: Iterable[GivenUp], inventory: Inventory) -> tuple[Missed, ...]:
+    """Those that are to be named: not back, and not gone from vCenter for so long that they will not come."""
+    return tuple(
+        Missed(each, state_of(each, inventory), move_for(each, inventory))
+        for each in given_up
+        if not is_back(each, inventory) and (_is_there(each, inventory) or inventory.taken_at - each.at < REMEMBERED)
+    )
+
+
+def state_of(given: GivenUp, inventory: Inventory) -> str:
+    """How it is now."""
+    if given.thing is Thing.HOST:
+        host = host_now(given.ref, given.uuid, inventory)
+        if host is None:
+            return "it is gone from vCenter"
+        return host_state(host)
+    vm = vm_now(given.ref, given.uuid, inventory)
+    if vm is None:
+        return "it is gone from vCenter"
+    if vm.connected is False or vm.power is None:
+        return "it is not connected, its state cannot be read"
+    return {PowerState.ON: "it runs", PowerState.OFF: "it is powered off"}.get(vm.power, "it is suspended")
+
+
+def host_state(host: Host) -> str:
+    """What keeps a host from serving; a line of plain words."""
+    if host.connected is not True:
+        return "it is not connected"
+    return "it is in maintenance mode" if host.in_maintenance is not False else "it serves VMs"
+
+
+def move_for(given: GivenUp, inventory: Inventory) -> str:
+    """What a person does to have it back."""
+    if given.thing is Thing.HOST:
+        host = host_now(given.ref, given.uuid, inventory)
+        if host is None:
+            return "add the host to vCenter again, or leave it away"
+        if host.connected is not True:
+            return "start the host and reconnect it in vCenter, then take it out of maintenance mode"
+        return "take it out of maintenance mode, when the work is done"
+    if vm_now(given.ref, given.uuid, inventory) is None:
+        return "nothing brings a VM back that was deleted"
+    return "power it on in vCenter" if given.runs else "shut it down in vCenter"
+
+
+def _is_there(given: GivenUp, inventory: Inventory) -> bool:
+    found = host_now if given.thing is Thing.HOST else vm_now
+    return found(given.ref, given.uuid, inventory) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Abandonment:
+    """What is given up, or was. `applied` False = nothing is written yet."""
+
+    things: tuple[GivenUp, ...]
+    """The host and the VMs that it takes along, or the VM."""
+    means: tuple[str, ...]
+    """What that means, a line each."""
+    left: tuple[str, ...] = ()
+    """What remains to be done, in order."""
+    already: bool = False
+    """It was given up before: nothing is to be done."""
+    applied: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.things[0].name

@@ -1,0 +1,78 @@
+"""Passthrough devices of VMs, existing and requested: compared by what they are, and numbered as in VMX names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar, assert_never
+
+from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
+from gpuops.model.vcenter.device_keys import next_device_keys, passthru_number
+from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm, is_gpu
+from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
+
+
+def signature(device: GpuDevice | NewDevice) -> str:
+    """What the device is, the same before it is added and after: `vgpu grid_a100-3-20c`."""
+    match device:
+        case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
+            return f"vgpu {profile}"
+        case DirectPathDevice(address=address) | NewDirectPath(address=address):
+            return f"directpath {address}"
+        case DynamicDevice(allowed=allowed, label=label) | NewDynamic(allowed=allowed, label=label):
+            return f"dynamic {pci_types(allowed)}" + (f" label {label}" if label else "")
+        case OtherPassthrough(key=key):
+            return f"other {key}"
+        case _:
+            assert_never(device)
+
+
+def signatures(devices: Iterable[GpuDevice | NewDevice]) -> tuple[str, ...]:
+    """The signatures of all of them, sorted."""
+    return tuple(sorted(signature(device) for device in devices))
+
+
+def pci_types(allowed: Iterable[tuple[int, int]]) -> str:
+    """(vendor id, device id) pairs as people write them: `10de:20f1`."""
+    return ",".join(f"{vendor:04x}:{device:04x}" for vendor, device in sorted(allowed))
+
+
+def types_of(device: GpuDevice | NewDevice) -> tuple[tuple[int, int], ...]:
+    """(vendor id, device id) of a device given whole, any of several if it is dynamic; () = it is none."""
+    match device:
+        case DirectPathDevice(vendor_id=vendor, device_id=number) | NewDirectPath(vendor_id=vendor, device_id=number):
+            return ((vendor, number),)
+        case DynamicDevice(allowed=allowed) | NewDynamic(allowed=allowed):
+            return allowed
+        case VgpuDevice() | NewVgpu() | OtherPassthrough():
+            return ()
+        case _:
+            assert_never(device)
+
+
+def is_no_gpu(device: GpuDevice | NewDevice) -> bool:
+    """Whether it is a device given whole that is known to be no GPU of NVIDIA."""
+    types = types_of(device)
+    return bool(types) and all(vendor not in (0, NVIDIA_VENDOR_ID) for vendor, _ in types)
+
+
+def gpu_names(vm: Vm) -> str:
+    """The VM's GPU devices in a few words; "none" without any."""
+    return ", ".join(signature(device) for device in vm.devices or () if is_gpu(device)) or "none"
+
+
+def option_of(device: GpuDevice) -> str:
+    """The device as `--replace` takes it: a profile, a PCI address or `dynamic`."""
+    return "dynamic" if isinstance(device, DynamicDevice) else signature(device).split(" ", 1)[1]
+
+
+_Device = TypeVar("_Device", bound=GpuDevice | NewDevice)
+
+
+def with_passthru_numbers(devices: Iterable[_Device]) -> Sequence[tuple[int, _Device]]:
+    """Return the devices with N of their VMX name `pciPassthruN`; new ones with the N that vCenter will give them."""
+    devices = tuple(devices)
+    keys: list[int | None] = [getattr(device, "key", None) for device in devices]  # a new device has no key yet
+    if None in keys:
+        new_keys = next_device_keys(key for key in keys if key is not None)
+        keys = [next(new_keys) if key is None else key for key in keys]
+    return [(passthru_number(key), device) for key, device in zip(keys, devices, strict=True) if key is not None]

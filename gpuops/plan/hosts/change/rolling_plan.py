@@ -1,0 +1,264 @@
+"""The preflight of a rolling change: which hosts in which order, and where each VM goes; and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.host_settings import Rolling
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.plan.core.abandonment import Missed
+from gpuops.plan.core.plan import Outcome, Plan, Rejection, Verdict
+from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
+from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.change.emptying import Away, Leaving, doubtful, emptied, runs_there
+from gpuops.plan.hosts.host_plan import kept_as_they_are, tells_impact
+
+MAINTENANCE: Final = "Host.Config.Maintenance"
+"""To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
+
+NO_REBOOT_PERHAPS: Final = (
+    "vCenter tells what a mode takes when it is set: here once a host is emptied, and the host is rebooted unless it "
+    "need not be; without a rolling reboot the mode is set first, and vCenter tells before any host is emptied"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHost:
+    """One host of a rolling change: what is set on it, and where its VMs go meanwhile."""
+
+    host: Host
+    step: HostStep
+    away: tuple[Away, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Rounds of hosts that are down together, one round after another; or every reason why not."""
+
+    rounds: tuple[tuple[PlannedHost, ...], ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    """Not empty = nothing is done on any host (exit 3)."""
+    warnings: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        return not self.rejections
+
+    @property
+    def planned_hosts(self) -> tuple[PlannedHost, ...]:
+        return tuple(planned for planned_hosts in self.rounds for planned in planned_hosts)
+
+    @property
+    def does(self) -> tuple[object, ...]:
+        """What is done, without the facts it was planned on: who agreed to one roll agreed to its like."""
+        return tuple(
+            (planned.step, tuple((each.vm.ref, each.leaving, each.target and each.target.ref) for each in planned.away))
+            for planned in self.planned_hosts
+        )
+
+
+def rolled(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
+    """The roll that brings the plan into force. Raises UsageError where there is nothing a reboot is needed for."""
+    steps = (*plan.steps, *plan.due)
+    if plan.feasible and plan.steps and not plan.reboots and not plan.due:
+        raise UsageError("nothing of this waits for a reboot", hint="leave --reboot out: it is in force at once")
+    if plan.feasible and not steps:
+        return Roll(because=plan.because)
+    rejections = [*plan.rejections, *shut(rolling, now)]
+    for step in steps or plan.withheld:
+        rejections += _host_blockers(inventory.hosts[step.host], inventory)
+    if rejections:
+        return Roll(rejections=tuple(dict.fromkeys(rejections)))
+    rounds, refused = _rounds(in_order(steps, inventory), rolling, inventory, catalog)
+    if refused:
+        return Roll(rejections=refused)
+    doubts = (_doubt(planned, inventory, catalog) for planned_hosts in rounds for planned in planned_hosts)
+    notes = (NO_REBOOT_PERHAPS,) if any(map(tells_impact, steps)) else ()
+    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), (*plan.because, *notes))
+
+
+def _doubt(planned: PlannedHost, inventory: Inventory, catalog: Catalog) -> str:
+    """Who may not find his GPU again, where the host chooses it for those before him; empty = nobody."""
+    names = doubtful(planned.host, planned.away, inventory, catalog)
+    return f"{planned.host.name}: {', '.join(names)} may find no GPU when they come back" if names else ""
+
+
+def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
+    """Why no host may be taken out of service now."""
+    window = rolling.window
+    if window is None or ((night := window.night_at(now)) is not None and night.takes_at(now)):
+        return
+    following = window.next_night(now)
+    opens = (
+        f"it opens at {following.opens.astimezone(window.zone):%Y-%m-%d %H:%M %Z}" if following else "it never opens"
+    )
+    yield Rejection(
+        f"window {window.name}", f"is closed: {opens}", hint="run it then, from cron or at; or say no window"
+    )
+
+
+def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
+    """The host with the fewest running VMs first: what is wrong with the change shows where it disturbs the least."""
+
+    def key(step: HostStep) -> tuple[int, str, str]:
+        host = inventory.hosts[step.host]
+        return len(runs_there(host, inventory)), host.name, host.ref
+
+    return sorted(steps, key=key)
+
+
+def planned_together(
+    steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
+) -> tuple[PlannedHost, ...] | tuple[Rejection, ...]:
+    """These hosts emptied together; or every VM that cannot leave, or forbids the change, by the name of its host."""
+    gone = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
+    if gone:
+        return gone
+    hosts = [inventory.hosts[step.host] for step in steps]
+    kept = tuple(each for host in hosts for each in kept_as_they_are(host, inventory))
+    if kept:
+        return kept
+    found = emptied(hosts, rolling.vms, inventory, catalog)
+    if found.rejections:
+        return found.rejections
+    return tuple(PlannedHost(host, step, found.away[host.ref]) for host, step in zip(hosts, steps, strict=True))
+
+
+def needed(planned_hosts: Collection[PlannedHost]) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
+    """(by host, by VM) the privileges that the login must have (vSphere API reference, the methods' privileges)."""
+    hosts = {planned.host.ref: needed_on_host(planned.step) | {MAINTENANCE} for planned in planned_hosts}
+    vms = {away.vm.ref: _of_vm(away.leaving) for planned in planned_hosts for away in planned.away}
+    return hosts, {ref: wanted for ref, wanted in vms.items() if wanted}
+
+
+def _of_vm(leaving: Leaving) -> frozenset[str]:
+    match leaving:
+        case Leaving.VMOTION:
+            return HOT_MOVE
+        case Leaving.SHUT_DOWN | Leaving.POWER_OFF:
+            return frozenset({"VirtualMachine.Interact.PowerOff", "VirtualMachine.Interact.PowerOn"})
+        case Leaving.DRS:
+            return frozenset()
+
+
+def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
+    """What keeps a host from being rebooted, whatever is set on it."""
+    if host.connected is not True:
+        yield Rejection(host.name, "is not connected")
+        return
+    if host.in_maintenance is not False:
+        what = "whether it is in maintenance mode cannot be read"
+        what = "is in maintenance mode already: somebody else is at it" if host.in_maintenance else what
+        yield Rejection(host.name, what, hint="take it out of maintenance mode, or leave it out")
+    if host.booted is None:
+        yield Rejection(host.name, "when it last booted cannot be read: its return could not be told")
+    yield from kept_as_they_are(host, inventory)
+    for vm in inventory.vms_on(host):
+        if vm.power is None and not vm.template:
+            yield Rejection(host.name, f"whether {vm.name} runs cannot be read")
+
+
+def _rounds(
+    steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
+) -> tuple[tuple[tuple[PlannedHost, ...], ...], tuple[Rejection, ...]]:
+    """As many hosts to a round as may be down at once and can be emptied together. Each round begins as the first did:
+    what was taken from the hosts before has come back to them."""
+    rounds: list[tuple[PlannedHost, ...]] = []
+    refused: list[Rejection] = []
+    waiting = list(steps)
+    while waiting:
+        size, found = next_round(waiting, rolling, inventory, catalog)
+        refused += _refusals(found)
+        rounds.append(tuple(each for each in found if isinstance(each, PlannedHost)))
+        del waiting[:size]
+    return tuple(rounds), tuple(dict.fromkeys(refused))
+
+
+def next_round(
+    waiting: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
+) -> tuple[int, tuple[PlannedHost, ...] | tuple[Rejection, ...]]:
+    """(how many of the next hosts are down together, what is planned for each), or why one host cannot be emptied."""
+    size = min(rolling.max_hosts, len(waiting))
+    found = planned_together(waiting[:size], rolling, inventory, catalog)
+    while _refusals(found) and size > 1:
+        size -= 1
+        found = planned_together(waiting[:size], rolling, inventory, catalog)
+    return size, found
+
+
+def _refusals(found: Sequence[PlannedHost | Rejection]) -> tuple[Rejection, ...]:
+    return tuple(each for each in found if isinstance(each, Rejection))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """One run, whole. `applied` False = dry run."""
+
+    verb: str
+    """The command whose change it is: `scheduler set`."""
+    rolling: Rolling
+    before: Inventory
+    plan: Roll
+    outcomes: tuple[Outcome[HostStep], ...] = ()
+    applied: bool = False
+    afterwards: tuple[str, ...] = ()
+    """What is left to do, in order."""
+    taking_up: str = ""
+    """What is to be done with a change that did not end: `goes on with` or `gives up`; empty = it is a new one."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """By ref, the names of its hosts when it was begun: one may be gone from vCenter since."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether a host was changed (applied), or would be (dry run)."""
+        if not self.applied:
+            return self.plan.feasible and bool(self.plan.rounds)
+        return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a host's turn has begun: one that failed in the middle may be changed in part."""
+        untouched = {Verdict.ALREADY, Verdict.SKIPPED}
+        return self.applied and any(outcome.verdict not in untouched for outcome in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """0 done or nothing to do, 3 infeasible, 4 partly done (README, exit codes)."""
+        if not self.plan.feasible:
+            return 3
+        good = {Verdict.DONE, Verdict.ALREADY}
+        return 0 if all(outcome.verdict in good for outcome in self.outcomes) else 4
+
+
+@dataclass(frozen=True, slots=True)
+class PartProgress:
+    """One host, or one move, of a change under way."""
+
+    ref: str
+    name: str
+    state: str
+    """`done`, `under way`, `to do` or `given up`."""
+    away: tuple[str, ...] = ()
+    """Names of its VMs that are not back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStatus:
+    """The change that has not ended. `verb` empty = there is none."""
+
+    verb: str = ""
+    began: datetime | None = None
+    holder: str = ""
+    """Who is at it now; empty = it was cut off, or it stopped."""
+    parts: tuple[PartProgress, ...] = ()
+    noun: str = "host"
+    """What a part is."""
+    given_up: tuple[Missed, ...] = ()
+    """Hosts and VMs that a person gave up, and that are not back."""

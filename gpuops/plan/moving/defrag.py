@@ -1,0 +1,430 @@
+"""The defragmentation request and its answer: which moves free the most slots or whole GPUs, and which VMs stay.
+
+`gpuops defrag` (`cli/vms/defrag.py`, `api/vms.py`, `execute/change/moves.py`) and `plan/queue/suggestions.py` call it.
+The answer has the moves by name, what is free before and after each, and why the other VMs stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Annotated, Final
+
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.errors import UsageError
+from gpuops.model.devices.catalog import Catalog
+from gpuops.model.devices.gpu import AssignmentPolicy, PciAddress, VgpuMode
+from gpuops.model.vcenter.host import Host
+from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.command_line import Names, Option, word
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import RelocateVm
+from gpuops.plan.devices.goal import pin_changes
+from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.moving.cluster import (
+    CERTAIN,
+    ClusterHost,
+    ClusterModel,
+    ClusterState,
+    FreeingGoal,
+    GpuContent,
+    SearchVm,
+    VmMove,
+    gpu_contents,
+    gpus_per_vm,
+    make_search_vms,
+)
+from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_cluster
+from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, admitted_moves, judge_all
+from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, apply_move, arrival_of, host_of, make_frontier, replay
+from gpuops.plan.placement.numa_nodes import surely_unreserved_mib
+from gpuops.plan.placement.suspended_vms import with_claims
+from gpuops.plan.placement.vm_demand import PinPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class StayingVm:
+    """A VM that does not move, and why it may not."""
+
+    vm: Vm
+    way: MoveMethod
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """One VM goes to another host, once those before it are there."""
+
+    vm: Vm
+    source: Host
+    target: Host
+    way: MoveMethod
+    gpus: tuple[PciAddress, ...]
+    """Where it arrives: on one of these, for each of its vGPUs."""
+    basis: ArrivalBasis
+    pins: Mapping[int, PciAddress]
+    """The GPU that each of its vGPUs is bound to there, by ordinal; none = the host chooses."""
+    free: int
+    """How much of the goal is free on all hosts after this move."""
+
+    @property
+    def step(self) -> RelocateVm:
+        return RelocateVm(self.vm.ref, self.target.ref)
+
+    @property
+    def pin_entries(self) -> dict[str, str]:
+        """The extraConfig entries that bind it so."""
+        return pin_changes(self.vm, self.pins) if self.pins else {}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolding:
+    """How many vGPUs are on a GPU, at least and at the most; `free`: how much of the goal is free there."""
+
+    at_least: int
+    at_most: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChange:
+    """A GPU that a VM leaves, or comes to, or may come to."""
+
+    address: PciAddress
+    before: GpuHolding
+    after: GpuHolding
+    certain: bool
+    """False: it may be another GPU of the host that was like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """How much of the goal is free on a host before and after the plan, and its GPUs that change."""
+
+    host: Host
+    before: int
+    after: int
+    gpus: tuple[GpuChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnclearGpu:
+    """A GPU that does not count, and why."""
+
+    host: Host
+    address: PciAddress
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Defragmentation:
+    """The plan, and what is proven about it."""
+
+    inventory: Inventory
+    profile: str | None
+    """None = whole GPUs."""
+    gpus: int
+    moves: tuple[PlannedMove, ...]
+    hosts: tuple[HostChange, ...]
+    before: int
+    after: int
+    bound: int
+    """More than this are not free after any moves."""
+    proven: bool
+    """No other moves free more for certain, and no fewer as much; under the limit, where one was given."""
+    proven_unpinned: bool
+    """The same of moves in which the hosts choose all GPUs: none of these is better than this plan."""
+    assumes: tuple[str, ...]
+    """What is taken for granted of the hosts' choice of GPU; () = no host has more than one to choose from."""
+    settled: int
+    """No plan of up to so many moves is better than the first moves of this one, or than no move at all."""
+    stays: tuple[StayingVm, ...]
+    unclear: tuple[UnclearGpu, ...]
+    steps_of_gain: tuple[tuple[int, int], ...]
+    """(number of moves, what is free then) for each move from which on more is free than ever before."""
+
+
+def describe_plan(
+    inventory: Inventory,
+    catalog: Catalog,
+    profile: str | None,
+    all_plans: Sequence[ClusterPlans],
+    sequences: Sequence[MoveSequence],
+    stays: tuple[StayingVm, ...],
+    powered_off: frozenset[str],
+    limit: int,
+) -> Defragmentation:
+    """The chosen sequences by name, as far as the rules of placement confirm each of their moves."""
+    before = sum(plans.start.worth for plans in all_plans)
+    chosen = [
+        _confirmed(plans, sequence, inventory, catalog) for plans, sequence in zip(all_plans, sequences, strict=True)
+    ]
+    confirmed = all(sequence is asked for sequence, asked in zip(chosen, sequences, strict=True))
+    moves: list[PlannedMove] = []
+    free = before
+    for plans, sequence in zip(all_plans, chosen, strict=True):
+        moves += [replace(move, free=free + move.free) for move in _moves(plans, sequence, powered_off)]
+        free += plans.gain(sequence)
+    return Defragmentation(
+        inventory=inventory,
+        profile=profile,
+        gpus=sum(len(cluster_host.gpus) for plans in all_plans for cluster_host in plans.model.cluster_hosts),
+        moves=tuple(moves),
+        hosts=tuple(
+            each
+            for plans, sequence in zip(all_plans, chosen, strict=True)
+            for each in _changes(plans, sequence.cluster_state)
+        ),
+        before=before,
+        after=free,
+        bound=before + sum(plans.most_to_gain for plans in all_plans),
+        proven=confirmed and _proven(all_plans, sequences, limit, lambda plans: plans.settled),
+        proven_unpinned=confirmed and _proven(all_plans, sequences, limit, lambda plans: plans.settled_unpinned),
+        assumes=tuple(dict.fromkeys(each for plans in all_plans for each in _assumptions(plans))),
+        settled=min((plans.settled for plans in all_plans), default=limit),
+        stays=stays,
+        unclear=tuple(each for plans in all_plans for each in _unclear(plans)),
+        steps_of_gain=tuple(_gains(before, moves)),
+    )
+
+
+def _unclear(plans: ClusterPlans) -> Iterator[UnclearGpu]:
+    for cluster_host in plans.model.cluster_hosts:
+        for gpu, why in zip(cluster_host.gpus, cluster_host.unclear, strict=True):
+            if why and gpu.serves_vgpus:
+                yield UnclearGpu(cluster_host.host, gpu.address, why)
+
+
+def _assumptions(plans: ClusterPlans) -> Iterator[str]:
+    """How hosts with several GPUs for vGPUs are taken to choose among those with room (sources: `moves.py`)."""
+    for cluster_host in plans.model.cluster_hosts:
+        modes = [gpu.vgpu_mode for gpu in cluster_host.gpus if gpu.serves_vgpus]
+        for mode in sorted(set(modes), key=str) if len(modes) > 1 else ():
+            yield _choice_of_gpu(mode, cluster_host.policy)
+
+
+def _choice_of_gpu(mode: VgpuMode | None, policy: AssignmentPolicy | None) -> str:
+    if mode is VgpuMode.MIXED_SIZE:
+        return "mixed-size mode: the GPU with the least memory used"
+    if mode is VgpuMode.SAME_SIZE and policy is not None:
+        most = "most" if policy is AssignmentPolicy.CONSOLIDATION else "fewest"
+        return f"same-size mode, policy {policy.value}: the GPU with the {most} VMs"
+    where = "MIG mode" if mode is VgpuMode.MULTI_INSTANCE else "a mode or by a policy that is not told"
+    return f"{where}: any"
+
+
+def _confirmed(plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory, catalog: Catalog) -> MoveSequence:
+    """The sequence, or the best part of it whose moves are all admitted."""
+    cluster_hosts = plans.model.cluster_hosts
+    steps = [
+        RelocateVm(plans.model.search_vms[vm_move.search_vm].vm.ref, cluster_hosts[vm_move.to].host.ref)
+        for vm_move in sequence.vm_moves
+    ]
+    pins = {
+        number: pin_changes(step_vm, _pins(plans, vm_move))
+        for number, vm_move in enumerate(sequence.vm_moves)
+        if vm_move.gpus and (step_vm := plans.model.search_vms[vm_move.search_vm].vm)
+    }
+    held = admitted_moves(steps, inventory, catalog, pins)
+    if held == sequence.moves:
+        return sequence
+    parts = [replay(plans.model, plans.start.cluster_state, sequence.vm_moves[:moves]) for moves in range(held + 1)]
+    return make_frontier([part for part in parts if part is not None])[-1]
+
+
+def _proven(
+    all_plans: Sequence[ClusterPlans],
+    sequences: Sequence[MoveSequence],
+    limit: int,
+    settled: Callable[[ClusterPlans], int],
+) -> bool:
+    """Whether every cluster was searched so far that nothing better can be hidden in it."""
+    if all(plans.gain(sequence) == plans.most_to_gain for plans, sequence in zip(all_plans, sequences, strict=True)):
+        return all(settled(plans) >= sequence.moves - 1 for plans, sequence in zip(all_plans, sequences, strict=True))
+    return all(settled(plans) >= limit for plans in all_plans)
+
+
+def _gains(before: int, moves: Sequence[PlannedMove]) -> Iterator[tuple[int, int]]:
+    best = before
+    for number, move in enumerate(moves, 1):
+        if move.free > best:
+            best = move.free
+            yield number, best
+
+
+def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[str]) -> Iterator[PlannedMove]:
+    """The moves of one cluster; `free` = more than there was in it at first."""
+    model, cluster_state = plans.model, plans.start.cluster_state
+    for vm_move in sequence.vm_moves:
+        search_vm = model.search_vms[vm_move.search_vm]
+        source, arrival = host_of(cluster_state, search_vm), arrival_of(model, cluster_state[vm_move.to], vm_move)
+        after = apply_move(model, cluster_state, vm_move)
+        assert source is not None, f"{search_vm.vm.name} is somewhere"
+        assert arrival is not None, f"{search_vm.vm.name} was found a place by the same rule"
+        assert after is not None, f"{search_vm.vm.name} may leave"
+        target, cluster_state = model.cluster_hosts[vm_move.to], after
+        yield PlannedMove(
+            vm=search_vm.vm,
+            source=model.cluster_hosts[source.number].host,
+            target=target.host,
+            way=MoveMethod.POWERED_OFF if search_vm.vm.ref in powered_off else MoveMethod.VMOTION,
+            gpus=tuple(target.gpus[gpu].address for gpu in arrival.gpus),
+            basis=arrival.basis,
+            pins=_pins(plans, vm_move),
+            free=plans.gain(MoveSequence(after)),
+        )
+
+
+def _pins(plans: ClusterPlans, vm_move: VmMove) -> dict[int, PciAddress]:
+    """The GPU of each vGPU by ordinal: a VM that moves has no other passthrough devices."""
+    gpus = plans.model.cluster_hosts[vm_move.to].gpus
+    return {ordinal: gpus[gpu].address for ordinal, gpu in enumerate(vm_move.gpus)}
+
+
+def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:
+    model = plans.model
+    for was, now in zip(plans.start.cluster_state, after, strict=True):
+        cluster_host = model.cluster_hosts[was.number]
+        gpus = [
+            GpuChange(
+                address=gpu.address,
+                before=_gpu_holding(plans, was.number, at, was.contents[at]),
+                after=_gpu_holding(plans, now.number, at, content),
+                certain=at not in now.indistinct,
+            )
+            for at, (gpu, content) in enumerate(zip(cluster_host.gpus, now.contents, strict=True))
+            if was.contents[at] != content or at in now.indistinct
+        ]
+        if gpus:
+            yield HostChange(cluster_host.host, was.worth, now.worth, tuple(gpus))
+
+
+def _gpu_holding(plans: ClusterPlans, host: int, gpu: int, content: GpuContent) -> GpuHolding:
+    certain = sum(vgpu[2] == CERTAIN for vgpu in content)
+    return GpuHolding(certain, len(content), plans.model.worth(host, gpu, content))
+
+
+UNLIMITED: Final = 1_000_000
+_NO_VM: Final = Vm("", "")
+NONE_KEPT: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Defrag:
+    """A request: what is to be freed, where, and with how many moves."""
+
+    profile: Annotated[str | None, Option("Free slots of this vGPU profile: a40-24q.", "NAME", Names.PROFILES)] = None
+    """None = whole GPUs, that nothing runs on."""
+    max_moves: Annotated[
+        int | None, Option("No more moves than these; default: all that free something.", "N", least=0)
+    ] = None
+    powered_off: Annotated[
+        bool, Option("Also move VMs that cannot move while they run: each is powered off for it.")
+    ] = False
+    pin: Annotated[PinPolicy, Option("auto: with --powered-off, bind a vGPU to one GPU where that frees more.")] = (
+        PinPolicy.AUTO
+    )
+    cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME", Names.CLUSTERS)] = None
+    host: Annotated[
+        str | None, Option("Only hosts named so: esx-0*. No VM goes elsewhere.", "PATTERN", Names.HOSTS)
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Text becomes a word. Raises UsageError."""
+        # Frozen for everybody else: a request is compared and kept, and must not change after this.
+        object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
+        if self.max_moves is not None and self.max_moves < 0:
+            raise UsageError(f"{self.max_moves} moves: must be 0 or more", hint="leave --max-moves out for no limit")
+
+    @property
+    def scope(self) -> Scope:
+        """Which hosts take part: VMs leave no other host, and go to no other."""
+        return Scope(self.cluster, self.host)
+
+    def planned(self, inventory: Inventory, catalog: Catalog, kept: Mapping[str, str] = NONE_KEPT) -> Defragmentation:
+        """The moves, what is free before and after them, and why the other VMs stay.
+
+        `kept`: VM ref -> why it is left where it is, beside what the snapshot itself says against its moving.
+
+        Raises HostNotFound, UsageError for a cluster that is not there, ProfileUnknown, and Refused for a
+        profile that no host offers.
+        """
+        # 1. Slots that suspended VMs need for their return count as taken.
+        self.scope.check(inventory)
+        profile = None if self.profile is None else offered_profile(self.profile, inventory, catalog)
+        world, _ = with_claims(inventory, catalog)
+        ways = frozenset({MoveMethod.VMOTION, MoveMethod.POWERED_OFF} if self.powered_off else {MoveMethod.VMOTION})
+        limit = UNLIMITED if self.max_moves is None else self.max_moves
+        all_plans: list[ClusterPlans] = []
+        stays: list[StayingVm] = []
+        powered_off: set[str] = set()
+        for hosts in _by_cluster(self.scope.hosts(inventory), inventory):
+            # 2. Cluster by cluster: neither CPU features nor networks of hosts are read, and a cluster is where they
+            # are
+            #    alike. Who may move, and to which hosts.
+            movabilities = judge_all(inventory, hosts, catalog, (OPT_OUT,), kept)
+            targets = TargetHosts(hosts, inventory.clusters.get(hosts[0].cluster or ""), inventory)
+            states = {host.ref: gpu_states(world.hosts[host.ref], world, catalog) for host in hosts}
+            seats = gpus_per_vm(state for each in states.values() for state in each)
+            search_vms = make_search_vms(movabilities, seats, targets, ways, self.pin)
+            stays += _staying_vms(movabilities, search_vms, targets, ways)
+            # 3. The best plans for each number of moves.
+            model = ClusterModel(
+                [_cluster_host(host, states[host.ref], profile) for host in hosts],
+                search_vms,
+                FreeingGoal(profile),
+                catalog,
+            )
+            all_plans.append(explore_cluster(model, _first_state(model, states, world), limit))
+            powered_off |= {each.vm.ref for each in movabilities if each.way is MoveMethod.POWERED_OFF}
+        # 4. One plan for each cluster within the limit, then names, and the check of every move by the exact rules.
+        sequences = combine_clusters(all_plans, limit)
+        return describe_plan(
+            inventory, catalog, profile, all_plans, sequences, tuple(stays), frozenset(powered_off), limit
+        )
+
+
+def _by_cluster(hosts: Sequence[Host], inventory: Inventory) -> list[list[Host]]:
+    """The hosts of each cluster by the name of the cluster; hosts of no cluster last."""
+    hosts_of: dict[str | None, list[Host]] = {}
+    for host in hosts:
+        hosts_of.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(host)
+    names = {ref: inventory.clusters[ref].name if ref else "" for ref in hosts_of}
+    return [hosts_of[ref] for ref in sorted(hosts_of, key=lambda ref: (ref is None, names[ref], ref or ""))]
+
+
+def _cluster_host(host: Host, states: Sequence[GpuState], profile: str | None) -> ClusterHost:
+    out = "" if host.connected is True else "its host is not connected, or does not tell"
+    out = out or ("" if host.in_maintenance is False else "its host is in maintenance mode, or does not tell")
+    unclear = tuple(out or state.unclear for state in states)
+    offered = profile is None or host.offers(profile) is not None
+    counted = (offered and not why and state.gpu.serves_vgpus for state, why in zip(states, unclear, strict=True))
+    return ClusterHost(host, tuple(state.gpu for state in states), unclear, tuple(counted))
+
+
+def _first_state(model: ClusterModel, states: Mapping[str, Sequence[GpuState]], world: Inventory) -> ClusterState:
+    numbers = {search_vm.vm.ref: search_vm.number for search_vm in model.search_vms}
+    return tuple(
+        model.host_state(
+            number,
+            gpu_contents(states[cluster_host.host.ref], numbers),
+            surely_unreserved_mib(world.hosts[cluster_host.host.ref], _NO_VM, world) or 0,
+        )
+        for number, cluster_host in enumerate(model.cluster_hosts)
+    )
+
+
+def _staying_vms(
+    movabilities: Sequence[Movability],
+    search_vms: Sequence[SearchVm],
+    targets: TargetHosts,
+    ways: frozenset[MoveMethod],
+) -> Iterator[StayingVm]:
+    for each, search_vm in zip(movabilities, search_vms, strict=True):
+        if each.way not in ways:
+            yield StayingVm(each.vm, each.way, each.reasons)
+        elif not search_vm.movable:
+            _, refusals = targets.of(each.vm, running=each.way is MoveMethod.VMOTION)
+            yield StayingVm(each.vm, MoveMethod.NOT, tuple(map(str, refusals)) or ("no other host takes part",))

@@ -1,0 +1,402 @@
+"""Searches for moves: greedily in every cluster, and through all orders of moves in small ones.
+
+`frontier.py` calls both. Greedy: the moves that free the most per move go first. A VM goes where it lands on the GPU
+that is hardest to free, best one that cannot be freed at all: such a GPU is full before one is begun that will be
+wanted empty. If no host has room for it, one VM elsewhere may make room first.
+
+Exact: all orders of moves, shortest first, except those that cannot free more than a known plan. Hosts that are alike,
+GPUs that are alike and VMs that are alike are looked at once, so a state that some other order has led to is not looked
+at again: a VM that goes and comes back costs nothing here. `budget` limits the number of states.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations
+from math import ceil
+from typing import Final
+
+from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent, HostContents, SearchVm, VmMove
+from gpuops.plan.moving.moves import (
+    Arrival,
+    ArrivalBasis,
+    Frontier,
+    MoveSequence,
+    apply_move,
+    arrivals,
+    distinct_movable_vms,
+    host_of,
+    make_frontier,
+    one_move_further,
+    remove_vm,
+)
+
+_ROOM_FOR_OTHERS: Final = 2000
+"""Budget: how often a VM is looked for that makes room for another."""
+_OPENINGS: Final = 20_000
+"""Budget: how often a free GPU is filled to empty more of them."""
+_PAIRS: Final = 8
+"""Up to so many VMs on a GPU each pair is considered; of more only single VMs, or all."""
+
+
+@dataclass(slots=True)
+class GreedySearch:
+    """One search, with its budgets and what it has learnt about which host takes which kind of VM."""
+
+    model: ClusterModel
+    limit: int
+    binding: bool = False
+    """Whether VMs that may be bound to GPUs are."""
+    _fits: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
+    room_for_others: int = _ROOM_FOR_OTHERS
+    openings: int = _OPENINGS
+
+    def with_fresh_budget(self) -> GreedySearch:
+        """The search with its budgets full again, and what it has learnt."""
+        return GreedySearch(self.model, self.limit, self.binding, self._fits)
+
+    def sequences(self, sequence: MoveSequence) -> Frontier:
+        """The frontier from this sequence on: departures, then filling hosts, until neither gains anything."""
+        improvements = [sequence]
+        again = True
+        while again:
+            before = improvements[-1].worth
+            improvements += self._by_departures(improvements[-1])
+            improvements += self._by_filling_hosts(improvements[-1])
+            again = improvements[-1].worth > before
+        return make_frontier(improvements)
+
+    def _by_filling_hosts(self, sequence: MoveSequence) -> list[MoveSequence]:
+        """Fill each host in turn, those with the least free first: it loses a free GPU, and others gain more.
+
+        Departures of one kind of VM go together, since GPUs in same-size mode hold one size only.
+        """
+        improvements: list[MoveSequence] = []
+        for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
+            departures = sorted(
+                departure
+                for now in sequence.cluster_state
+                for departure in self._departures_of_host(now)
+                if now.number != host.number
+            )
+            by_kind: dict[tuple[str, ...], list[_Departure]] = {}
+            for departure in departures:
+                by_kind.setdefault(self.model.search_vms[departure.vms[0]].profiles, []).append(departure)
+            tried = (
+                [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()] if host.worth else []
+            )
+            better = [after for after in tried if after.worth > sequence.worth]
+            if better:
+                sequence = min(
+                    better, key=lambda after: (after.moves - sequence.moves) / (after.worth - sequence.worth)
+                )
+                improvements.append(sequence)
+        return improvements
+
+    def _host_filled(self, sequence: MoveSequence, host: int, departures: Sequence[_Departure]) -> MoveSequence:
+        """The best sequence on the way when one departure after the other goes to this host."""
+        best = now = sequence
+        for departure in departures:
+            if self.openings <= 0 or now.moves + len(departure.vms) > self.limit:
+                break
+            self.openings -= 1
+            after: MoveSequence | None = now
+            for vm in departure.vms:
+                after = None if after is None else _with_move(self.model, after, VmMove(vm, host))
+            if after is None:
+                break
+            now = after
+            if now.worth > best.worth:
+                best = now
+        return best
+
+    def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
+        """Each departure tried once, the cheapest first; where its host has changed meanwhile it is computed anew."""
+        improvements: list[MoveSequence] = []
+        heap = [each for now in sequence.cluster_state for each in self._departures_of_host(now)]
+        heapq.heapify(heap)
+        queued = set(heap)
+        while heap:
+            departure = heapq.heappop(heap)
+            now = sequence.cluster_state[departure.host]
+            if departure.key != now.key:
+                for fresh in self._departures_of_host(now, departure.gpu):
+                    if fresh not in queued:
+                        queued.add(fresh)
+                        heapq.heappush(heap, fresh)
+            elif sequence.moves + len(departure.vms) <= self.limit:
+                after = self._after_departure(sequence, departure)
+                if after is not None and after.worth > sequence.worth and after.moves <= self.limit:
+                    improvements.append(after)
+                    sequence = after
+        return improvements
+
+    def _departures_of_host(self, now: HostContents, only: int | None = None) -> Iterator[_Departure]:
+        """The departures that free something on each GPU of the host, or on one of them only."""
+        for gpu, content in enumerate(now.contents):
+            if only in (None, gpu):
+                yield from _departures_from(self.model, now, gpu, content)
+
+    def _after_departure(self, sequence: MoveSequence, departure: _Departure) -> MoveSequence | None:
+        """The sequence with these VMs gone from the host, the largest first; None = one of them has no target."""
+        now: MoveSequence | None = sequence
+        for search_vm in sorted(
+            (self.model.search_vms[vm] for vm in departure.vms), key=lambda search_vm: -search_vm.memory_mib
+        ):
+            now = self._vm_placed(now, search_vm) if now is not None else None
+        return now
+
+    def _vm_placed(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
+        target = self._best_target(sequence.cluster_state, search_vm)
+        if target is not None:
+            return _with_move(self.model, sequence, self._move(sequence.cluster_state[target], search_vm))
+        return self._after_another(sequence, search_vm) or self._there_and_back(sequence, search_vm)
+
+    def _best_target(self, cluster_state: ClusterState, search_vm: SearchVm, without: int | None = None) -> int | None:
+        ranked = [
+            (rank, number)
+            for number in search_vm.allowed
+            if number != without and (rank := self._rank(cluster_state[number], search_vm)) is not None
+        ]
+        return min(ranked)[1] if ranked else None
+
+    def _rank(self, now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
+        """What the arrival of the VM on this host costs, less is better; None = no room, or a free GPU would be
+        lost."""
+        if any(vgpu[0] == search_vm.number for content in now.contents for vgpu in content):
+            return None
+        key = (now.number, now.key, search_vm.kind)
+        if key not in self._fits:
+            ranked = [rank for rank, _ in self._ranked(now, search_vm)]
+            self._fits[key] = min(ranked) if ranked else None
+        return self._fits[key]
+
+    def _move(self, now: HostContents, search_vm: SearchVm) -> VmMove:
+        """The move of the VM to this host, which takes it, by the way that costs the least."""
+        return VmMove(search_vm.number, now.number, min(self._ranked(now, search_vm))[1])
+
+    def _ranked(self, now: HostContents, search_vm: SearchVm) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """What each way in which the VM may come to this host costs, and the GPUs that it is bound to."""
+        for gpus, arrival in arrivals(self.model, now, search_vm, binding=self.binding):
+            if arrival.now.worth >= now.worth:
+                yield self._preference(arrival), gpus
+
+    def _preference(self, arrival: Arrival) -> tuple[int, ...]:
+        """The cost of an arrival: first doubt, which fills several GPUs; then a GPU that could be freed; then few VMs
+        on it; then memory left over; then a VM that is bound."""
+        contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
+        bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
+        doubtful, tied = arrival.basis is ArrivalBasis.ANY, arrival.basis is ArrivalBasis.BOUND
+        return (doubtful, not bound, -max(map(len, contents)), arrival.now.free_mib, tied)
+
+    def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
+        """The sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
+        for number in sorted(search_vm.allowed):
+            for other in (
+                distinct_movable_vms(self.model, sequence.cluster_state[number]) if self.room_for_others > 0 else ()
+            ):
+                self.room_for_others -= 1
+                left = remove_vm(self.model, sequence.cluster_state[number], other)
+                if other is search_vm or left is None or self._rank(left, search_vm) is None:
+                    continue
+                target = self._best_target(sequence.cluster_state, other, without=number)
+                if target is None:
+                    continue
+                first = _with_move(self.model, sequence, self._move(sequence.cluster_state[target], other))
+                both = None if first is None else _with_move(self.model, first, self._move(left, search_vm))
+                if both is not None:
+                    return both
+        return None
+
+    def _there_and_back(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
+        """The sequence in which the VM leaves its host and comes back to another GPU there; None = no such way.
+
+        One vMotion cannot move a VM between GPUs of one host.
+        """
+        own = host_of(sequence.cluster_state, search_vm)
+        for number in sorted(search_vm.allowed) if own is not None and own.number in search_vm.allowed else ():
+            if self.room_for_others <= 0:
+                return None
+            self.room_for_others -= 1
+            gone = None if own is None else _with_move(self.model, sequence, VmMove(search_vm.number, number))
+            back = (
+                None
+                if own is None or gone is None
+                else _with_move(self.model, gone, VmMove(search_vm.number, own.number))
+            )
+            if (
+                back is not None
+                and own is not None
+                and back.worth >= sequence.worth
+                and back.cluster_state[own.number].key != own.key
+            ):
+                return back
+        return None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Departure:
+    """A set of VMs whose departure from a GPU frees something. The cheapest sorts first, then the GPU that comes
+    first."""
+
+    cost: float
+    """Moves for each GPU or slot freed."""
+    host: int
+    gpu: int
+    vms: tuple[int, ...]
+    key: int
+    """The key of the host when this was computed."""
+
+
+def _departures_from(model: ClusterModel, now: HostContents, gpu: int, content: GpuContent) -> Iterator[_Departure]:
+    worth = model.worth(now.number, gpu, content)
+    known: set[tuple[int, ...]] = set()
+    for vms in _departure_sets(model, content):
+        left = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
+        gain = model.worth(now.number, gpu, left) - worth
+        kinds = tuple(sorted(model.search_vms[vm].kind for vm in vms))
+        if gain > 0 and kinds not in known:
+            known.add(kinds)
+            yield _Departure(len(vms) / gain, now.number, gpu, vms, now.key)
+
+
+def _departure_sets(model: ClusterModel, content: GpuContent) -> Iterator[tuple[int, ...]]:
+    """Single VMs, pairs, and all that may move; for whole GPUs only all, and only if all may move."""
+    vms = [vm for vm in dict.fromkeys(vgpu[0] for vgpu in content) if model.search_vms[vm].movable]
+    if model.goal.profile is not None:
+        yield from ((vm,) for vm in vms)
+        yield from combinations(vms, 2) if len(vms) <= _PAIRS else ()
+    if vms and (model.goal.profile is not None or len(vms) == len({vgpu[0] for vgpu in content})):
+        yield tuple(vms)
+
+
+def _with_move(model: ClusterModel, sequence: MoveSequence, vm_move: VmMove) -> MoveSequence | None:
+    cluster_state = apply_move(model, sequence.cluster_state, vm_move)
+    return None if cluster_state is None else MoveSequence(cluster_state, (*sequence.vm_moves, vm_move))
+
+
+GainSteps = dict[tuple[object, ...], tuple[tuple[Fraction, int], ...]]
+"""For GPUs that are alike: (moves for each one freed, how many), the cheapest first."""
+_MANY_VMS: Final = 8
+"""Up to so many VMs on one GPU every subset is considered; of more only all of them, as if that were one move."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactResult:
+    """The best plans, and how far they are proven."""
+
+    best: Frontier
+    settled: int
+    """No plan of up to so many moves is better than these."""
+
+
+def search_all_orders(
+    model: ClusterModel, known: Frontier, most: int, limit: int, budget: int, *, binding: bool = False
+) -> ExactResult:
+    """The best plans of up to `limit` moves.
+
+    `known`: plans that were found by other means. `most`: no more than this can be freed. `binding`: VMs may be bound.
+    """
+    start = known[0]
+    best, layer, moves, proven = known, [start], 0, limit
+    seen = {_key(start.cluster_state)}
+    gain_steps: GainSteps = {}
+    # Breadth first: a layer holds the sequences of so many moves that may still lead to something better.
+    while layer and moves < limit:
+        new_sequences: list[MoveSequence] = []
+        for after in one_move_further(model, layer, binding=binding):
+            key = _key(after.cluster_state)
+            if key in seen:
+                continue
+            # The budget is spent inside this layer, so only the layers before it are proven.
+            if len(seen) >= budget:
+                return ExactResult(make_frontier([*best, *new_sequences]), min(proven, moves))
+            seen.add(key)
+            new_sequences.append(after)
+            # Counted on several GPUs: more may be free than is found here, so only the layers before it are proven.
+            if after.overcounted:
+                proven = min(proven, moves)
+        # Prune: a sequence goes on only if an optimistic estimate beats the frontier.
+        moves += 1
+        best = make_frontier([*best, *new_sequences])
+        layer = [
+            sequence
+            for sequence in new_sequences
+            if _may_win(model, sequence, best, start.worth + most, limit, gain_steps)
+        ]
+    return ExactResult(best, proven)
+
+
+def _key(cluster_state: ClusterState) -> tuple[int, ...]:
+    return tuple(sorted(now.key for now in cluster_state))
+
+
+def _may_win(
+    model: ClusterModel, sequence: MoveSequence, best: Frontier, most: int, limit: int, gain_steps: GainSteps
+) -> bool:
+    """Whether further moves can free as much as a known plan with fewer moves, or more than any known plan."""
+    worths = [known.worth for known in best]
+    for more, moves in enumerate(_fewest_moves(model, sequence.cluster_state, gain_steps), 1):
+        if sequence.moves + moves > limit or sequence.worth + more > most:
+            return False
+        at = bisect_right(worths, sequence.worth + more - 1)
+        if at == len(best) or best[at].moves > sequence.moves + moves:
+            return True
+    return False
+
+
+def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, known: GainSteps) -> Iterator[int]:
+    """Lower bounds on the moves that free one more, two more and so on, whatever room there is.
+
+    The cheapest gains of all GPUs, added up. A VM on several GPUs frees on each of them, so the sum is divided by the
+    largest number of GPUs that one VM is on.
+    """
+    steps: list[tuple[Fraction, int]] = []
+    shared = 1
+    for now in cluster_state:
+        spread = Counter(vm for content in now.contents for vm in {vgpu[0] for vgpu in content})
+        shared = max(shared, *spread.values(), 1)
+        for gpu, content in enumerate(now.contents):
+            alike = model.kind_of_gpu(now.number, gpu, content)
+            if alike not in known:
+                known[alike] = tuple(_gain_steps(model, now.number, gpu, content))
+            steps += known[alike]
+    total = Fraction()
+    for moves, gain in sorted(steps):
+        for _ in range(gain):
+            total += moves
+            yield ceil(total / shared)
+
+
+def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -> Iterator[tuple[Fraction, int]]:
+    """What departures free on one GPU, as (moves for each one freed, how many), the cheapest first.
+
+    The upper convex hull of gain over moves: if one move frees 0, two free 3 and three free 4, the steps are three
+    freed at 2/3 move each, then one at a whole move.
+    """
+    start = model.worth(host, gpu, content)
+    movable = list(dict.fromkeys(vgpu[0] for vgpu in content if model.search_vms[vgpu[0]].movable))
+    best = [0]
+    for moves in range(1, len(movable) + 1):
+        sets = _sets_of_departing_vms(movable, moves, whole=model.goal.profile is None)
+        worths = [model.worth(host, gpu, tuple(vgpu for vgpu in content if vgpu[0] not in gone)) for gone in sets]
+        best.append(max(worths, default=start) - start)
+    at = 0
+    while at < len(best) - 1:
+        slope, to = max((Fraction(best[to] - best[at], to - at), to) for to in range(at + 1, len(best)))
+        if slope <= 0:
+            return
+        yield 1 / slope, best[to] - best[at]
+        at = to
+
+
+def _sets_of_departing_vms(movable: Sequence[int], moves: int, *, whole: bool) -> Iterable[tuple[int, ...]]:
+    """The sets of VMs that so many moves may take away; a GPU is whole only when all are gone."""
+    if whole:
+        return [tuple(movable)] if moves == len(movable) else []
+    return combinations(movable, moves) if len(movable) <= _MANY_VMS else [tuple(movable)]

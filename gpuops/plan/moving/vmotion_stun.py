@@ -1,0 +1,122 @@
+"""How long a vMotion stops a VM with vGPUs, and the options of DRS for such VMs.
+
+Stun: vCenter's own estimates, and the most that a cluster tolerates. There is no table of ours: an estimate that
+vCenter does not give is unknown. It gives them for C and Q profiles, from 8.0.2 on, per profile and bandwidth of the
+vMotion network; the estimates of several vGPUs add up.
+
+Sources: vSphere API 8.0.2.0, VirtualMachineVgpuProfileInfo.stunTimeEstimates (of QueryConfigTarget); VMware vSphere 8.0
+docs, vMotion stun time limit of vGPU VMs; VMware KB 313479 (`VmDevicesStunTimeTolerated`). That vCenter holds moves
+that gpuops asks for to the same number is from memory. A VM may have a limit of its own; no reference names the setting
+that holds it, so settings with such a name are shown and not judged. (assumption: vmotion-stun)
+
+DRS options: gpuops moves such VMs off a host by orders of its own, which these options do not hold back, except for the
+limit of the stun. An admin who lets vCenter empty a host (its maintenance mode, vSphere Lifecycle Manager) needs them.
+
+Sources: VMware KB 88271 (`VgpuMMAutomationTimeoutSecs`: -1 has maintenance mode move them, without it entering waits);
+VMware KB 313479 (`PassthroughDrsAutomation` 1, `LBMaxVmotionPerHost` 1 and `VmDevicesStunTimeTolerated` let DRS move
+them to balance load); vSphere API, ClusterDrsConfigInfo.option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.model.vcenter.host import Cluster, Host
+from gpuops.model.vcenter.vm import Vm
+from gpuops.plan.core.plan import Rejection
+
+EVACUATION: Final = "VgpuMMAutomationTimeoutSecs"
+AUTOMATION: Final = "PassthroughDrsAutomation"
+MOVES_AT_ONCE: Final = "LBMaxVmotionPerHost"
+STUN_TOLERATED: Final = "VmDevicesStunTimeTolerated"
+WHERE: Final = "the cluster's Configure > vSphere DRS > Edit > Advanced Options"
+
+
+def drs_option(cluster: Cluster | None, name: str) -> str | None:
+    """Its value; None = it is not set, or the options cannot be read."""
+    return dict(cluster.drs_options or ()).get(name) if cluster is not None else None
+
+
+def evacuation_obstacles(cluster: Cluster | None) -> Iterator[str]:
+    """Why entering maintenance mode waits for VMs with a vGPU until somebody moves them."""
+    if cluster is None:
+        yield "is in no cluster: no DRS moves its VMs"
+        return
+    if cluster.drs_enabled is not True:
+        off = cluster.drs_enabled is False
+        yield f"DRS of cluster {cluster.name} is off" if off else f"DRS of cluster {cluster.name} cannot be read"
+    elif cluster.drs_behavior != "fullyAutomated":
+        yield f"DRS of cluster {cluster.name} is {cluster.drs_behavior or 'in no mode that can be read'}"
+    if cluster.drs_options is None:
+        yield f"the advanced options of DRS of cluster {cluster.name} cannot be read"
+    elif (value := drs_option(cluster, EVACUATION)) != "-1":
+        yield f"{EVACUATION} of cluster {cluster.name} is {_said(value)}, not -1"
+
+
+# assumption: drs-vgpu-vms
+def balancing_obstacles(cluster: Cluster) -> Iterator[str]:
+    """What of the options is not as KB 313479 has it where DRS is to move VMs with a vGPU to balance load."""
+    if cluster.drs_options is None:
+        return
+    for name in (AUTOMATION, MOVES_AT_ONCE):
+        if (value := drs_option(cluster, name)) != "1":
+            yield f"{name} is {_said(value)}, not 1"
+    if drs_option(cluster, STUN_TOLERATED) is None:
+        yield f"{STUN_TOLERATED} is not set"
+
+
+def _said(value: str | None) -> str:
+    return "not set" if value is None else repr(value)
+
+
+TOLERATED_S: Final = 100
+"""Where the cluster says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stun:
+    """Seconds; a range where vCenter tells several bandwidths, or the two hosts differ."""
+
+    at_least_s: int
+    at_most_s: int
+
+
+def stun_between(vm: Vm, hosts: Iterable[Host]) -> Stun | None:
+    """The estimate for a move of the VM between these hosts; None = unknown, or the VM has no vGPU."""
+    found = [list(_of_host(vm, host)) for host in hosts]
+    if not vm.vgpus or not all(found):
+        return None
+    seconds = [each for of_host in found for each in of_host]
+    return Stun(min(seconds), max(seconds))
+
+
+def _of_host(vm: Vm, host: Host) -> Iterator[int]:
+    """The sum over its vGPUs at each bandwidth for which the host has an estimate of all of them."""
+    told = host.config_target.stuns if host.config_target is not None else ()
+    for bandwidth in dict.fromkeys(each.bandwidth_mbps for each in told):
+        at = {each.profile: each.stun_s for each in told if each.bandwidth_mbps == bandwidth}
+        if all(profile in at for profile in vm.profiles):
+            yield sum(at[profile] for profile in vm.profiles)
+
+
+def tolerated_s(cluster: Cluster | None) -> int:
+    """The longest stun that the cluster tolerates."""
+    said = drs_option(cluster, STUN_TOLERATED) or ""
+    return int(said) if said.isdecimal() else TOLERATED_S
+
+
+def too_long(vm: Vm, source: Host, target: Host, cluster: Cluster | None) -> Rejection | None:
+    """Why vCenter would not move it there for its stun; None = the estimate is within the limit, or unknown."""
+    stun, limit = stun_between(vm, (source, target)), tolerated_s(cluster)
+    if stun is None or stun.at_least_s <= limit:
+        return None
+    hint = f"raise {STUN_TOLERATED} in the advanced options of DRS, if its users can wait so long"
+    rule = f"estimates a stun of {stun.at_least_s} s for {vm.name}, and {limit} s are tolerated"
+    return Rejection(target.name, rule, hint=hint)
+
+
+def own_stun_settings(vm: Vm) -> tuple[str, ...]:
+    """The VM's settings that are named after stun, `key = value`."""
+    return tuple(f"{key} = {value}" for key, value in sorted((vm.extra_config or {}).items()) if "stun" in key.lower())
