@@ -13,7 +13,7 @@ from gpuops.model.vcenter.contact import Contact
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 NAMED: Final = ("vm", "source", "host", "cluster")
 """Facts of evidence that are managed object ids."""
@@ -89,7 +89,7 @@ def _evidence_of(judged: JudgedAssumption, names: Mapping[str, str]) -> str | No
 def evidence_text(judged: JudgedAssumption, names: Mapping[str, str]) -> str:
     """The evidence in words; empty = there is none. `names`: of VMs, hosts and clusters by managed object id."""
     facts = judged.evidence.facts if judged.evidence is not None else {}
-    return visible(judged.sentence.format_map({key: names.get(str(fact), fact) for key, fact in facts.items()}))
+    return judged.sentence.format_map({key: names.get(str(fact), fact) for key, fact in facts.items()})
 
 
 def names_of(inventory: Inventory) -> dict[str, str]:
@@ -99,7 +99,7 @@ def names_of(inventory: Inventory) -> dict[str, str]:
 
 
 def _unread(judged: JudgedContact) -> list[Text]:
-    return [Text(visible(f"not read: {reason}"), "yellow") for reason in judged.contact.unread]
+    return [Text(f"not read: {reason}", "yellow") for reason in judged.contact.unread]
 
 
 def contact_text(judged: JudgedContact) -> Shown:

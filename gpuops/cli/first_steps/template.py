@@ -51,7 +51,7 @@ def template_show(
     from gpuops.report.first_steps.manual import TemplateShowDocument
 
     text = _text(name)
-    output.show(text.rstrip("\n"), TemplateShowDocument(name, text))
+    output.show(text.rstrip("\n").split("\n"), TemplateShowDocument(name, text))
 
 
 @template.command("write")
@@ -80,7 +80,7 @@ def template_write(
     for name in changed:
         _write(into / name, texts[name])
     said = [f"{into / name}: {'written' if name in changed else 'is there already'}" for name in texts]
-    output.show("\n".join(said), TemplateWriteDocument([str(into / name) for name in changed]))
+    output.show(said, TemplateWriteDocument([str(into / name) for name in changed]))
 
 
 def _text(name: str) -> str:

@@ -10,13 +10,13 @@ from gpuops.advise.run_out import FEWEST_DAYS, HORIZON, TESTED_AHEAD, RunOut
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 
 def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
     """A row for each profile, the one that runs out first at the top."""
     read_at = f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
-    head = f"vCenter {visible(inventory.api_version)}: when vGPU profiles run out, {read_at}"
+    head = f"vCenter {inventory.api_version}: when vGPU profiles run out, {read_at}"
     if not found:
         return (Text(head, "bold"), Text("no VM has a vGPU, and no history has one"))
     table = TextTable(
@@ -36,7 +36,7 @@ def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
     )
     for each in found:
         table.add_row(
-            visible(each.profile),
+            each.profile,
             str(each.running),
             str(each.fit),
             _number(each.most_of_week),

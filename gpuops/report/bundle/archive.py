@@ -17,7 +17,7 @@ from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world import utc
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 CONTACT: Final = "first-contact.json"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
@@ -96,8 +96,8 @@ def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
     for name, content in found.files.items():
         words = " ".join(content.decode("ascii").split())
         beginning = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ..."
-        table.add_row(name, f"{len(content):,}", visible(beginning))
-    return (table, Text(f"{visible(path)}: {'written' if written else 'not written yet'}", "bold"))
+        table.add_row(name, f"{len(content):,}", beginning)
+    return (table, Text(f"{path}: {'written' if written else 'not written yet'}", "bold"))
 
 
 def bundle_document(found: Bundle, path: str, *, written: bool) -> Document:
@@ -108,7 +108,7 @@ def bundle_document(found: Bundle, path: str, *, written: bool) -> Document:
 
 def name_text(pseudonym: str, name: str) -> Shown:
     """What a pseudonym stands for."""
-    return Text(f"{pseudonym}: {visible(name)}")
+    return Text(f"{pseudonym}: {name}")
 
 
 def name_document(pseudonym: str, name: str) -> Document:

@@ -8,7 +8,6 @@ from json import dumps
 from gpuops.config.explanation import Explanation
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import visible
 
 
 def explain_text(explanation: Explanation) -> Shown:
@@ -21,16 +20,16 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
     if explanation.description:
         yield Text(f"  {explanation.description}")
     facts = TextTable()
-    facts.add_row("  type", visible(explanation.type))
+    facts.add_row("  type", explanation.type)
     if explanation.allowed:
         facts.add_row("  allowed", ", ".join(map(_written, explanation.allowed)))
     if "." in explanation.path:
         facts.add_row("  required", "yes" if explanation.required else "no")
     if explanation.default is not None:
-        facts.add_row("  default", visible(_written(explanation.default)))
+        facts.add_row("  default", _written(explanation.default))
     yield facts
     if explanation.keys:
-        yield Text("\nkeys", "bold")
+        yield from (Text(), Text("keys", "bold"))
         table = TextTable()
         for key in explanation.keys:
             required = " (required)" if key.required else ""
@@ -39,7 +38,7 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
             )
         yield table
     if explanation.example:
-        yield Text("\nexample", "bold")
+        yield from (Text(), Text("example", "bold"))
         yield from (Text(f"  {line}") for line in explanation.example.splitlines())
 
 

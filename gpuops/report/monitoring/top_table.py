@@ -8,11 +8,10 @@ from typing import Annotated, Final
 
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
-from gpuops.report.layout import Line, Piece, Shown, TextTable, cells, shortened
+from gpuops.report.layout import Line, Piece, Shown, Text, TextTable, cells, cut_off, shortened
 from gpuops.report.monitoring.top import Top, TopRow, heading_lines
 from gpuops.report.monitoring.top_view import TopView, meant_rows
 from gpuops.report.monitoring.top_words import TopLevel
-from gpuops.report.text import visible
 
 BAR_CELLS: Final = 8
 BUSY_PERCENT: Final = 80.0
@@ -126,7 +125,7 @@ def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
         right=[number for number, column in enumerate(columns[:-1]) if column.right],
     )
     for row in rows:
-        table.add_row(*(visible(column.cell(row)) for column in columns))
+        table.add_row(*(column.cell(row) for column in columns))
     return (*heading_lines(top), table)
 
 
@@ -223,7 +222,7 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
     """
     heads = [line.pieces for line in heading_lines(top)]
     if note:
-        heads.append([(visible(note), "bold red")])
+        heads.append(Text(note, "bold red").pieces)
     rows = meant_rows(top, view)
     room = rows_shown(height, len(heads))
     selected = view.selected_number(rows)
@@ -233,10 +232,10 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
     cut, widths = fitted(columns, shown, width)
     for head in heads:
         yield _one_line(head, width)
-    yield _one_line([(_where(top, view, len(rows)), "cyan")], width)
+    yield _one_line(Text(_where(top, view, len(rows)), "cyan").pieces, width)
     yield _line([column.title for column in cut], cut, widths, ["bold"] * len(cut))
     for number, row in enumerate(shown, first):
-        texts = [visible(column.cell(row)) for column in cut]
+        texts = [column.cell(row) for column in cut]
         styles = [_style(column, row) for column in cut]
         if number == selected:
             styles = ["reverse"] * len(styles)
@@ -273,7 +272,7 @@ def fitted(columns: Sequence[TopColumn], rows: Sequence[TopRow], width: int) -> 
     """
     left = list(columns)
     while True:
-        widths = [max([cells(column.title), *(cells(visible(column.cell(row))) for row in rows)]) for column in left]
+        widths = [max([cells(column.title), *(cells(Text(column.cell(row)).plain) for row in rows)]) for column in left]
         room = width - len(_GAP) * (len(left) - 1)
         while sum(widths) > room:
             cuttable = [n for n, column in enumerate(left) if column.least and widths[n] > column.least]
@@ -292,23 +291,11 @@ def _line(
 ) -> Line:
     pieces: list[Piece] = []
     for text, column, width, style in zip(texts, columns, widths, styles, strict=True):
-        cut = _begin(text, width) if column.listed else shortened(text, width)
+        cut = cut_off(text, width) if column.listed else shortened(text, width)
         blank = " " * (width - cells(cut))
         pieces.append((f"{blank}{cut}" if column.right else f"{cut}{blank}", style))
         pieces.append((_GAP, gap))
     return pieces[:-1]
-
-
-def _begin(text: str, room: int) -> str:
-    """The text as far as there is room, with three dots where something is left out."""
-    if cells(text) <= room:
-        return text
-    found = ""
-    for character in text:
-        if cells(f"{found}{character}...") > room:
-            break
-        found += character
-    return f"{found}..."[:room]
 
 
 def _one_line(pieces: Sequence[Piece], width: int) -> Line:
@@ -343,8 +330,8 @@ def _where(top: Top, view: TopView, rows: int) -> str:
     """`GPUs of esx-01, by use, with "a40": 8`."""
     of = view.inside.name if view.inside is not None else ""
     what = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
-    with_text = f', with "{visible(view.containing)}"' if view.containing or view.typing else ""
-    return f"{what}{f' of {visible(of)}' if of else ''}, by {view.sort}{with_text}: {rows}"
+    with_text = f', with "{view.containing}"' if view.containing or view.typing else ""
+    return f"{what}{f' of {of}' if of else ''}, by {view.sort}{with_text}: {rows}"
 
 
 def _keys(view: TopView) -> str:

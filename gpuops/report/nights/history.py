@@ -20,7 +20,7 @@ from gpuops.model.nights.history import (
 )
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.history_rows import people_of
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _STYLES: Final = {
     PastOutcome.DONE: "green",
@@ -69,7 +69,7 @@ def _nights(nights: tuple[PastNight, ...]) -> TextTable:
     )  # fmt: skip
     for night in nights:
         table.add_row(
-            visible(night.id),
+            night.id,
             Text(night.outcome.value, _STYLES[night.outcome]),
             str(len(night.desktops)),
             str(night.returned),
@@ -77,8 +77,8 @@ def _nights(nights: tuple[PastNight, ...]) -> TextTable:
             _hours(night.harvested),
             _share(night.share, night.available),
             Text(str(len(night.incidents)), "yellow" if night.incidents else ""),
-            *((visible(night.vcenter[:8]),) if several else ()),
-            visible(people_of(night.runs)),
+            *((night.vcenter[:8],) if several else ()),
+            people_of(night.runs),
         )
     return table
 
@@ -89,12 +89,12 @@ def _changes(changes: tuple[PastChange, ...]) -> TextTable:
     for change in changes:
         table.add_row(
             _minute(change.begins),
-            visible(change.verb),
-            visible(_few(change.subjects)),
+            change.verb,
+            _few(change.subjects),
             Text(change.outcome.value, _STYLES[change.outcome]),
             str(len(change.incidents)),
-            *((visible(change.vcenter[:8]),) if several else ()),
-            visible(str(change.run.by)),
+            *((change.vcenter[:8],) if several else ()),
+            str(change.run.by),
         )
     return table
 
@@ -120,14 +120,14 @@ def night_text(events: PastEvents) -> Shown:
 
 
 def _night(night: PastNight) -> Iterator[Shown]:
-    policy = f", policy {visible(night.policy)}" if night.policy is not None else ""
+    policy = f", policy {night.policy}" if night.policy is not None else ""
     known = ", known by its return alone" if night.by_markers else ""
     yield (
-        Text(f"night {visible(night.id)}: ", "bold")
+        Text(f"night {night.id}: ", "bold")
         .append(night.outcome.value, _STYLES[night.outcome])
         .append(f"{policy}{known}; times are in UTC")
     )
-    yield f"vCenter {visible(night.vcenter)}"
+    yield f"vCenter {night.vcenter}"
     share = _part(night.share, night.available)
     yield (
         f"{count(len(night.desktops), 'desktop')} taken, {night.returned} back; {count(len(night.ml), 'ML VM')} ran: "
@@ -149,7 +149,7 @@ def _runs(runs: tuple[PastRun, ...]) -> TextTable:
     table = TextTable("run", "began", "ended", "by")
     for run in runs:
         ended = "not ended" if run.ends is None else _minute(run.ends) + (" (cut off)" if run.cut_off else "")
-        table.add_row(visible(run.kind), _minute(run.begins), ended, visible(f"{run.by}, pid {run.by.pid}"))
+        table.add_row(run.kind, _minute(run.begins), ended, f"{run.by}, pid {run.by.pid}")
     return table
 
 
@@ -159,7 +159,7 @@ def _vms(noun: str, begun: str, over: str, vms: list[PastVm]) -> TextTable:
         gpus = "unknown" if vm.gpus is None else f"{vm.gpus:.3g}"
         for held in vm.held or (None,):
             hours = _hours(held.hours(vm.gpus)) if held is not None else "-"
-            table.add_row(visible(vm.name), gpus, *_period(vm, held), hours)
+            table.add_row(vm.name, gpus, *_period(vm, held), hours)
     return table
 
 
@@ -175,7 +175,7 @@ def _period(vm: PastVm, held: HeldPeriod | None) -> tuple[str, str]:
 def _incidents(incidents: tuple[Incident, ...]) -> TextTable:
     table = TextTable("went wrong", "of", "what", "why")
     for each in incidents:
-        table.add_row(_minute(each.at), visible(each.about), visible(each.what), visible(each.reason or "-"))
+        table.add_row(_minute(each.at), each.about, each.what, each.reason or "-")
     return table
 
 

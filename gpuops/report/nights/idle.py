@@ -12,7 +12,7 @@ from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
@@ -26,12 +26,12 @@ def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool
     for each in judged:
         verdict = each.verdict
         table.add_row(
-            visible(each.vm.name),
-            visible(each.pool or "-"),
+            each.vm.name,
+            each.pool or "-",
             Text(verdict.use, _STYLES[verdict.use]),
             _for(verdict.idle_for_s) if verdict.use is Use.IDLE else "-",
             verdict.decided_by or "all",
-            visible(_because(each)),
+            _because(each),
         )
     numbers = Counter(each.verdict.use for each in judged)
     counts = Text(", ".join(f"{numbers[use]} {use}" for use in Use), "bold")
@@ -105,9 +105,9 @@ def idle_document(judged: Sequence[JudgedVm], inventory: Inventory, policy: str 
 
 def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
     verdict = judged.verdict
-    pool = f" (pool {visible(judged.pool)})" if judged.pool is not None else ""
-    head = Text(f"{visible(judged.vm.name)}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
-    head.append(f"; {visible(_because(judged))}")
+    pool = f" (pool {judged.pool})" if judged.pool is not None else ""
+    head = Text(f"{judged.vm.name}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
+    head.append(f"; {_because(judged)}")
     table = TextTable("source", "says", "value", "idle below", "age", "weight", "because", right=(2, 3))
     for each in verdict.readings:
         table.add_row(
@@ -117,7 +117,7 @@ def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
             _number(each.below, each.unit),
             "-" if each.age_s is None else told(each.age_s) if each.age_s else "now",
             "veto" if each.vetoes else "required" if each.required else "can veto",
-            visible(each.reason),
+            each.reason,
         )
     return head, table
 

@@ -11,7 +11,7 @@ from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import DocumentRecord, Moment, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _DAY = timedelta(days=1)
 _STYLES = {QueueState.STARTS: "green", QueueState.WAITS: "yellow", QueueState.RUNS: "", QueueState.NOT_NOW: "dim"}
@@ -26,9 +26,9 @@ def _parts(found: QueueLook) -> Iterator[Shown]:
     plan = found.night_plan
     at = found.at.astimezone(_zone(found))
     what = f"night {plan.night}" if plan.policy.spare is None else "spare capacity"
-    yield Text(f"ML queue of policy {visible(plan.policy.name)}, {what}, at {at:%Y-%m-%d %H:%M} {_zone(found)}", "bold")
+    yield Text(f"ML queue of policy {plan.policy.name}, {what}, at {at:%Y-%m-%d %H:%M} {_zone(found)}", "bold")
     for rejection in plan.refusals:
-        yield Text(f"no start: {visible(str(rejection))}", "yellow")
+        yield Text(f"no start: {rejection}", "yellow")
     if plan.shares is not None and plan.shares.standings:
         yield from _teams(plan.shares)
     if found.places:
@@ -38,13 +38,13 @@ def _parts(found: QueueLook) -> Iterator[Shown]:
             table.add_row(*_row(place, found))
         yield table
     if plan.shares is not None:
-        yield from (Text(f"warning: {visible(said)}", "yellow") for said in plan.shares.unclear)
+        yield from (Text(f"warning: {said}", "yellow") for said in plan.shares.unclear)
     yield Text(_summary(found), "bold")
 
 
 def _teams(shares: TeamShares) -> Iterator[Shown]:
     days = shares.rule.half_life / _DAY
-    yield Text(f"teams by {visible(str(shares.rule.by))}; GPU-hours of {days:g} days ago count half", "dim")
+    yield Text(f"teams by {shares.rule.by}; GPU-hours of {days:g} days ago count half", "dim")
     table = TextTable(
         "team", "weight", "share", "had of late", "GPU-hours of 7 days", "left", "GPUs now", right=(1, 2, 3, 4, 5, 6)
     )
@@ -52,7 +52,7 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
         team, used = each.team, each.used_share
         left = each.hours_left
         table.add_row(
-            visible(team.name),
+            team.name,
             f"{team.weight:g}",
             f"{each.share:.0%}",
             "-" if used is None else f"{used:.0%}",
@@ -64,7 +64,7 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
     for each in shares.standings:
         if each.use.unknown:
             runs = count(each.use.unknown, "run")
-            yield Text(f"team {visible(each.team.name)}: the GPU-hours of {runs} are not known, and left out", "dim")
+            yield Text(f"team {each.team.name}: the GPU-hours of {runs} are not known, and left out", "dim")
 
 
 def _of(amount: float, most: float | None) -> str:
@@ -76,14 +76,14 @@ def _row(place: QueuePlace, found: QueueLook) -> list[str | Text]:
     starts = "" if place.starts_at is None else f"{place.starts_at.astimezone(_zone(found)):%H:%M}"
     row: list[str | Text] = [
         "" if place.place is None else str(place.place),
-        visible(waits.name),
+        waits.name,
         str(waits.queued.priority),
         "" if place.gpus is None else f"{place.gpus:.4g}",
         Text(place.state.value, _STYLES[place.state]),
         starts,
-        visible(place.reason),
+        place.reason,
     ]
-    return row if shares is None else [*row[:2], visible(waits.team), *row[2:]]
+    return row if shares is None else [*row[:2], waits.team, *row[2:]]
 
 
 def _summary(found: QueueLook) -> str:

@@ -9,7 +9,6 @@ from typing import Annotated, Self
 from gpuops.model.nights.runners import Half, QueuedTurn, QueueStatus, TurnState
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import visible
 
 
 def runner_text(status: QueueStatus, now: datetime) -> Shown:
@@ -32,7 +31,7 @@ def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
     table = TextTable("site", "policy", "state", "runner")
     for turn in status.turns:
         runner = "" if turn.runner is None else str(turn.runner)
-        table.add_row(visible(turn.turn.site), visible(turn.turn.policy), turn.state, runner)
+        table.add_row(turn.turn.site, turn.turn.policy, turn.state, runner)
     yield table
 
 

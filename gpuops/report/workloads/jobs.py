@@ -16,7 +16,7 @@ from gpuops.report.advice.placement import refused_lines
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 
 def jobs_text(found: JobsAnswer, *, commands: bool = False) -> Shown:
@@ -25,10 +25,10 @@ def jobs_text(found: JobsAnswer, *, commands: bool = False) -> Shown:
     if found.planned:
         parts += [_jobs(found), Text(), _gpus(found)]
     parts += [line for refusal in found.refused for line in refused_lines(refusal)]
-    parts += [Text("refused: ", "bold red").append(f"{job.name}: {visible(why)}") for job, why in found.forbidden]
+    parts += [Text("refused: ", "bold red").append(f"{job.name}: {why}") for job, why in found.forbidden]
     parts += [Text("too long: ", "bold red").append(_too_long(each, found)) for each in found.planned if each.too_long]
     parts += [
-        Text("warning: ", "yellow").append(visible(text))
+        Text("warning: ", "yellow").append(text)
         for text in (*(text for each in found.placements.placed for text in each.warnings), *found.placements.warnings)
     ]
     if commands:
@@ -48,8 +48,8 @@ def _jobs(found: JobsAnswer) -> TextTable:
         factor = each.slowdown[each.policy]
         table.add_row(
             each.job.name,
-            visible(each.job.owner or "-"),
-            visible(each.host.name),
+            each.job.owner or "-",
+            each.host.name,
             str(each.gpu),
             str(each.sharers),
             f"{each.busy.share:.0%}" if each.shares_time else "-",
@@ -71,9 +71,9 @@ def _gpus(found: JobsAnswer) -> TextTable:
             for policy in SchedulerPolicy
         ]
         table.add_row(
-            visible(each.host.name),
+            each.host.name,
             str(each.gpu),
-            visible(each.profile),
+            each.profile,
             str(each.jobs),
             str(each.sharers),
             "-" if each.most is None else str(each.most),
@@ -104,9 +104,9 @@ def _too_long(each: PlannedJob, found: JobsAnswer) -> str:
 
 
 def _commands(each: PlannedJob) -> Iterator[Text]:
-    yield Text(f"{each.job.name}: ", "bold").append(visible(shlex.join(run_words(each.job))))
+    yield Text(f"{each.job.name}: ", "bold").append(shlex.join(run_words(each.job)))
     if words := checkpoint_words(each.job):
-        yield Text("  checkpoint: ").append(visible(shlex.join(words)))
+        yield Text("  checkpoint: ").append(shlex.join(words))
 
 
 def _notes(found: JobsAnswer) -> Iterator[str]:
@@ -136,10 +136,10 @@ def _vms(found: JobsAnswer) -> Iterator[str]:
     if room is None:
         return
     jobs = count(len(room.there) + len(room.of_template) + len(room.without), "job")
-    made = f"of template {visible(room.template)}" if room.template is not None else "of a template, which none is"
+    made = f"of template {room.template}" if room.template is not None else "of a template, which none is"
     yield f"VMs of the policy: of {jobs} {len(room.there)} get one that is there, {len(room.of_template)} one {made}"
     for name, why in room.without:
-        yield f"  {name} waits: {visible(why)}"
+        yield f"  {name} waits: {why}"
 
 
 def _summary(found: JobsAnswer) -> str:

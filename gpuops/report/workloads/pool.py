@@ -12,7 +12,7 @@ from gpuops.plan.pool.answers import PoolAnswer
 from gpuops.plan.pool.lending import idle_mib
 from gpuops.report.document import SCHEMA_VERSION, Document
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import size, visible
+from gpuops.report.text import size
 
 Idle = Mapping[tuple[str, int], int]
 """The idle memory of GPUs in MiB, by server and index."""
@@ -22,8 +22,8 @@ def pools_text(pools: tuple[LeaseBook, ...]) -> Shown:
     """Return the GPUs and leases of each pool."""
     lines: list[Shown] = []
     for book in pools:
-        program = f"program {visible(book.pool.program)}" if book.pool.program is not None else "no program"
-        lines += [Text(f"{visible(book.pool.name)}: network {visible(book.pool.network)}, {program}", "bold")]
+        program = f"program {book.pool.program}" if book.pool.program is not None else "no program"
+        lines += [Text(f"{book.pool.name}: network {book.pool.network}, {program}", "bold")]
         lines += _tables(book, idle_mib(book))
     return lines or "there is no pool"
 
@@ -34,20 +34,20 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
     for server in book.servers:
         for gpu in server.gpus:
             sizes = size(gpu.memory_mib), size(idle[server.name, gpu.index])
-            gpus.add_row(visible(server.name), server.state.value, str(gpu.index), *sizes)
+            gpus.add_row(server.name, server.state.value, str(gpu.index), *sizes)
     if book.servers:
         yield gpus
     for server in (server for server in book.servers if server.state is not ServerState.SERVING):
         why = "is drained" if server.state is ServerState.DRAINING else server.because or "does not run"
         again = command("pool reclaim", pool=book.pool.name, server=server.name)
-        yield Text(visible(f"{server.name} {why}; it lends again after {again} --again"), "yellow")
+        yield Text(f"{server.name} {why}; it lends again after {again} --again", "yellow")
     leases = TextTable("lease", "client", "owner", "state", "until", "shares", "because")
     for lease in book.leases:
         state = Text(lease.state.value, "" if lease.state is LeaseState.LENT else "yellow")
         end = f"{lease.ends_at.astimezone(UTC):%Y-%m-%d %H:%MZ}"
-        shares = ", ".join(f"{visible(share.server)}/{share.gpu} {size(share.memory_mib)}" for share in lease.shares)
-        names = visible(lease.client), visible(lease.wish.owner or "-")
-        leases.add_row(lease.id, *names, state, end, shares, visible(lease.because))
+        shares = ", ".join(f"{share.server}/{share.gpu} {size(share.memory_mib)}" for share in lease.shares)
+        names = lease.client, lease.wish.owner or "-"
+        leases.add_row(lease.id, *names, state, end, shares, lease.because)
     if book.leases:
         yield leases
 
@@ -55,14 +55,14 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
 def pool_answer_text(answer: PoolAnswer) -> Shown:
     """Return what a command did or would do, or every reason against it."""
     if answer.rejections:
-        return [Text(visible(rejection.line), "red") for rejection in answer.rejections]
-    pool = visible(answer.after.pool.name)
+        return [Text(rejection.line, "red") for rejection in answer.rejections]
+    pool = answer.after.pool.name
     what = "deleted" if answer.deleted else "made" if answer.before is None else "changed"
     lines: list[Shown] = [Text(f"pool {pool}: {what if answer.changed else 'nothing to do'}", "bold")]
-    lines += [f"server {visible(name)} leaves the pool" for name in answer.removed_servers]
+    lines += [f"server {name} leaves the pool" for name in answer.removed_servers]
     lines += _tables(answer.changes, idle_mib(answer.after))
-    lines += [Text(f"warning: {visible(line)}", "yellow") for line in answer.warnings]
-    lines += [Text(f"failed: {visible(line)}", "bold red") for line in answer.failed]
+    lines += [Text(f"warning: {line}", "yellow") for line in answer.warnings]
+    lines += [Text(f"failed: {line}", "bold red") for line in answer.failed]
     if answer.failed:
         lines.append(Text("the same command, or gpuops pool reclaim --due, tries it again", "dim"))
     if answer.about is not None and answer.after.pool.program is None:
