@@ -1,6 +1,6 @@
 """`gpuops schema`: the JSON Schemas of what gpuops prints and of the files that it reads.
 
-Those of documents come from their classes and from `gpuops/schemas`, those of files from the classes that check them.
+Those of documents come from their classes, those of files from the classes that check them.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def schema(
 
 def _listed() -> dict[str, tuple[str, str]]:
     """Each name with what it is of, `input` or `output`, and its title."""
-    from gpuops.report.schema import document_kinds
+    from gpuops.report.schema import document_kinds, document_title
 
     found = {name: ("input", each.title) for name, each in INPUTS.items()}
-    return found | {name: ("output", kind.title) for name, kind in document_kinds().items()}
+    return found | {name: ("output", document_title(document)) for name, document in document_kinds().items()}
 
 
 def _schema_of(name: str) -> Schema:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from json import dumps
+from typing import Annotated, Self
 
 from gpuops.config.explanation import Explanation
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 
 
@@ -50,17 +51,24 @@ def _first_sentence(text: str) -> str:
     return text.partition(". ")[0].removesuffix(".")
 
 
-def explain_document(explanation: Explanation) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "explain",
-        "path": explanation.path,
-        "description": explanation.description,
-        "type": explanation.type,
-        "allowed": [_written(value) for value in explanation.allowed],
-        "required": explanation.required,
-        "default": None if explanation.default is None else _written(explanation.default),
-        "keys": {key.path.rpartition(".")[2]: key.description for key in explanation.keys},
-        "example": explanation.example,
-    }
+@printed("explain", by="gpuops explain")
+class ExplainDocument(PrintedDocument, frozen=True):
+    """A key of a file that people write."""
+
+    path: Annotated[str, "the file and its keys"]
+    description: str
+    type: str
+    allowed: Annotated[list[str], "empty = whatever is of the type"]
+    required: bool
+    default: Annotated[str | None, "as JSON if it is no text; null = there is none"]
+    keys: Annotated[dict[str, str], "descriptions of the keys below it"]
+    example: Annotated[str, "lines of the template that comes with gpuops; empty = it has none"]
+
+    @classmethod
+    def made_of(cls, explanation: Explanation) -> Self:
+        return cls.from_attributes(
+            explanation,
+            allowed=list(map(_written, explanation.allowed)),
+            default=None if explanation.default is None else _written(explanation.default),
+            keys={key.path.rpartition(".")[2]: key.description for key in explanation.keys},
+        )
