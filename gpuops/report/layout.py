@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Self, TypeAlias
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 Piece = tuple[str, str]
 """A text, and its style: `bold`, `dim` and a colour, in any number; empty = none."""
@@ -55,21 +56,54 @@ class Text:
         return "".join(text for text, _ in self.pieces)
 
 
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column of a table: its title, and what makes its cell of a row."""
+
+    title: str
+    cell: Callable[[Row], str | Text]
+    right: bool = False
+    """Whether the cells end on one line."""
+    whole: bool = False
+    """Whether the cells are typed into other commands, so they are folded only where nothing else can be."""
+
+
 class TextTable:
     """Columns as wide as their widest cell, two blanks between them. On a terminal, cells are folded to fit."""
 
     __slots__ = ("headers", "right", "rows", "whole")
 
-    def __init__(self, *headers: str, right: Collection[int] = (), whole: Collection[int] = ()) -> None:
-        """`right`: the numbers of the columns that end on one line; none of the last. `whole`: of those that are typed
-        into other commands, so they are folded only where nothing else can be."""
+    def __init__(
+        self,
+        *headers: str,
+        right: Collection[int] = (),
+        whole: Collection[int] = (),
+        rows: Iterable[Sequence[str | Text]] = (),
+    ) -> None:
+        """`right` and `whole`: the numbers of the columns that are so (`Column`)."""
         self.headers = tuple(map(visible, headers))
         self.right = frozenset(right)
         self.whole = frozenset(whole)
         self.rows: list[tuple[str | Text, ...]] = []
+        for row in rows:
+            self.add_row(*row)
 
     def add_row(self, *cells: str | Text) -> None:
         self.rows.append(tuple(visible(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def table_of(rows: Iterable[Row], *columns: Column[Row] | None) -> TextTable:
+    """Return a table with a line for each row; a column that is None is left out."""
+    shown = [column for column in columns if column is not None]
+    return TextTable(
+        *(column.title for column in shown),
+        right=[number for number, column in enumerate(shown) if column.right],
+        whole=[number for number, column in enumerate(shown) if column.whole],
+        rows=([column.cell(row) for column in shown] for row in rows),
+    )
 
 
 class Tree:

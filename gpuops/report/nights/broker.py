@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from gpuops.model.desktops.broker import AfterLogoff, BrokerIdentity, DesktopPool, DesktopPowerPolicy, PoolKind
 from gpuops.model.desktops.broker_state import BrokerState, PoolState
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count
 
 
@@ -42,21 +42,18 @@ def _lines(state: BrokerState) -> Iterator[Shown]:
 
 
 def _table(state: BrokerState) -> TextTable:
-    table = TextTable(
-        "pool", "kind", "power policy", "machines", "VMs", "maintenance", "sessions", "connected", "gate",
-        right=(3, 4, 5, 6, 7),
-    )  # fmt: skip
-    for each in state.pools:
-        pool = each.pool
-        numbers = (each.machines, each.vms, each.in_maintenance, each.sessions, each.connected)
-        table.add_row(
-            pool.name,
-            pool.kind.value,
-            pool.power_policy.value if pool.power_policy is not None else "unknown",
-            *map(str, numbers),
-            _gate_of(pool),
-        )
-    return table
+    return table_of(
+        state.pools,
+        Column("pool", lambda state: state.pool.name),
+        Column("kind", lambda state: state.pool.kind.value),
+        Column("power policy", lambda state: state.pool.power_policy.value if state.pool.power_policy else "unknown"),
+        Column("machines", lambda state: str(state.machines), right=True),
+        Column("VMs", lambda state: str(state.vms), right=True),
+        Column("maintenance", lambda state: str(state.in_maintenance), right=True),
+        Column("sessions", lambda state: str(state.sessions), right=True),
+        Column("connected", lambda state: str(state.connected), right=True),
+        Column("gate", lambda state: _gate_of(state.pool)),
+    )
 
 
 def _gate_of(pool: DesktopPool) -> Text:

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, QueueState
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import DocumentRecord, Moment, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count
 
@@ -32,11 +32,7 @@ def _parts(found: QueueLook) -> Iterator[Shown]:
     if plan.shares is not None and plan.shares.standings:
         yield from _teams(plan.shares)
     if found.places:
-        columns = ("VM", "team", "priority", "GPUs", "turn", "at", "why")
-        table = TextTable("", *(columns if plan.shares is not None else (columns[0], *columns[2:])))
-        for place in found.places:
-            table.add_row(*_row(place, found))
-        yield table
+        yield _places(found)
     if plan.shares is not None:
         yield from (Text(f"warning: {said}", "yellow") for said in plan.shares.unclear)
     yield Text(_summary(found), "bold")
@@ -45,22 +41,16 @@ def _parts(found: QueueLook) -> Iterator[Shown]:
 def _teams(shares: TeamShares) -> Iterator[Shown]:
     days = shares.rule.half_life / _DAY
     yield Text(f"teams by {shares.rule.by}; GPU-hours of {days:g} days ago count half", "dim")
-    table = TextTable(
-        "team", "weight", "share", "had of late", "GPU-hours of 7 days", "left", "GPUs now", right=(1, 2, 3, 4, 5, 6)
+    yield table_of(
+        shares.standings,
+        Column("team", lambda standing: standing.team.name),
+        Column("weight", lambda standing: f"{standing.team.weight:g}", right=True),
+        Column("share", lambda standing: f"{standing.share:.0%}", right=True),
+        Column("had of late", lambda team: "-" if team.used_share is None else f"{team.used_share:.0%}", right=True),
+        Column("GPU-hours of 7 days", lambda standing: _of(standing.use.week, standing.team.gpu_hours), right=True),
+        Column("left", lambda team: "any" if team.hours_left is None else f"{team.hours_left:.1f}", right=True),
+        Column("GPUs now", lambda standing: _of(standing.running_gpus, standing.team.gpus), right=True),
     )
-    for each in shares.standings:
-        team, used = each.team, each.used_share
-        left = each.hours_left
-        table.add_row(
-            team.name,
-            f"{team.weight:g}",
-            f"{each.share:.0%}",
-            "-" if used is None else f"{used:.0%}",
-            _of(each.use.week, team.gpu_hours),
-            "any" if left is None else f"{left:.1f}",
-            _of(each.running_gpus, team.gpus),
-        )
-    yield table
     for each in shares.standings:
         if each.use.unknown:
             runs = count(each.use.unknown, "run")
@@ -71,19 +61,22 @@ def _of(amount: float, most: float | None) -> str:
     return f"{amount:.1f}" if most is None else f"{amount:.1f} of {most:g}"
 
 
-def _row(place: QueuePlace, found: QueueLook) -> list[str | Text]:
-    waits, shares = place.waits, found.night_plan.shares
-    starts = "" if place.starts_at is None else f"{place.starts_at.astimezone(_zone(found)):%H:%M}"
-    row: list[str | Text] = [
-        "" if place.place is None else str(place.place),
-        waits.name,
-        str(waits.queued.priority),
-        "" if place.gpus is None else f"{place.gpus:.4g}",
-        Text(place.state.value, _STYLES[place.state]),
-        starts,
-        place.reason,
-    ]
-    return row if shares is None else [*row[:2], waits.team, *row[2:]]
+def _places(found: QueueLook) -> TextTable:
+    return table_of(
+        found.places,
+        Column("", lambda place: "" if place.place is None else str(place.place)),
+        Column("VM", lambda place: place.waits.name),
+        Column("team", lambda place: place.waits.team) if found.night_plan.shares is not None else None,
+        Column("priority", lambda place: str(place.waits.queued.priority)),
+        Column("GPUs", lambda place: "" if place.gpus is None else f"{place.gpus:.4g}"),
+        Column("turn", lambda place: Text(place.state.value, _STYLES[place.state])),
+        Column("at", lambda place: _start_of(place, found)),
+        Column("why", lambda place: place.reason),
+    )
+
+
+def _start_of(place: QueuePlace, found: QueueLook) -> str:
+    return "" if place.starts_at is None else f"{place.starts_at.astimezone(_zone(found)):%H:%M}"
 
 
 def _summary(found: QueueLook) -> str:

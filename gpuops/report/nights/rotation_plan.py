@@ -184,11 +184,8 @@ def _error(error: Error | None) -> str:
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[Shown]:
-    table = TextTable(*columns)
-    for row in rows:
-        table.add_row(*row)
     yield Text(title, "bold cyan")
-    yield table
+    yield TextTable(*columns, rows=rows)
 
 
 def _zone(found: NightPreview) -> tzinfo:

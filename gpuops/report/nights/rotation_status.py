@@ -18,7 +18,7 @@ from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Ref, VcenterDocument, printed
 from gpuops.report.hosts.given_up import GivenUpRecord, missed_lines
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count
 
 _STYLES = {
@@ -178,19 +178,16 @@ def _since(status: RotationStatus) -> str:
 
 def _table(status: RotationStatus) -> TextTable:
     idle = status.under_way is None  # while a run is under way, no other command is the next move
-    table = TextTable("VM", "role", "night", "was on", "now", "why", *(("next",) if idle else ()))
-    for taken_vm in status.vms:
-        original = taken_vm.original
-        table.add_row(
-            original.name,
-            original.role.value,
-            original.night,
-            status.names.get(original.host or "", original.host or "unknown"),
-            Text(taken_vm.whereabouts.value, _STYLES[taken_vm.whereabouts]),
-            taken_vm.reason,
-            *((_advice(taken_vm, status),) if idle else ()),
-        )
-    return table
+    return table_of(
+        status.vms,
+        Column("VM", lambda vm: vm.original.name),
+        Column("role", lambda vm: vm.original.role.value),
+        Column("night", lambda vm: vm.original.night),
+        Column("was on", lambda vm: status.names.get(vm.original.host or "", vm.original.host or "unknown")),
+        Column("now", lambda vm: Text(vm.whereabouts.value, _STYLES[vm.whereabouts])),
+        Column("why", lambda vm: vm.reason),
+        Column("next", lambda vm: _advice(vm, status)) if idle else None,
+    )
 
 
 def _advice(taken_vm: TakenVm, status: RotationStatus) -> str:

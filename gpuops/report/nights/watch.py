@@ -10,7 +10,7 @@ from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
 from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchReport
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, table_of
 from gpuops.report.plan_json import OutcomeRecord, RejectionRecord, outcome_document
 from gpuops.report.plan_text import STYLES, outcome_line
 from gpuops.report.text import count, duration
@@ -24,11 +24,18 @@ def look_text(told: WatchReport) -> Shown:
 def _whole_look(told: WatchReport) -> Iterator[Shown]:
     look, names = told.look, told.before.vms
     yield Text(f"read {told.before.taken_at:%Y-%m-%d %H:%M %Z}, as if it had been calm for long enough", "dim")
-    table = TextTable("cluster or host", "profile", "free", "kept", "missing", right=(2, 3, 4))
-    for state in look.states:
-        missing = Text(str(state.missing), STYLES[Verdict.FAILED]) if state.missing else "-"
-        table.add_row(state.where, state.key[0], str(state.free), str(state.kept), missing)
-    yield table
+    yield table_of(
+        look.states,
+        Column("cluster or host", lambda state: state.where),
+        Column("profile", lambda state: state.key[0]),
+        Column("free", lambda state: str(state.free), right=True),
+        Column("kept", lambda state: str(state.kept), right=True),
+        Column(
+            "missing",
+            lambda state: Text(str(state.missing), STYLES[Verdict.FAILED]) if state.missing else "-",
+            right=True,
+        ),
+    )
     yield from map(_ahead, look.ahead)
     for rejection in look.plan.rejections:
         yield Text(f"nothing starts: {rejection}", "yellow")
