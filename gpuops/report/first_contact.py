@@ -12,7 +12,7 @@ from gpuops.model.assumption import Confidence, JudgedAssumption, SessionStep, S
 from gpuops.model.vcenter.contact import Contact
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, table_of
 from gpuops.report.text import count
 
 NAMED: Final = ("vm", "source", "host", "cluster")
@@ -45,9 +45,13 @@ class JudgedContact:
 
 def assumptions_text(judged: JudgedContact) -> Shown:
     """A table of all rules, with the confidence of each and what this vCenter shows of it."""
-    table = TextTable("assumption", "confidence", "here", "rule")
-    for row in judged.rows:
-        table.add_row(row.row.id, row.row.confidence, row.standing, row.row.statement)
+    table = table_of(
+        judged.rows,
+        Column("assumption", lambda row: row.row.id),
+        Column("confidence", lambda row: row.row.confidence),
+        Column("here", lambda row: row.standing),
+        Column("rule", lambda row: row.row.statement),
+    )
     return (table, *_unread(judged), Text("next: gpuops help assumptions says how to test a rule", "dim"))
 
 
@@ -104,11 +108,16 @@ def _unread(judged: JudgedContact) -> list[Text]:
 
 def contact_text(judged: JudgedContact) -> Shown:
     """A table of all rows with their evidence, and the commands of the session."""
-    table = TextTable("assumption", "here", "evidence, or what it needs")
     names = names_of(judged.contact.inventory)
-    for row in judged.rows:
-        needs = f"needs {row.row.read or 'a change'}"
-        table.add_row(row.row.id, row.standing, evidence_text(row, names) or needs)
+    table = table_of(
+        judged.rows,
+        Column("assumption", lambda row: row.row.id),
+        Column("here", lambda row: row.standing),
+        Column(
+            "evidence, or what it needs",
+            lambda row: evidence_text(row, names) or f"needs {row.row.read or 'a change'}",
+        ),
+    )
     numbers = Counter(row.standing for row in judged.rows)
     total = ", ".join(f"{numbers[standing]} {standing}" for standing in Standing)
     return (table, Text(f"{count(len(judged.rows), 'rule')}: {total}", "bold"), *_unread(judged), *_session(judged))

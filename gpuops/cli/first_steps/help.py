@@ -112,9 +112,7 @@ def _title(text: str) -> str:
 def _list(titles: dict[str, str]) -> Shown:
     from gpuops.report.layout import Text, TextTable
 
-    table = TextTable()
-    for name, title in titles.items():
-        table.add_row(Text(name, "bold"), title)
+    table = TextTable(rows=((Text(name, "bold"), title) for name, title in titles.items()))
     return (table, Text("gpuops help TOPIC shows one, gpuops COMMAND --help the options of a command", "dim"))
 
 

@@ -77,9 +77,7 @@ def schema(
             output.choose(output.OutputFormat.JSON)  # a schema is JSON, and no line of it is wrapped
         output.show("", _schema_of(name))
         return
-    table = TextTable()
-    for each, (use, title) in listed.items():
-        table.add_row(Text(each, "bold"), use, title)
+    table = TextTable(rows=((Text(name, "bold"), use, title) for name, (use, title) in listed.items()))
     document = SchemaListDocument([ListedSchemaRecord(each, use, title) for each, (use, title) in listed.items()])
     output.show((table, Text("gpuops schema NAME prints one", "dim")), document)
 

@@ -120,7 +120,5 @@ def _write(path: Path, text: str) -> None:
 def _list(found: dict[str, str]) -> Shown:
     from gpuops.report.layout import Text, TextTable
 
-    table = TextTable()
-    for name, said in found.items():
-        table.add_row(Text(name, "bold"), said)
+    table = TextTable(rows=((Text(name, "bold"), said) for name, said in found.items()))
     return (table, Text("gpuops template write NAME writes one into templates/", "dim"))

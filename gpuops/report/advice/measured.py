@@ -24,9 +24,7 @@ def measure_plan_text(plan: MeasurePlan) -> Shown:
     """What is done, step by step, or every reason why not."""
     if plan.rejections:
         return [*_refused(plan), *(Text(line, "yellow") for line in plan.notes)]
-    table = TextTable("", "what", "of what")
-    for verb, what, of in _steps(plan):
-        table.add_row(verb, what, of)
+    table = TextTable("", "what", "of what", rows=_steps(plan))
     notes = (*plan.notes, *_later(plan))
     return [Text(_place(plan), "bold"), table, *(Text(line, "dim") for line in notes)]
 
@@ -69,10 +67,9 @@ def measured_text(plan: MeasurePlan, measurement: SharingMeasurement, left: tupl
     """The curve, what is fitted to it, and what is still to be done."""
     curve = measured_curve(measurement.done, plan.slots, measurement.wish.overlap)
     headers = ("VMs", "seconds", "times as long", "least", "most", "model", "GPU use")
-    table = TextTable("scheduler", *headers, right=range(1, 8))
     whole = [each for each in measurement.done if each.device is not MeasuredDevice.SHARE]
-    for row in (*(NormalisedCount(each, None) for each in whole), *curve.rows):
-        table.add_row(*_cells(row))
+    rows = (*(NormalisedCount(each, None) for each in whole), *curve.rows)
+    table = TextTable("scheduler", *headers, right=range(1, 8), rows=map(_cells, rows))
     lines: list[Shown] = [Text(f"{measurement.wish.template}, {plan.profile}", "bold"), table]
     lines += [Text(f"{_named(row)} failed: {row.count.error}", "red") for row in curve.rows if row.count.error]
     lines += [Text(f"{_named_whole(each)} failed: {each.error}", "red") for each in whole if each.error]

@@ -68,24 +68,18 @@ def _slowdown(share: GpuShare) -> str:
 
 def _vms(found: SizingAnswer) -> TextTable:
     """The VMs that suffer or need most, each workload once."""
-    table = TextTable(
-        "VM",
-        "busy alone",
-        "hours",
-        *(f"{policy.replace('-', ' ')}, {found.sizing.vms_at} on a GPU" for policy in SchedulerPolicy),
-        "may share",
-        right=(1, 2, 3, 4, 5),
-        whole=(0,),
-    )
-    for vm, hours in _listed(found)[:_MOST_VMS]:
-        table.add_row(
+    slowdowns = [f"{policy.replace('-', ' ')}, {found.sizing.vms_at} on a GPU" for policy in SchedulerPolicy]
+    rows = (
+        (
             vm.name,
             f"{vm.busy:.0%}",
             "-" if hours is None else f"{hours:.0f}",
             *(f"{vm.slowdown[policy]:.2f}" for policy in SchedulerPolicy),
             "yes" if vm.shares else Text("no", "yellow"),
         )
-    return table
+        for vm, hours in _listed(found)[:_MOST_VMS]
+    )
+    return TextTable("VM", "busy alone", "hours", *slowdowns, "may share", right=range(1, 6), whole=(0,), rows=rows)
 
 
 def _listed(found: SizingAnswer) -> list[tuple[SizedVm, float | None]]:

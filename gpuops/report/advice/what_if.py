@@ -25,10 +25,7 @@ def what_if_text(found: WhatIfAnswer, saved: Path | None = None) -> Shown:
         Text(f"vCenter {inventory.api_version}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}; what if:", "bold")
     ]
     lines += [Text(f"  {each}") for each in then.done]
-    table = TextTable("", "now", "then", "difference", right=(1, 2))
-    for row in _rows(found):
-        table.add_row(*row)
-    lines.append(table)
+    lines.append(TextTable("", "now", "then", "difference", right=(1, 2), rows=_rows(found)))
     lines += [Text(f"note: {each}", "yellow") for each in then.notes]
     for name in found.unwanted:
         lines.append(

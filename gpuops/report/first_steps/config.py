@@ -51,10 +51,8 @@ def _shown(path: Path, there: bool, default: str | None, found: Sequence[ShownTa
     yield Text(f"{path}{'' if there else ': is not there'}", "dim")
     for target in found:
         yield Text(target.name, "bold").append(" (default)" if target.name == default else "")
-        table = TextTable()
-        for each in target.settings:
-            table.add_row(f"  {each.name}", each.value, Text(each.origin, "dim"))
-        yield table
+        rows = ((f"  {setting.name}", setting.value, Text(setting.origin, "dim")) for setting in target.settings)
+        yield TextTable(rows=rows)
     if not found:
         yield Text("no vCenter is configured" + ("" if there else ": gpuops config init writes a first file"))
 

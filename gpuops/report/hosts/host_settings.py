@@ -20,7 +20,7 @@ from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Sched
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed
 from gpuops.report.gpu_health import GpuHealthRecord
 from gpuops.report.hosts.device_modes import ModeDeviceRecord, device_lines, device_records
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.text import count
 
 
@@ -55,13 +55,16 @@ def _mode_title(host: Host) -> str:
 
 
 def _mode_table(host: Host) -> TextTable:
-    table = TextTable("  GPU", "model", "used as", "configured as", "vGPU mode", "label", "reboot")
-    for gpu in host.gpus:
-        label = gpu.passthrough.label if gpu.passthrough else None
-        reboot = {None: "unknown", True: "pending", False: ""}[pending(gpu)]
-        cells = (f"  {gpu.address}", gpu.name, _used(gpu), _configured(gpu), _mode(gpu), label or "", reboot)
-        table.add_row(*cells)
-    return table
+    return table_of(
+        host.gpus,
+        Column("  GPU", lambda gpu: f"  {gpu.address}"),
+        Column("model", lambda gpu: gpu.name),
+        Column("used as", _used),
+        Column("configured as", _configured),
+        Column("vGPU mode", _mode),
+        Column("label", lambda gpu: (gpu.passthrough.label if gpu.passthrough else None) or ""),
+        Column("reboot", lambda gpu: {None: "unknown", True: "pending", False: ""}[pending(gpu)]),
+    )
 
 
 def _used(gpu: PhysicalGpu) -> str:
@@ -281,10 +284,7 @@ def _driver(found: HostScheduler) -> str:
 
 
 def _scheduler_table(found: HostScheduler) -> TextTable:
-    table = TextTable("  GPU", "model", "configured", "in force", "reboot")
-    for gpu in found.gpus:
-        table.add_row(*_row(gpu))
-    return table
+    return TextTable("  GPU", "model", "configured", "in force", "reboot", rows=([*_row(gpu)] for gpu in found.gpus))
 
 
 def _row(found: GpuScheduler) -> Iterator[str]:

@@ -30,11 +30,8 @@ def summary_text(fleet: Fleet) -> Iterator[Shown]:
     clusters: dict[str, list[Host]] = {}
     for host in fleet.gpu_hosts:
         clusters.setdefault(cluster_name(host, fleet.inventory) or "standalone", []).append(host)
-    table = TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5))
-    for name, hosts in sorted(clusters.items()):
-        for row in _rows(name, hosts, fleet.inventory):
-            table.add_row(*row)
-    yield table
+    rows = (row for name, hosts in sorted(clusters.items()) for row in _rows(name, hosts, fleet.inventory))
+    yield TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5), rows=rows)
     for name, hosts in sorted(clusters.items()):
         for text in _wrong(hosts, fleet.inventory):
             yield Text(f"{name}: {text}", "yellow")

@@ -38,7 +38,7 @@ from gpuops.report.document import (
     printed,
 )
 from gpuops.report.gpu_health import GpuHealthRecord
-from gpuops.report.layout import Shown, Text, TextTable, Tree
+from gpuops.report.layout import Column, Shown, Text, Tree, table_of
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView, OtherView
 from gpuops.report.text import count, size
 
@@ -71,19 +71,16 @@ def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
 
 def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
     """A table: each VM (`limit` of them), its power, host, size and GPU devices."""
-    table = TextTable("VM", "power", "host", "vCPUs", "memory", "GPU devices", "path")
-    for vm in fleet.vms_with_devices[:limit]:
-        host = fleet.inventory.host_of(vm)
-        table.add_row(
-            vm.name,
-            POWER_WORDS[vm.power],
-            host.name if host else "unknown",
-            "unknown" if vm.vcpus is None else str(vm.vcpus),
-            size(vm.memory_mib),
-            _devices(vm),
-            vm.path,
-        )
-    yield table
+    yield table_of(
+        fleet.vms_with_devices[:limit],
+        Column("VM", lambda vm: vm.name),
+        Column("power", lambda vm: POWER_WORDS[vm.power]),
+        Column("host", lambda vm: host.name if (host := fleet.inventory.host_of(vm)) else "unknown"),
+        Column("vCPUs", lambda vm: "unknown" if vm.vcpus is None else str(vm.vcpus)),
+        Column("memory", lambda vm: size(vm.memory_mib)),
+        Column("GPU devices", _devices),
+        Column("path", lambda vm: vm.path),
+    )
     yield from _left_out(len(fleet.vms_with_devices), "VM", limit)
 
 

@@ -13,7 +13,7 @@ from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
 from gpuops.plan.moving.drs_options import EVACUATION, WHERE
 from gpuops.plan.moving.stun import Stun
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count
 
@@ -39,23 +39,21 @@ def readiness_text(found: Readiness, scope: Scope) -> Shown:
 
 
 def _hosts_table(found: Readiness) -> TextTable:
-    table = TextTable("host", "can be emptied", "moves", "stun of one", "by vCenter alone", "lost, placed", right=(2,))
-    for each in found.hosts:
-        table.add_row(
-            each.host.name,
-            Text(_word(each), "green" if each.ready else "bold red" if each.proven else "yellow"),
-            str(len(each.moves)),
-            _stuns(each),
-            "no" if each.by_vcenter or not each.ready else "yes",
-            _lost(each.loss),
-        )
-    return table
+    return table_of(
+        found.hosts,
+        Column("host", lambda host: host.host.name),
+        Column("can be emptied", _emptied_word),
+        Column("moves", lambda host: str(len(host.moves)), right=True),
+        Column("stun of one", _stuns),
+        Column("by vCenter alone", lambda host: "no" if host.by_vcenter or not host.ready else "yes"),
+        Column("lost, placed", lambda host: _lost(host.loss)),
+    )
 
 
-def _word(each: HostReadiness) -> str:
-    if each.ready:
-        return "yes"
-    return "no" if each.proven else "no way found"
+def _emptied_word(host: HostReadiness) -> Text:
+    if host.ready:
+        return Text("yes", "green")
+    return Text("no", "bold red") if host.proven else Text("no way found", "yellow")
 
 
 def _stuns(each: HostReadiness) -> str:

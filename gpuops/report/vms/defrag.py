@@ -223,7 +223,7 @@ def _assumes(found: Defragmentation) -> Iterator[Text]:
 
 
 def _moves(moves: Sequence[PlannedMove]) -> TextTable:
-    table = _table("", "VM", "from", "to", "GPU there", "how", "free then")
+    table = TextTable("", "VM", "from", "to", "GPU there", "how", "free then")
     for number, move in enumerate(moves, 1):
         table.add_row(
             str(number),
@@ -250,7 +250,7 @@ def _pinned(moves: Sequence[PlannedMove]) -> Iterator[Text]:
 
 
 def _hosts(found: Defragmentation) -> TextTable:
-    table = _table("GPU", "before", "after")
+    table = TextTable("GPU", "before", "after")
     for host in found.hosts:
         table.add_row(host.host.name, f"{host.before} free", f"{host.after} free")
         for gpu in host.gpus:
@@ -300,7 +300,3 @@ def _closing(found: Defragmentation) -> str:
     cold = sum(stay.way is MoveMethod.POWERED_OFF for stay in found.stays)
     more = f"; --powered-off counts in the {count(cold, 'VM')} that can move powered off" if cold else ""
     return f"a plan only, nothing was changed{more}"
-
-
-def _table(*columns: str) -> TextTable:
-    return TextTable(*columns)

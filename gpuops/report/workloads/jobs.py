@@ -14,7 +14,7 @@ from gpuops.plan.jobs.vm_room import JobVmRoom
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.report.advice.placement import refused_lines
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count
 
@@ -39,27 +39,20 @@ def jobs_text(found: JobsAnswer, *, commands: bool = False) -> Shown:
 
 
 def _jobs(found: JobsAnswer) -> TextTable:
-    table = TextTable(
-        *("job", "owner", "host", "GPU", "on GPU", "busy", "by", "alone", "slowdown", "takes", "nights"),
-        right=(4, 5, 7, 8, 9),
-        whole=(0,),
+    return table_of(
+        found.planned,
+        Column("job", lambda plan: plan.job.name, whole=True),
+        Column("owner", lambda plan: plan.job.owner or "-"),
+        Column("host", lambda plan: plan.host.name),
+        Column("GPU", lambda plan: str(plan.gpu)),
+        Column("on GPU", lambda plan: str(plan.sharers), right=True),
+        Column("busy", lambda plan: f"{plan.busy.share:.0%}" if plan.shares_time else "-", right=True),
+        Column("by", lambda plan: plan.busy.source.value if plan.shares_time else "MIG"),
+        Column("alone", lambda plan: _time(plan.job.run_time), right=True),
+        Column("slowdown", lambda plan: f"{plan.slowdown[plan.policy]:.2f}", right=True),
+        Column("takes", lambda plan: _time(plan.takes), right=True),
+        Column("nights", lambda plan: "-" if plan.nights is None else str(plan.nights)),
     )
-    for each in found.planned:
-        factor = each.slowdown[each.policy]
-        table.add_row(
-            each.job.name,
-            each.job.owner or "-",
-            each.host.name,
-            str(each.gpu),
-            str(each.sharers),
-            f"{each.busy.share:.0%}" if each.shares_time else "-",
-            each.busy.source.value if each.shares_time else "MIG",
-            _time(each.job.run_time),
-            f"{factor:.2f}",
-            _time(each.takes),
-            "-" if each.nights is None else str(each.nights),
-        )
-    return table
 
 
 def _gpus(found: JobsAnswer) -> TextTable:
