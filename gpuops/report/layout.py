@@ -69,6 +69,12 @@ class Column(Generic[Row]):
     """Whether the cells end on one line."""
     whole: bool = False
     """Whether the cells are typed into other commands, so they are folded only where nothing else can be."""
+    least: int = 0
+    """How narrow `gpuops top` may make it on a terminal; 0 = as wide as its cells."""
+    listed: bool = False
+    """Whether `gpuops top` cuts cells at their end, where what counts least stands, and not in their middle."""
+    goes: int = 0
+    """Where a terminal is too narrow, `gpuops top` leaves out the column with the highest number; 0 = it stays."""
 
 
 class TextTable:
