@@ -121,19 +121,19 @@ def _what(workload: Workload) -> str:
 
 
 def _table(placed: Sequence[Placed]) -> TextTable:
-    table = TextTable("", "request", "host", "GPUs", "NUMA node", "start", "needs")
-    for number, answer in enumerate(placed, 1):
-        nodes = answer.placement.bound_to
-        table.add_row(
+    rows = (
+        (
             str(number),
             answer.workload.name,
             answer.placement.host.name,
             _gpus(answer),
-            ", ".join(map(str, nodes)) or "-",
+            ", ".join(map(str, answer.placement.bound_to)) or "-",
             "in turn" if answer.steering is Steering.LISTED_ORDER else "any time",
             Text(needs(answer.workload), "dim"),
         )
-    return table
+        for number, answer in enumerate(placed, 1)
+    )
+    return TextTable("", "request", "host", "GPUs", "NUMA node", "start", "needs", rows=rows)
 
 
 def _gpus(answer: Placed) -> str:

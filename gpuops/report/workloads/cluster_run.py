@@ -26,10 +26,11 @@ def launch_text(plan: LaunchPlan) -> Shown:
     launch = plan.launch
     if launch is None:
         return ()
-    table = TextTable("rank", "VM", "host", "address", "GPUs", "ranks", right=(0, 4, 5))
-    for rank, (member, slots) in enumerate(zip(launch.members, launch.slots, strict=True)):
-        words = (member.name, member.host, member.address or "-")
-        table.add_row(str(rank), *words, str(member.gpus), str(slots))
+    rows = (
+        (str(rank), member.name, member.host, member.address or "-", str(member.gpus), str(slots))
+        for rank, (member, slots) in enumerate(zip(launch.members, launch.slots, strict=True))
+    )
+    table = TextTable("rank", "VM", "host", "address", "GPUs", "ranks", right=(0, 4, 5), rows=rows)
     variables = " ".join(f"{name}={value}" for name, value in launch.environment.items())
     lines = [f"{launch.members[node].name}: {line}" for node, line in enumerate(launch.command_lines)]
     return [table, *lines, Text(f"with {variables}; nothing was started", "dim")]

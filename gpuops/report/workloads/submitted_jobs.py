@@ -14,7 +14,7 @@ from gpuops.model.vcenter.target import Secret
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
 from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count
 from gpuops.report.workloads.program_lines import ProgramLines
@@ -43,25 +43,19 @@ def queue_text(found: JobListing) -> Shown:
     """The jobs that have not ended, in the order in which they are served, then those that have."""
     if not found.jobs:
         return (Text("no job was submitted here", "dim"),)
-    table = TextTable(
-        "place", "number", "job", "owner", "state", "profile", "run time", "ran", "VM", "starts", right=(0, 1)
+    table = table_of(
+        _ordered(found),
+        Column("place", lambda job: str(found.places.get(job.number, "-")), right=True),
+        Column("number", lambda job: str(job.number), right=True),
+        Column("job", lambda job: job.job.name),
+        Column("owner", lambda job: job.job.owner or "-"),
+        Column("state", lambda job: Text(job.state.value, _STYLES[job.state])),
+        Column("profile", lambda job: job.job.profile),
+        Column("run time", lambda job: time_text(job.job.run_time)),
+        Column("ran", lambda job: time_text(job.ran) if job.ran else "-"),
+        Column("VM", lambda job: _vm_of(job, found)),
+        Column("starts", lambda job: _moment_text(found.starts_at.get(job.number))),
     )
-    for each in _ordered(found):
-        turn = found.turns.get(each.number)
-        vm = turn.vm.name if turn is not None and turn.vm is not None else _last_vm(each)
-        place = found.places.get(each.number)
-        table.add_row(
-            "-" if place is None else str(place),
-            str(each.number),
-            each.job.name,
-            each.job.owner or "-",
-            Text(each.state.value, _STYLES[each.state]),
-            each.job.profile,
-            time_text(each.job.run_time),
-            time_text(each.ran) if each.ran else "-",
-            vm or "-",
-            _moment_text(found.starts_at.get(each.number)),
-        )
     reasons = [
         Text(f"{each.job.name}: ", "bold").append(reason)
         for each in found.jobs
@@ -95,6 +89,12 @@ def job_text(job: SubmittedJob) -> Shown:
         table.add_row(_moment_text(record.at), what, record.vm_name or "-", record.reason or "-")
     lines = [Text(f"{key:<12}", "bold").append(value) for key, value in rows]
     return (*lines, Text(), table) if job.records else tuple(lines)
+
+
+def _vm_of(job: SubmittedJob, found: JobListing) -> str:
+    """Return the name of the VM that the job has or is to get, or else had last."""
+    turn = found.turns.get(job.number)
+    return (turn.vm.name if turn is not None and turn.vm is not None else _last_vm(job)) or "-"
 
 
 def cancel_text(job: SubmittedJob, deeds: tuple[JobDeed, ...]) -> Shown:
