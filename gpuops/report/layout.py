@@ -22,7 +22,7 @@ Piece = tuple[str, str]
 Line = Sequence[Piece]
 Shown: TypeAlias = "str | Text | TextTable | Tree | Iterable[Shown]"
 """What a view returns; the parts of an iterable stand below one another."""
-_ESCAPED: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
@@ -35,7 +35,7 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        f"\\u{{{ord(character):x}}}" if unicodedata.category(character) in _ESCAPED else character for character in text
+        f"\\u{{{ord(character):x}}}" if unicodedata.category(character) in _HIDDEN else character for character in text
     )
 
 

@@ -229,7 +229,6 @@ RULES: Final = (
             "gpuops/cli/sites/processes.py",  # the null device
             "gpuops/report/bundle/harmless.py",
             "gpuops/report/page/html.py",
-            "gpuops/report/schema.py",
             "gpuops/web/application.py",
             "gpuops/sim/guests/marked_processes.py",  # the kernel's, of processes
             "gpuops/sim/scenario/scenario_file.py",
