@@ -178,9 +178,7 @@ def progress(text: Shown) -> None:
 
 def refused(reasons: Iterable[str]) -> None:
     """Prints on stderr, a line each, why nothing was done, with the next moves; the result tells programs."""
-    from gpuops.report.text import visible
-
-    note([f"error: {visible(reason)}" for reason in reasons])
+    note([f"error: {reason}" for reason in reasons])
 
 
 def note_if_cut_off(ended_by: type[BaseException] | None, how_far: str, next_move: str) -> None:
@@ -192,12 +190,12 @@ def note_if_cut_off(ended_by: type[BaseException] | None, how_far: str, next_mov
 
 def error(message: str, hint: str, exit_code: int, code: str, applied: bool | None = False) -> None:
     """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
-    from gpuops.report.text import visible
+    from gpuops.report.layout import Text
 
     with ignoring_lost_stderr():
-        sys.stderr.write(f"error: {visible(message)}\n")
+        sys.stderr.write(f"{Text(f'error: {message}').plain}\n")
         if hint:
-            sys.stderr.write(f"next: {visible(hint)}\n")
+            sys.stderr.write(f"{Text(f'next: {hint}').plain}\n")
     if _chosen.get().is_document:
         from gpuops.report.document import ErrorDocument
 

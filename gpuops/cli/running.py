@@ -198,14 +198,13 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
     from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
     from gpuops.model.nights.rotation import Policy
     from gpuops.report.layout import Text
-    from gpuops.report.text import visible
 
     def rest(seconds: float) -> None:
         tell_systemd(GOES_ON)
         pause(seconds)
 
     said = policy if isinstance(policy, Policy) else None
-    return VcenterWait(said, wall_clock, rest, lambda line: output.note(Text(visible(line), "yellow")))
+    return VcenterWait(said, wall_clock, rest, lambda line: output.note(Text(line, "yellow")))
 
 
 def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None, told: Collection[str]) -> None:
@@ -227,8 +226,7 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
 def show_brief(line: Shown, warnings: Iterable[str], document: AnyDocument) -> None:
     """Prints what --quiet leaves of a run: its line, if it has one, and warnings on stderr."""
     from gpuops.report.layout import Text
-    from gpuops.report.text import visible
 
     for warning in warnings:
-        output.note(Text(f"warning: {visible(warning)}", "yellow"))
+        output.note(Text(f"warning: {warning}", "yellow"))
     output.show(line, document)

@@ -11,7 +11,6 @@ from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 from gpuops.report.hosts.change import change_summary, host_name
 from gpuops.report.layout import Text
 from gpuops.report.nights.rotation_deeds import deeds_line
-from gpuops.report.text import visible
 
 _BAD: Final = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
 _AFTER_FAILURE: Final = {
@@ -46,7 +45,7 @@ def change_line(report: ChangeReport) -> Text:
 
 
 def _reasons(rejections: Iterable[Rejection]) -> list[str]:
-    return [visible(str(each)) for each in rejections]
+    return [str(each) for each in rejections]
 
 
 def _missing(report: Report[AnyStep], failed: list[str]) -> list[str]:
@@ -60,9 +59,9 @@ def _name(step: object, report: Report[AnyStep]) -> str:
 
 
 def _line(verb: str, headline: str, reasons: list[str], names: list[str], hints: list[str]) -> Text:
-    parts = [f"{visible(verb)}: {headline}", *reasons]
+    parts = [f"{verb}: {headline}", *reasons]
     if names:
-        parts.append(f"not done: {visible(', '.join(names))}")
+        parts.append(f"not done: {', '.join(names)}")
     if hints:
-        parts.append(f"next: {visible(hints[0])}")
+        parts.append(f"next: {hints[0]}")
     return Text("; ".join(parts), "bold")

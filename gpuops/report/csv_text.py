@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from gpuops.report.text import visible
+from gpuops.report.layout import visible
 
 Cell: TypeAlias = "str | int | float | bool | datetime | None"
 """None is an empty cell: unknown."""

@@ -12,8 +12,8 @@ from gpuops.model.assumption import Confidence, JudgedAssumption, SessionStep, S
 from gpuops.model.vcenter.contact import Contact
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.layout import Column, Shown, Text, table_of
+from gpuops.report.text import count
 
 NAMED: Final = ("vm", "source", "host", "cluster")
 """Facts of evidence that are managed object ids."""
@@ -45,9 +45,13 @@ class JudgedContact:
 
 def assumptions_text(judged: JudgedContact) -> Shown:
     """A table of all rules, with the confidence of each and what this vCenter shows of it."""
-    table = TextTable("assumption", "confidence", "here", "rule")
-    for row in judged.rows:
-        table.add_row(row.row.id, row.row.confidence, row.standing, row.row.statement)
+    table = table_of(
+        judged.rows,
+        Column("assumption", lambda row: row.row.id),
+        Column("confidence", lambda row: row.row.confidence),
+        Column("here", lambda row: row.standing),
+        Column("rule", lambda row: row.row.statement),
+    )
     return (table, *_unread(judged), Text("next: gpuops help assumptions says how to test a rule", "dim"))
 
 
@@ -89,7 +93,7 @@ def _evidence_of(judged: JudgedAssumption, names: Mapping[str, str]) -> str | No
 def evidence_text(judged: JudgedAssumption, names: Mapping[str, str]) -> str:
     """The evidence in words; empty = there is none. `names`: of VMs, hosts and clusters by managed object id."""
     facts = judged.evidence.facts if judged.evidence is not None else {}
-    return visible(judged.sentence.format_map({key: names.get(str(fact), fact) for key, fact in facts.items()}))
+    return judged.sentence.format_map({key: names.get(str(fact), fact) for key, fact in facts.items()})
 
 
 def names_of(inventory: Inventory) -> dict[str, str]:
@@ -99,16 +103,21 @@ def names_of(inventory: Inventory) -> dict[str, str]:
 
 
 def _unread(judged: JudgedContact) -> list[Text]:
-    return [Text(visible(f"not read: {reason}"), "yellow") for reason in judged.contact.unread]
+    return [Text(f"not read: {reason}", "yellow") for reason in judged.contact.unread]
 
 
 def contact_text(judged: JudgedContact) -> Shown:
     """A table of all rows with their evidence, and the commands of the session."""
-    table = TextTable("assumption", "here", "evidence, or what it needs")
     names = names_of(judged.contact.inventory)
-    for row in judged.rows:
-        needs = f"needs {row.row.read or 'a change'}"
-        table.add_row(row.row.id, row.standing, evidence_text(row, names) or needs)
+    table = table_of(
+        judged.rows,
+        Column("assumption", lambda row: row.row.id),
+        Column("here", lambda row: row.standing),
+        Column(
+            "evidence, or what it needs",
+            lambda row: evidence_text(row, names) or f"needs {row.row.read or 'a change'}",
+        ),
+    )
     numbers = Counter(row.standing for row in judged.rows)
     total = ", ".join(f"{numbers[standing]} {standing}" for standing in Standing)
     return (table, Text(f"{count(len(judged.rows), 'rule')}: {total}", "bold"), *_unread(judged), *_session(judged))

@@ -1,4 +1,7 @@
-"""What views print for people: lines with styles, tables and trees, and the lines of text that these become.
+"""Text views: lines with styles, tables and trees, and the lines of text that these become.
+
+This module alone escapes what is printed: views pass the names of VMs and other foreign text unchanged, and give styles
+by name, so no text contains an escape sequence of its own. `visible` documents which characters are escaped.
 
 Widths are counted once per column and a line is put together as one string, so that the tables of a fleet come at the
 speed of writing (rich's layout takes half a millisecond per row). Nothing here knows a terminal: `gpuops.cli.output`
@@ -8,27 +11,44 @@ says how wide one is and what its colours are. Characters are as wide as rich's 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Self, TypeAlias
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 Piece = tuple[str, str]
 """A text, and its style: `bold`, `dim` and a colour, in any number; empty = none."""
 Line = Sequence[Piece]
 Shown: TypeAlias = "str | Text | TextTable | Tree | Iterable[Shown]"
 """What a view returns; the parts of an iterable stand below one another."""
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def visible(text: str) -> str:
+    """Return the text with each character that a terminal does not show as itself written as `\\u{9b}`.
+
+    The owners of VMs choose their names, so no printed text may move a cursor or end a line. The characters are control
+    characters (C0, C1), line and paragraph separators, format characters (bidirectional overrides among them) and lone
+    surrogates (CVE-2021-25743, CWE-117, CWE-150). An escaped text is returned unchanged.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        f"\\u{{{ord(character):x}}}" if unicodedata.category(character) in _HIDDEN else character for character in text
+    )
 
 
 class Text:
-    """A text in pieces. Newlines end lines."""
+    """One line of pieces, each escaped and with a style."""
 
     __slots__ = ("pieces",)
 
     def __init__(self, text: str = "", style: str = "") -> None:
-        self.pieces: list[Piece] = [(text, style)]
+        self.pieces: list[Piece] = [(visible(text), style)]
 
     def append(self, more: str | Text, style: str = "") -> Self:
-        self.pieces += more.pieces if isinstance(more, Text) else [(more, style)]
+        self.pieces += more.pieces if isinstance(more, Text) else [(visible(more), style)]
         return self
 
     @property
@@ -36,21 +56,60 @@ class Text:
         return "".join(text for text, _ in self.pieces)
 
 
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column of a table: its title, and what makes its cell of a row."""
+
+    title: str
+    cell: Callable[[Row], str | Text]
+    right: bool = False
+    """Whether the cells end on one line."""
+    whole: bool = False
+    """Whether the cells are typed into other commands, so they are folded only where nothing else can be."""
+    least: int = 0
+    """How narrow `gpuops top` may make it on a terminal; 0 = as wide as its cells."""
+    listed: bool = False
+    """Whether `gpuops top` cuts cells at their end, where what counts least stands, and not in their middle."""
+    goes: int = 0
+    """Where a terminal is too narrow, `gpuops top` leaves out the column with the highest number; 0 = it stays."""
+
+
 class TextTable:
     """Columns as wide as their widest cell, two blanks between them. On a terminal, cells are folded to fit."""
 
     __slots__ = ("headers", "right", "rows", "whole")
 
-    def __init__(self, *headers: str, right: Collection[int] = (), whole: Collection[int] = ()) -> None:
-        """`right`: the numbers of the columns that end on one line; none of the last. `whole`: of those that are typed
-        into other commands, so they are folded only where nothing else can be."""
-        self.headers = headers
+    def __init__(
+        self,
+        *headers: str,
+        right: Collection[int] = (),
+        whole: Collection[int] = (),
+        rows: Iterable[Sequence[str | Text]] = (),
+    ) -> None:
+        """`right` and `whole`: the numbers of the columns that are so (`Column`)."""
+        self.headers = tuple(map(visible, headers))
         self.right = frozenset(right)
         self.whole = frozenset(whole)
         self.rows: list[tuple[str | Text, ...]] = []
+        for row in rows:
+            self.add_row(*row)
 
     def add_row(self, *cells: str | Text) -> None:
-        self.rows.append(cells)
+        self.rows.append(tuple(visible(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def table_of(rows: Iterable[Row], *columns: Column[Row] | None) -> TextTable:
+    """Return a table with a line for each row; a column that is None is left out."""
+    shown = [column for column in columns if column is not None]
+    return TextTable(
+        *(column.title for column in shown),
+        right=[number for number, column in enumerate(shown) if column.right],
+        whole=[number for number, column in enumerate(shown) if column.whole],
+        rows=([column.cell(row) for column in shown] for row in rows),
+    )
 
 
 class Tree:
@@ -76,7 +135,7 @@ def lines(shown: Shown, width: int | None = None, *, ascii_only: bool = False) -
     """The lines of a view; with `width` none is wider, wrapped between words where that can be."""
     match shown:
         case str():
-            yield from _wrapped([(shown, "")], width)
+            yield from _wrapped([(visible(shown), "")], width)
         case Text():
             yield from _wrapped(shown.pieces, width)
         case TextTable():
@@ -103,11 +162,12 @@ def cells(text: str) -> int:
 
 
 def shortened(text: str, room: int) -> str:
-    """The text in so many columns: what names of VMs differ by is most often at their end, so the middle goes.
+    """Return the escaped text in at most `room` columns, without its middle: names of VMs most often differ at the end.
 
     >>> shortened("vdi-frankfurt-0042", 12)
     'vdi-...-0042'
     """
+    text = visible(text)
     if cells(text) <= room:
         return text
     begin, end = "", ""
@@ -119,6 +179,26 @@ def shortened(text: str, room: int) -> str:
             break
         begin += first
     return f"{begin}...{end}"
+
+
+def cut_off(text: str, room: int) -> str:
+    """Return the escaped text in at most `room` columns, with three dots where its end is left out."""
+    text = visible(text)
+    if cells(text) <= room:
+        return text
+    beginning = ""
+    for character in text:
+        if cells(f"{beginning}{character}...") > room:
+            break
+        beginning += character
+    return f"{beginning}..."[:room]
+
+
+def padded(texts: Iterable[str]) -> list[str]:
+    """Return the escaped texts, each filled up with blanks to the length of the longest."""
+    escaped = [visible(text) for text in texts]
+    width = max(map(len, escaped), default=0)
+    return [f"{text:<{width}}" for text in escaped]
 
 
 def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], first: str, below: str) -> Iterator[Line]:
@@ -188,26 +268,13 @@ def _row_lines(
 
 
 def _wrapped(pieces: Sequence[Piece], width: int | None) -> Iterator[Line]:
-    """The lines that newlines make of a text, each wrapped to the width."""
-    if any("\n" in text for text, _ in pieces):
-        for line in _split(pieces):
-            yield from _wrapped(line, width)
-        return
+    """The pieces as lines that are not wider than the width."""
     if width is None or sum(cells(text) for text, _ in pieces) <= width:
         yield pieces
         return
     starts = _line_starts("".join(text for text, _ in pieces), width)
     for begin, end in zip(starts, [*starts[1:], None], strict=True):
         yield _stripped(_cut(pieces, begin, end))
-
-
-def _split(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    found: list[list[Piece]] = [[]]
-    for text, style in pieces:
-        first, *more = text.split("\n")
-        found[-1].append((first, style))
-        found += [[(each, style)] for each in more]
-    return found
 
 
 _WORD: Final = re.compile(r"\s*\S+\s*")

@@ -19,10 +19,10 @@ from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.report.changes import title
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
-from gpuops.report.layout import Shown, Text
+from gpuops.report.layout import Shown, Text, cut_off
 from gpuops.report.nights.rotation_deeds import deeds_line, deeds_named
 from gpuops.report.plan_text import outcomes_counted
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 NAMED_AT_MOST: Final = 20
 _LONGEST: Final = 300
@@ -141,9 +141,9 @@ def receipts_text(receipts: Sequence[Receipt]) -> Shown:
     if not receipts:
         return Text("no notice waits to be sent", "bold")
     return tuple(
-        Text("not accepted  ", "bold red").append(f"{visible(each.receiver)}: {visible(each.trouble)}")
+        Text("not accepted  ", "bold red").append(f"{each.receiver}: {each.trouble}")
         if each.trouble
-        else Text("accepted      ", "green").append(visible(each.receiver))
+        else Text("accepted      ", "green").append(each.receiver)
         for each in receipts
     )
 
@@ -179,8 +179,7 @@ def receipts_exit_code(receipts: Sequence[Receipt]) -> int:
 
 
 def _line(text: str) -> str:
-    shown = visible(text)
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+    return cut_off(text, _LONGEST)
 
 
 def _kind(report: Report[Any] | ChangeReport, command: str) -> NoticeKind:

@@ -11,8 +11,8 @@ from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices.settings import KEY as BASELINE_KEY
 from gpuops.report.changes import Change, changes, stages, title
-from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count, duration, visible
+from gpuops.report.layout import Shown, Text, cut_off, padded
+from gpuops.report.text import count, duration
 
 _LONGEST_VALUE: Final = 100
 STYLES: Final = {
@@ -63,7 +63,7 @@ def plan_lines(report: Report, *, explain: bool = False, told: Collection[str] =
     for number, (wave, world) in enumerate(stages(plan, report.before), 1):
         shown = [step for step in wave.steps if step_key(step) not in told or isinstance(step, ReconfigureVm)]
         if len(plan.waves) > 1 and shown:
-            yield Text(f"{number}. {visible(wave.title)}", "bold")
+            yield Text(f"{number}. {wave.title}", "bold")
         for step in shown:
             yield from _step(step, None if step_key(step) in told else ended.get(step_key(step)), world)
     yield from rejection_lines("left out", plan.unmet, "yellow")
@@ -77,7 +77,7 @@ def summary(report: Report[AnyStep]) -> str:
     if not plan.steps and plan.unmet:
         return f"nothing done: {len(plan.unmet)} left out"
     if not plan.steps:
-        return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
+        return "nothing to do" + (f": {'; '.join(plan.because)}" if plan.because else "")
     if not report.applied:
         return f"{count(len(plan.steps), 'step')} planned, nothing changed"
     return outcomes_counted(report.outcomes, "step")
@@ -86,11 +86,11 @@ def summary(report: Report[AnyStep]) -> str:
 def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
     """One step and how it ended: `done     suspend desk-001  3.1 s`."""
     line = Text(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
-    line.append(visible(title(outcome.step, inventory)))
+    line.append(title(outcome.step, inventory))
     if outcome.duration_s is not None:
         line.append(f"  {duration(outcome.duration_s)}", "dim")
     if outcome.reason:
-        line.append(f"  {visible(outcome.reason)}")
+        line.append(f"  {outcome.reason}")
     return line
 
 
@@ -102,7 +102,7 @@ def outcomes_counted(outcomes: Iterable[Outcome[AnyStep]], noun: str) -> str:
 
 
 def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Text]:
-    line = outcome_line(outcome, before) if outcome else Text(visible(title(step, before)))
+    line = outcome_line(outcome, before) if outcome else Text(title(step, before))
     yield Text("  ").append(line)
     if isinstance(step, ReconfigureVm):
         yield from table(tuple(_for_people(change) for change in changes(step, before)))
@@ -118,37 +118,33 @@ def _for_people(change: Change) -> Change:
 def table(details: Iterable[Change], *, longest: int = _LONGEST_VALUE) -> Iterator[Text]:
     """A line for each change: what, before, after. A value that is longer is whole in the JSON document."""
     details = tuple(details)
-    width = max((len(visible(change.what)) for change in details), default=0)
-    for change in details:
-        line = Text(f"      {visible(change.what):<{width}}  ").append(_value(change.before, longest), "dim")
+    for what, change in zip(padded(change.what for change in details), details, strict=True):
+        line = Text(f"      {what}  ").append(_value(change.before, longest), "dim")
         yield line.append(" -> ").append(_value(change.after, longest), "green")
 
 
 def _value(value: str | None, longest: int) -> str:
-    shown = "none" if value is None else visible(value)
-    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
+    return "none" if value is None else cut_off(value, longest)
 
 
 def _choices(plan: Plan) -> Iterator[Text]:
     for choice in sorted(plan.choices, key=lambda choice: not choice.chosen):
         style = "green" if choice.chosen else "dim"
-        yield Text(
-            f"{'chosen  ' if choice.chosen else 'not     '} {visible(choice.subject)}: {visible(choice.reason)}", style
-        )
+        yield Text(f"{'chosen  ' if choice.chosen else 'not     '} {choice.subject}: {choice.reason}", style)
 
 
 def rejection_lines(word: str, rejections: Iterable[Rejection], style: str) -> Iterator[Text]:
     """A line for each "no", and its next move below it."""
     for rejection in rejections:
-        yield Text(f"{word}: ", style).append(visible(str(rejection)))
+        yield Text(f"{word}: ", style).append(str(rejection))
         if rejection.hint:
-            yield Text(f"         next: {visible(rejection.hint)}", "dim")
+            yield Text(f"         next: {rejection.hint}", "dim")
 
 
 def _warnings(plan: Plan) -> Iterator[Text]:
-    yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
+    yield from (Text(f"warning: {text}", "yellow") for text in plan.warnings)
     if plan.steps:
-        yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
+        yield from (Text(f"note: {text}", "dim") for text in plan.because)
 
 
 def step_key(step: Step) -> str:

@@ -39,7 +39,6 @@ from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.plan.rotation.returns.return_time import night_due
 from gpuops.report.changes import vm_name
 from gpuops.report.layout import shortened
-from gpuops.report.text import visible
 
 BASIS: Final = 3
 """So many desktops must have ended before a pace is believed: the first of a host comes back alone."""
@@ -221,7 +220,7 @@ def _in_flight(progress: RunProgress, now_s: float, width: int) -> Iterator[str]
     longest = sorted(progress.in_flight, key=lambda each: each.since_s)
     for each in longest[:SHOWN]:
         doing, taken = DOING[type(each.step)], elapsed(now_s - each.since_s)
-        name = shortened(visible(vm_name(each.step.vm, progress.before)), width - len(f"  {doing}  {taken}"))
+        name = shortened(vm_name(each.step.vm, progress.before), width - len(f"  {doing}  {taken}"))
         yield f"  {doing} {name} {taken}"
     if len(longest) > SHOWN:
         yield f"  and {len(longest) - SHOWN} more"

@@ -19,7 +19,7 @@ from gpuops.report.csv_text import cell_text
 from gpuops.report.document import Document, DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.json_text import DocumentTexts
 from gpuops.report.layout import Shown, Text, TextTable, Tree
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 Block: TypeAlias = "str | Text | TextTable | Tree"
 SITE: Final = "site"
@@ -121,8 +121,8 @@ def sites_text(answers: Sequence[SiteAnswer]) -> Shown:
 def _closing(answers: Sequence[SiteAnswer]) -> str:
     """`2 of 3 sites answered; not reached: muc; failed: ber`."""
     missing = [(each.site, each.failure) for each in answers if each.failure is not None]
-    away = ", ".join(visible(site) for site, failure in missing if failure.is_unreachable)
-    wrong = ", ".join(visible(site) for site, failure in missing if not failure.is_unreachable)
+    away = ", ".join(site for site, failure in missing if failure.is_unreachable)
+    wrong = ", ".join(site for site, failure in missing if not failure.is_unreachable)
     told = f"{len(answers) - len(missing)} of {count(len(answers), 'site')} answered"
     return told + (f"; not reached: {away}" if away else "") + (f"; failed: {wrong}" if wrong else "")
 
@@ -131,7 +131,7 @@ def _below_headings(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
     for number, each in enumerate(answered):
         if number:
             yield ""
-        yield Text(visible(each.site), "bold").append(f", {each.local_time:%Y-%m-%d %H:%M %Z}", "dim")
+        yield Text(each.site, "bold").append(f", {each.local_time:%Y-%m-%d %H:%M %Z}", "dim")
         yield each.view
 
 
@@ -166,7 +166,7 @@ def _lines(lines: Mapping[str, list[Text]]) -> Iterator[Shown]:
         yield from next(iter(lines.values()))
         return
     for site, each in lines.items():
-        yield from (Text(f"{visible(site)}: ", "bold").append(line) for line in each if line.plain)
+        yield from (Text(f"{site}: ", "bold").append(line) for line in each if line.plain)
 
 
 def _table(tables: Mapping[str, TextTable]) -> TextTable:
@@ -176,7 +176,7 @@ def _table(tables: Mapping[str, TextTable]) -> TextTable:
     merged = TextTable(*headers, right={n + 1 for n in first.right}, whole={0, *(n + 1 for n in first.whole)})
     for site, table in tables.items():
         for row in table.rows:
-            merged.add_row(visible(site), *row)
+            merged.add_row(site, *row)
     return merged
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from gpuops.cli.app import app
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
+from tests.cli.test_canary import SWEPT
 
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 SENT_BY_VCENTER: Final = "\x9b2J\x85\u2028\u2029\u202e\u2066\u200b\ufeff\xad"
@@ -164,3 +167,20 @@ def test_no_view_of_a_vcenter_obeys_them(
             assert shown.exit_code in (0, 3), (words, shown.stderr)
             assert codes.setdefault(words, lines(shown)) == lines(shown), (words, shown.stdout, shown.stderr)
         assert server.world.ledger, "things were done"
+
+
+@pytest.mark.long
+def test_no_command_obeys_them(
+    tmp_path: Path, labs: tuple[SimServer, SimServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command of the sweep for passwords, with the ids of its VMs: on a terminal each view is escaped once."""
+    hostile = labs[1]
+    ready = tmp_path / "ready.json"
+    ready_file.write(ready, ready_file.of(hostile))
+    monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("GPUOPS_VCENTER", f"sim@{ready}")
+    monkeypatch.chdir(tmp_path)
+    refs = {vm.name.removesuffix(SENT_BY_VCENTER): vm.moid for vm in hostile.world.by_type("VirtualMachine")}
+    for words in SWEPT:
+        by_id = re.sub(r"(?<=--vm )[\w-]+", lambda name: f"moid:{refs[name[0]]}" if name[0] in refs else name[0], words)
+        require_harmless(by_id, CliRunner().invoke(app, shlex.split(by_id)))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import unicodedata
 
-from gpuops.report.layout import Shown, Text, TextTable, Tree, cells, lines, plain
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuops.report.layout import Shown, Text, TextTable, Tree, cells, cut_off, lines, padded, plain, shortened
 
 
 def shown(view: Shown, width: int | None = None, *, ascii_only: bool = False) -> list[str]:
@@ -63,9 +67,37 @@ def test_styles_stay_with_their_text_where_a_line_is_wrapped() -> None:
     assert list(lines(text, 12)) == [[("first ", ""), ("second", "red")], [("third", "red")]]
 
 
-def test_newlines_end_lines() -> None:
-    assert shown(Text("a\nb").append("c\n", "bold")) == ["a", "bc", ""]
-    assert shown(("a\n\nb", Text())) == ["a", "", "b", ""]
+@settings(max_examples=500, derandomize=True)
+@given(st.text(st.characters(categories=["Cc", "Cf", "Zl", "Zp"]) | st.characters(), min_size=1))
+def test_no_text_from_elsewhere_ends_a_line_or_reaches_a_terminal_unescaped(name: str) -> None:
+    """In any part of a view, at any width: a name is on one line, and no character of it is a control character."""
+    titled = TextTable(name, "GPUs", right=(0,), whole=(0,))
+    titled.add_row(Text("in ").append(name, "bold").append(Text(name, "red")), name)
+    parent = Tree(Text(name))
+    parent.add(Text("in ").append(name))
+    views: tuple[Shown, ...] = (name, Text(name), (Text(name), name), table((name, "1")), titled, parent)
+    for view, count in zip(views, (1, 1, 2, 2, 2, 2), strict=True):
+        printed = shown(view)
+        assert len(printed) == count
+        assert all(map(is_escaped, printed + shown(view, 12)))
+    assert all(map(is_escaped, (shortened(name, 9), cut_off(name, 9), *padded((name, "a")))))
+
+
+def is_escaped(line: str) -> bool:
+    return {"Cc", "Cf", "Cs", "Zl", "Zp"}.isdisjoint(map(unicodedata.category, line))
+
+
+def test_the_end_of_a_long_text_becomes_three_dots() -> None:
+    assert (cut_off("abcdef", 6), cut_off("abcdefg", 6), cut_off("a\n", 6), cut_off("abc\n", 6)) == (
+        "abcdef",
+        "abc...",
+        "a\\u{a}",
+        "abc...",
+    )
+
+
+def test_texts_are_filled_up_to_the_longest() -> None:
+    assert padded(("a", "bc\n")) == ["a      ", "bc\\u{a}"]
 
 
 def test_a_tree_has_guides_that_go_down_beside_what_is_wrapped() -> None:

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from gpuops.report.text import visible
+from gpuops.report.layout import visible
 
 
 @pytest.mark.parametrize(

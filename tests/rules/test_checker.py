@@ -46,6 +46,7 @@ BAD: Final[dict[str, tuple[str, ...]]] = {
     ),
     "unboxed-template": ("Environment(loader=found)", "jinja2.Template(text)"),
     "formatted-log": ("log.info(f'{name} went')", "logger.warning('went ' + name)", "logging.error('%s' % name)"),
+    "escaped-elsewhere": ("Text(visible(vm.name))", "from gpuops.report.layout import visible"),
     "printed": ("print('done')",),
     "revealed": ("text = target.password.reveal()",),
 }
@@ -69,6 +70,7 @@ GOOD: Final[dict[str, tuple[str, ...]]] = {
     "names-of-python": ("to_stored(lease)", "stored_name(SetVmDrs) in body", "type(error).__name__"),
     "unboxed-template": ("SandboxedEnvironment(autoescape=True)", "ImmutableSandboxedEnvironment()"),
     "formatted-log": ("log.info('%s went', name)", "told.info(f'{name}')"),
+    "escaped-elsewhere": ("Text(vm.name)", "from gpuops.report.layout import Text"),
     "printed": ("output.show(text, document)", "console.print(text)"),
     "revealed": ("target.password",),
 }

@@ -61,8 +61,8 @@ def bundle(
     from gpuops.cli.opening import journal_of, open_site
     from gpuops.cli.running import confirm
     from gpuops.execute.state.bundle_names import fresh_key, known_key
-    from gpuops.report.bundle.archive import bundle_document, bundle_text
-    from gpuops.report.first_contact import FirstContactRecord, contact_text
+    from gpuops.report.bundle.archive import BundleDocument, bundle_text
+    from gpuops.report.first_contact import contact_text
 
     state_dir, _ = journal_of(common)
     key = known_key(state_dir) or fresh_key()
@@ -74,11 +74,8 @@ def bundle(
             confirm(bundle_text(found, str(file), written=False), "a bundle is to be given to others")
         _write(found, key, state_dir, file)
     text = bundle_text(found, str(file), written=not dry_run)
-    document = bundle_document(found, str(file), written=not dry_run)
-    if judged is None:
-        output.show(text, document)
-    else:
-        output.show((contact_text(judged), text), {**document, "first_contact": FirstContactRecord.made_of(judged)})
+    document = BundleDocument.of_bundle(found, str(file), judged, written=not dry_run)
+    output.show(text if judged is None else (contact_text(judged), text), document)
 
 
 def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
@@ -96,7 +93,7 @@ def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
 def _tell(pseudonym: str) -> None:
     from gpuops.execute.state.bundle_names import name_behind
     from gpuops.execute.state.state_dir import default_state_dir
-    from gpuops.report.bundle.archive import name_document, name_text
+    from gpuops.report.bundle.archive import BundleNameDocument, name_text
 
     whole, name = name_behind(default_state_dir(), pseudonym)
-    output.show(name_text(whole, name), name_document(whole, name))
+    output.show(name_text(whole, name), BundleNameDocument(whole, name))

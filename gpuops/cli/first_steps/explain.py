@@ -52,13 +52,13 @@ def explain(
     from gpuops.config.explanation import explain as explain_key
     from gpuops.files.file import read_text
     from gpuops.files.templates import templates
-    from gpuops.report.first_steps.explain import explain_document, explain_text
+    from gpuops.report.first_steps.explain import ExplainDocument, explain_text
 
     file, *words = [word for word in key.replace("[]", "").split(".") if word not in ("toml", "yaml", "yml")]
     name = _file_named(file)
     template = read_text(templates()[_TEMPLATES[name]]) if name in _TEMPLATES else ""
     explanation = explain_key(name, [word for word in words if not word.isdigit()], input_schema(name), template)
-    output.show(explain_text(explanation), explain_document(explanation))
+    output.show(explain_text(explanation), ExplainDocument.made_of(explanation))
 
 
 def _file_named(word: str) -> str:

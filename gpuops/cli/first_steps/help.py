@@ -61,7 +61,7 @@ def help(
         formatter = root.make_formatter()
         root.command.format_everything(root, formatter)  # type: ignore[attr-defined]
         text = formatter.getvalue()
-        output.show(text.rstrip("\n"), HelpDocument(topic="--all", text=text))
+        output.show(text.rstrip("\n").split("\n"), HelpDocument(topic="--all", text=text))
         return
     if not words:
         titles = {name: _title(text) for name, text in pages().items()}
@@ -72,13 +72,13 @@ def help(
         usage = _usage(words, context)
         if usage is None:
             raise _unknown(words, manual, context)
-        output.show(usage.rstrip("\n"), HelpDocument(topic=topic, text=usage))
+        output.show(usage.rstrip("\n").split("\n"), HelpDocument(topic=topic, text=usage))
         return
     text = manual[topic].read_text(encoding="utf-8")
     if output.may_draw(sys.stdout) and output.chosen() is output.OutputFormat.TEXT:
         _render(text)
     else:
-        output.show(text.rstrip("\n"), HelpDocument(topic=topic, text=text))
+        output.show(text.rstrip("\n").split("\n"), HelpDocument(topic=topic, text=text))
 
 
 def _usage(words: Sequence[str], context: typer.Context) -> str | None:
@@ -112,9 +112,7 @@ def _title(text: str) -> str:
 def _list(titles: dict[str, str]) -> Shown:
     from gpuops.report.layout import Text, TextTable
 
-    table = TextTable()
-    for name, title in titles.items():
-        table.add_row(Text(name, "bold"), title)
+    table = TextTable(rows=((Text(name, "bold"), title) for name, title in titles.items()))
     return (table, Text("gpuops help TOPIC shows one, gpuops COMMAND --help the options of a command", "dim"))
 
 

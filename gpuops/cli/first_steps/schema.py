@@ -1,6 +1,6 @@
 """`gpuops schema`: the JSON Schemas of what gpuops prints and of the files that it reads.
 
-Those of documents come from their classes and from `gpuops/schemas`, those of files from the classes that check them.
+Those of documents come from their classes, those of files from the classes that check them.
 """
 
 from __future__ import annotations
@@ -77,19 +77,17 @@ def schema(
             output.choose(output.OutputFormat.JSON)  # a schema is JSON, and no line of it is wrapped
         output.show("", _schema_of(name))
         return
-    table = TextTable()
-    for each, (use, title) in listed.items():
-        table.add_row(Text(each, "bold"), use, title)
+    table = TextTable(rows=((Text(name, "bold"), use, title) for name, (use, title) in listed.items()))
     document = SchemaListDocument([ListedSchemaRecord(each, use, title) for each, (use, title) in listed.items()])
     output.show((table, Text("gpuops schema NAME prints one", "dim")), document)
 
 
 def _listed() -> dict[str, tuple[str, str]]:
     """Each name with what it is of, `input` or `output`, and its title."""
-    from gpuops.report.schema import document_kinds
+    from gpuops.report.schema import document_kinds, document_title
 
     found = {name: ("input", each.title) for name, each in INPUTS.items()}
-    return found | {name: ("output", kind.title) for name, kind in document_kinds().items()}
+    return found | {name: ("output", document_title(document)) for name, document in document_kinds().items()}
 
 
 def _schema_of(name: str) -> Schema:

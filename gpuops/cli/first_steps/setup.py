@@ -19,7 +19,6 @@ from gpuops.cli import output
 from gpuops.cli.options import Format
 from gpuops.errors import GpuopsError, NotConnected, Refused, TargetError, UsageError
 from gpuops.files.private_file import write_new, write_private
-from gpuops.report.text import visible
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -144,7 +143,7 @@ def _with_tries(step: Callable[[], Result]) -> Result:
         except (NotConnected, TargetError, UsageError) as error:
             output.refused([error.message])
             if error.hint:
-                output.note(f"next: {visible(error.hint)}")
+                output.note(f"next: {error.hint}")
     return step()
 
 
@@ -192,8 +191,8 @@ def _ask_address(path: Path, host: str | None) -> _Answers:
         return _Answers(path, address, None)
     certificate = presented_certificate(Target(address.host, "", Secret(""), address.port))
     bytes_shown = re.findall("..", certificate.sha256.upper())
-    output.note(f"certificate of {visible(address.host)}\n  authority  {visible(certificate.authority)}")
-    output.note(f"  SHA-256    {':'.join(bytes_shown[:16])}:\n             {':'.join(bytes_shown[16:])}")
+    output.note((f"certificate of {address.host}", f"  authority  {certificate.authority}"))
+    output.note((f"  SHA-256    {':'.join(bytes_shown[:16])}:", f"             {':'.join(bytes_shown[16:])}"))
     if certificate.trusted:
         output.note("  trusted    yes: an authority of this machine vouches for it")
         return _Answers(path, address, certificate)

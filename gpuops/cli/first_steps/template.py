@@ -51,7 +51,7 @@ def template_show(
     from gpuops.report.first_steps.manual import TemplateShowDocument
 
     text = _text(name)
-    output.show(text.rstrip("\n"), TemplateShowDocument(name, text))
+    output.show(text.rstrip("\n").split("\n"), TemplateShowDocument(name, text))
 
 
 @template.command("write")
@@ -80,7 +80,7 @@ def template_write(
     for name in changed:
         _write(into / name, texts[name])
     said = [f"{into / name}: {'written' if name in changed else 'is there already'}" for name in texts]
-    output.show("\n".join(said), TemplateWriteDocument([str(into / name) for name in changed]))
+    output.show(said, TemplateWriteDocument([str(into / name) for name in changed]))
 
 
 def _text(name: str) -> str:
@@ -120,7 +120,5 @@ def _write(path: Path, text: str) -> None:
 def _list(found: dict[str, str]) -> Shown:
     from gpuops.report.layout import Text, TextTable
 
-    table = TextTable()
-    for name, said in found.items():
-        table.add_row(Text(name, "bold"), said)
+    table = TextTable(rows=((Text(name, "bold"), said) for name, said in found.items()))
     return (table, Text("gpuops template write NAME writes one into templates/", "dim"))

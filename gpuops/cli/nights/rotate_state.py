@@ -202,12 +202,11 @@ def unlock(
     from gpuops.config.policy import load_policy
     from gpuops.report.layout import Text
     from gpuops.report.nights.rotation_status import RotateUnlockDocument
-    from gpuops.report.text import visible
 
     wanted = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:
         found = rotate_unlock(wanted, site, nonce, force=force)
-    told = f"given back: the lease of {visible(found.owner)}"
+    told = f"given back: the lease of {found.owner}"
     if not found.nonce:
         told = f"set right: the lock VM carries lease number {found.epoch} again, and nobody holds it"
     output.show(Text(told), RotateUnlockDocument.from_attributes(lease=found))

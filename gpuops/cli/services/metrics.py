@@ -95,7 +95,6 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
     from gpuops.cli.services.metrics_page import OPTION, AskedPage, handler, stands_s
     from gpuops.execute.state.http_listener import listening
     from gpuops.report.services.metrics import MetricsWriter
-    from gpuops.report.text import visible
 
     address, vcenter = OPTION.address(where), label_of(common)
     page, writer = AskedPage(), MetricsWriter(vcenter)
@@ -109,7 +108,7 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
 
         make()
         port = stack.enter_context(listening(OPTION, address, handler(page, writer.text(None))))
-        output.progress(f"metrics of {visible(vcenter)} are at port {port} of {address[0]}, path /metrics")
+        output.progress(f"metrics of {vcenter} are at port {port} of {address[0]}, path /metrics")
         while True:
             page.wait_until_asked()
             make()

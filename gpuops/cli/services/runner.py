@@ -57,7 +57,7 @@ def runner_init(
 
     if sql:
         printed = _sql(common)
-        output.show(printed.rstrip("\n") or "-- nothing to do", RunnerInitDocument(sql=printed))
+        output.show((printed.rstrip("\n") or "-- nothing to do").split("\n"), RunnerInitDocument(sql=printed))
         return
     url = _url(common)
     made = asyncio.run(_made(url))
@@ -265,9 +265,8 @@ async def _run(
 
 def _say(line: str) -> None:
     """Writes a line of the runner's log: names in it may come from the database, or from a process that it started."""
-    from gpuops.report.text import visible
 
-    output.note(visible(line))
+    output.note(line)
 
 
 def _url(common: CommonOptions) -> str:

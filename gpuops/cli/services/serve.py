@@ -74,7 +74,6 @@ def serve(
     from gpuops.config.policy import load_policy
     from gpuops.execute.state.http_listener import ListenOption
     from gpuops.model.vcenter.owner import OwnerKey
-    from gpuops.report.text import visible
     from gpuops.web.following import Following
     from gpuops.web.server import serving
 
@@ -100,7 +99,7 @@ def serve(
 
         server = stack.enter_context(serving(listener, access, metrics.text, _say))
         port = listener.getsockname()[1]
-        output.progress(f"the page of {visible(vcenter)} is at http://{_in_url(address[0])}:{port}/")
+        output.progress(f"the page of {vcenter} is at http://{_in_url(address[0])}:{port}/")
         if common.password_stdin:  # it is read once: a vCenter that is away now could not be tried again
             fleet = opened()
             Following(lambda: fleet, server.tell, _say).run()

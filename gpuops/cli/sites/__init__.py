@@ -102,14 +102,13 @@ def _tell(answers: list[SiteAnswer]) -> None:
     """On stderr, why a site has no answer; of a request that is wrong everywhere the one reason, which ends it."""
     from gpuops.report.layout import Text
     from gpuops.report.sites import common_failure
-    from gpuops.report.text import visible
 
     if (everywhere := common_failure(answers)) is not None:
         raise UsageError(everywhere.message, hint=everywhere.hint)
     for each in answers:
         if each.failure is not None:
-            output.note(Text(visible(f"error: {each.site}: {each.failure.message}"), "bold red"))
-            output.note(visible(f"next: {each.failure.hint}") if each.failure.hint else ())
+            output.note(Text(f"error: {each.site}: {each.failure.message}", "bold red"))
+            output.note(f"next: {each.failure.hint}" if each.failure.hint else ())
 
 
 def _show(answers: list[SiteAnswer], files: Any) -> None:

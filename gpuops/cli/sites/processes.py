@@ -29,7 +29,6 @@ from gpuops.errors import GpuopsError, VcenterUnreachable
 from gpuops.report.document import kind_of
 from gpuops.report.json_text import document_text
 from gpuops.report.sites import SiteAnswer, SiteFailure, blocks
-from gpuops.report.text import visible
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -132,7 +131,7 @@ class _SiteProcess:
     def _pass_on(self) -> None:
         self._said.seek(0)
         for line in self._said.read().decode("utf-8", "replace").splitlines():
-            output.note(visible(f"{self._question.site.name}: {line}"))
+            output.note(f"{self._question.site.name}: {line}")
 
 
 def _end(processes: Sequence[_SiteProcess]) -> None:

@@ -28,7 +28,6 @@ from gpuops.cli.output import Manners
 from gpuops.errors import VcenterUnreachable
 from gpuops.report.layout import Text
 from gpuops.report.sites import SiteFailure
-from gpuops.report.text import visible
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -222,7 +221,7 @@ class SiteProcess:
                 case _SiteNews(what):
                     self._told(what)
                 case _SiteLine(text):
-                    output.note(visible(f"{self.site}: {text}"))
+                    output.note(f"{self.site}: {text}")
                 case SiteFailure():
                     return message
                 case _:
@@ -267,9 +266,9 @@ def _died(process: ForkServerProcess) -> SiteFailure:
 
 
 def _say_failure(site: str, failure: SiteFailure) -> None:
-    output.note(Text(visible(f"error: {site}: {failure.message}"), "bold red"))
+    output.note(Text(f"error: {site}: {failure.message}", "bold red"))
     if failure.hint:
-        output.note(visible(f"next: {failure.hint}"))
+        output.note(f"next: {failure.hint}")
 
 
 class _SaidLines(io.TextIOBase):

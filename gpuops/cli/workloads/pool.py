@@ -41,12 +41,13 @@ def _time(option: str, text: str, *, may_be_zero: bool = False) -> timedelta:
 def _answer_pool_command(common: CommonOptions, kind: str, command: Callable[[Site], PoolAnswer]) -> None:
     """Run the command, show its answer, and exit with its code. `kind`: of its document."""
     from gpuops.cli.opening import open_site
-    from gpuops.report.workloads.pool import pool_answer_document, pool_answer_text
+    from gpuops.report.document import DOCUMENTS
+    from gpuops.report.workloads.pool import pool_answer_text
 
     with open_site(common) as site:
         answer = command(site)
     is_quiet = output.manners().quiet and not (answer.changed or answer.warnings or answer.exit_code)
-    output.show([] if is_quiet else pool_answer_text(answer), pool_answer_document(answer, kind))
+    output.show([] if is_quiet else pool_answer_text(answer), DOCUMENTS[kind].made_of(answer))
     if answer.exit_code:
         raise typer.Exit(answer.exit_code)
 
@@ -88,11 +89,11 @@ def pool_show(common: CommonOptions, pool: PoolName = None) -> None:
     """
     from gpuops import api
     from gpuops.cli.opening import open_site
-    from gpuops.report.workloads.pool import pools_document, pools_text
+    from gpuops.report.workloads.pool import PoolShowDocument, pools_text
 
     with open_site(common) as site:
         pools = api.pool_show(pool, site)
-    output.show(pools_text(pools), pools_document(pools))
+    output.show(pools_text(pools), PoolShowDocument.from_attributes(pools=pools))
 
 
 @pool.command("lend")

@@ -16,7 +16,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.report.document import DocumentRecord, RangeRecord, SlotsRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import by_size, figure, without_series
-from gpuops.report.text import count, size, visible
+from gpuops.report.text import count, size
 
 _FEW: Final = 4
 _INDENT: Final = {Level.ALL: "", Level.CLUSTER: "", Level.HOST: "  ", Level.NODE: "    "}
@@ -45,7 +45,7 @@ def capacity_text(found: Capacity, scope: Scope, policy: str | None) -> Shown:
     whole = _Both(found.now, found.after)
     lines: list[Shown] = [Text(_heading(found), "bold")]
     if found.after is not None:
-        night = f"policy {visible(policy)}" if policy else "the policy"
+        night = f"policy {policy}" if policy else "the policy"
         lines.append(Text(f"after: when {count(found.desktops, 'desktop')} that {night} may take now are suspended"))
     if not found.now.gpus and not found.now.devices:
         return (*lines, Text("no GPU to answer for"))
@@ -61,7 +61,7 @@ def _suspended(found: Capacity) -> Iterator[Text]:
     """Whose GPUs are counted although they come back to them, unlike in `gpuops place`."""
     if found.suspended:
         more = f" and {len(found.suspended) - _FEW} more" if len(found.suspended) > _FEW else ""
-        names = visible(", ".join(found.suspended[:_FEW]) + more)
+        names = ", ".join(found.suspended[:_FEW]) + more
         yield Text(f"counted as free: the GPUs of {count(len(found.suspended), 'suspended VM')}: {names}", "dim")
 
 
@@ -220,7 +220,7 @@ def capacity_document(found: Capacity, policy: str | None) -> CapacityDocument:
 def _heading(found: Capacity) -> str:
     inventory = found.inventory
     return (
-        f"vCenter {visible(inventory.api_version)}: {count(found.now.hosts, 'host')} with "
+        f"vCenter {inventory.api_version}: {count(found.now.hosts, 'host')} with "
         f"{count(found.now.gpus, 'GPU')}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
 
@@ -239,9 +239,9 @@ def _shown(whole: _Both, scope: Scope) -> Iterator[_Both]:
 
 def _title(place: FleetPart) -> str:
     if place.level is Level.CLUSTER:
-        return f"{visible(place.name)}: {count(place.hosts, 'host')} with {count(place.gpus, 'GPU')}"
+        return f"{place.name}: {count(place.hosts, 'host')} with {count(place.gpus, 'GPU')}"
     beside = f"{_beside(place.beside)}, " if place.beside is not None else ""
-    return f"{visible(place.name)}: {beside}{count(place.gpus, 'GPU')}"
+    return f"{place.name}: {beside}{count(place.gpus, 'GPU')}"
 
 
 def _profiles_table(place: _Both) -> TextTable:
@@ -252,18 +252,18 @@ def _profiles_table(place: _Both) -> TextTable:
         cells = _cells([world.fits[name] for world in place.worlds])
         merged.setdefault((stem, cells), []).append(name[len(stem) :])
     for (stem, cells), letters in merged.items():
-        table.add_row(visible(f"{stem}{'|'.join(letters)}"), *cells)
+        table.add_row(f"{stem}{'|'.join(letters)}", *cells)
     for device, cells in _device_rows(place):
-        table.add_row(visible(f"whole {_device_name(device)}"), *cells)
+        table.add_row(f"whole {_device_name(device)}", *cells)
     return table
 
 
 def _places_table(whole: _Both, profile: str) -> TextTable:
-    table = _table(visible(profile), len(whole.worlds), "why")
+    table = _table(profile, len(whole.worlds), "why")
     for place in (each for cluster in whole.parts for each in _with_parts(cluster)):
         fits = [world.fits.get(profile, _NOTHING) for world in place.worlds]
         why = _because(fits[-1].slots) if place.now.level is Level.NODE else ""
-        table.add_row(_INDENT[place.now.level] + visible(place.now.name), *_cells(fits), visible(why))
+        table.add_row(_INDENT[place.now.level] + place.now.name, *_cells(fits), why)
     return table
 
 
@@ -306,8 +306,8 @@ def _largest_lines(place: _Both) -> Iterator[Text]:
 def _largest_text(largest: Largest | None) -> str:
     if largest is None:
         return "none fits beside a NUMA node"
-    vgpus = f"{figure(largest.count)} x {visible(largest.profile)} in one VM"
-    return f"{vgpus}, on {visible(largest.where)} with {_beside(largest.beside)}"
+    vgpus = f"{figure(largest.count)} x {largest.profile} in one VM"
+    return f"{vgpus}, on {largest.where} with {_beside(largest.beside)}"
 
 
 def _beside(beside: Beside) -> str:
@@ -322,7 +322,7 @@ def _beside(beside: Beside) -> str:
 def _notes(place: _Both) -> Iterator[Text]:
     for each in _with_parts(place):
         for note in each.now.notes:
-            yield Text(f"note: {visible(each.now.name)} {visible(note)}", "yellow")
+            yield Text(f"note: {each.now.name} {note}", "yellow")
 
 
 def _because(slots: Slots) -> str:

@@ -9,7 +9,7 @@ from gpuops.advise.gpu_profiles import GpuProfiles, MigSets, MixedSize
 from gpuops.model.devices.catalog import Board, Generation
 from gpuops.model.devices.vgpu import ProfileKind, Series, Verified, VgpuProfile
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.monitoring.inventory import figure, without_series
 from gpuops.report.text import size
 
@@ -19,10 +19,14 @@ _MOST_STARTS = 8
 
 def models_text(boards: Sequence[Board]) -> Shown:
     """One line for each GPU model."""
-    table = TextTable("model", "name", "memory", "profiles", "modes", right=(2, 3))
-    for board in boards:
-        profiles = str(len(board.profiles) + len(board.nameless))
-        table.add_row(board.key, board.name, size(board.framebuffer_mib), profiles, _modes(board))
+    table = table_of(
+        boards,
+        Column("model", lambda board: board.key),
+        Column("name", lambda board: board.name),
+        Column("memory", lambda board: size(board.framebuffer_mib), right=True),
+        Column("profiles", lambda board: str(len(board.profiles) + len(board.nameless)), right=True),
+        Column("modes", _modes),
+    )
     return (table, Text("gpuops profiles MODEL shows the profiles of one, and which may run together", "dim"))
 
 
@@ -44,7 +48,7 @@ def profiles_text(answer: GpuProfiles) -> Iterator[Shown]:
 
 
 def _time_sliced(answer: GpuProfiles) -> TextTable:
-    table = TextTable("profile", "memory", "same size", "mixed size", "in one VM", right=(1, 2, 3))
+    headers = ("profile", "memory", "same size", "mixed size", "in one VM")
     rows = (
         (
             profile,
@@ -55,9 +59,7 @@ def _time_sliced(answer: GpuProfiles) -> TextTable:
         )
         for profile in answer.time_sliced
     )
-    for row in _fold_series(rows):
-        table.add_row(*row)
-    return table
+    return TextTable(*headers, right=(1, 2, 3), rows=_fold_series(rows))
 
 
 def _fold_series(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterator[tuple[str, ...]]:
@@ -88,10 +90,8 @@ def _mixed_sizes(answer: GpuProfiles) -> Iterator[Shown]:
         return
     yield "mixed-size mode: next to one vGPU of the size in the row fit so many of the size in the column"
     headers = [size(column.memory_mib) for column in sizes]
-    table = TextTable("", *headers, "may start at (GiB)", right=range(len(sizes) + 1))
-    for row in sizes:
-        table.add_row(size(row.memory_mib), *map(figure, row.next_to_one), _starts(row.starts_gib))
-    yield table
+    rows = ((size(row.memory_mib), *map(figure, row.next_to_one), _starts(row.starts_gib)) for row in sizes)
+    yield TextTable("", *headers, "may start at (GiB)", right=range(len(sizes) + 1), rows=rows)
 
 
 def _starts(starts: Sequence[int]) -> str:
@@ -107,7 +107,7 @@ def _mig(answer: GpuProfiles) -> Iterator[Shown]:
     if sets is None:
         return
     yield "MIG mode: each profile runs in GPU instances of one kind"
-    table = TextTable("profile", "memory", "GPU instance", "in an instance", "on a GPU", "in one VM", right=(1, 3, 4))
+    headers = ("profile", "memory", "GPU instance", "in an instance", "on a GPU", "in one VM")
     rows = (
         (
             profile,
@@ -119,9 +119,7 @@ def _mig(answer: GpuProfiles) -> Iterator[Shown]:
         )
         for profile in answer.mig_backed
     )
-    for row in _fold_series(rows):
-        table.add_row(*row)
-    yield table
+    yield TextTable(*headers, right=(1, 3, 4), rows=_fold_series(rows))
     yield "GPU instances that fit together: all of a row, or some of them"
     yield _sets_table(sets)
     if sets.media_twins:
@@ -133,10 +131,8 @@ def _mig(answer: GpuProfiles) -> Iterator[Shown]:
 
 
 def _sets_table(sets: MigSets) -> TextTable:
-    table = TextTable(*(kind.name for kind in sets.kinds), right=range(len(sets.kinds) - 1))
-    for counts in sets.fullest:
-        table.add_row(*(str(number) if number else "" for number in counts))
-    return table
+    rows = ([str(number) if number else "" for number in counts] for counts in sets.fullest)
+    return TextTable(*(kind.name for kind in sets.kinds), right=range(len(sets.kinds) - 1), rows=rows)
 
 
 class GpuModelRecord(DocumentRecord, frozen=True):

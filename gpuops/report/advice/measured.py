@@ -11,7 +11,7 @@ from gpuops.model.measurements.sharing_measurement import MeasuredDevice
 from gpuops.plan.capacity.measure_plan import MeasurePlan, later_commands
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 if TYPE_CHECKING:
     from gpuops.model.measurements.sharing_measurement import MeasuredCount, SharingMeasurement
@@ -23,21 +23,19 @@ GOES_ON = "the same again goes on; gpuops size --measure --remove removes what i
 def measure_plan_text(plan: MeasurePlan) -> Shown:
     """What is done, step by step, or every reason why not."""
     if plan.rejections:
-        return [*_refused(plan), *(Text(visible(line), "yellow") for line in plan.notes)]
-    table = TextTable("", "what", "of what")
-    for verb, what, of in _steps(plan):
-        table.add_row(verb, visible(what), visible(of))
+        return [*_refused(plan), *(Text(line, "yellow") for line in plan.notes)]
+    table = TextTable("", "what", "of what", rows=_steps(plan))
     notes = (*plan.notes, *_later(plan))
-    return [Text(_place(plan), "bold"), table, *(Text(visible(line), "dim") for line in notes)]
+    return [Text(_place(plan), "bold"), table, *(Text(line, "dim") for line in notes)]
 
 
 def _refused(plan: MeasurePlan) -> list[Text]:
-    return [Text(visible(each.line), "red") for each in plan.rejections]
+    return [Text(each.line, "red") for each in plan.rejections]
 
 
 def _place(plan: MeasurePlan) -> str:
-    host = visible(plan.host.name) if plan.host is not None else "an unknown host"
-    where = f"{host}, GPU {plan.gpu.address} ({visible(plan.gpu.name)})" if plan.gpu is not None else host
+    host = plan.host.name if plan.host is not None else "an unknown host"
+    where = f"{host}, GPU {plan.gpu.address} ({plan.gpu.name})" if plan.gpu is not None else host
     return f"measurement {plan.measurement.id} on {where}, scheduler {plan.in_force or 'not known'}"
 
 
@@ -69,16 +67,15 @@ def measured_text(plan: MeasurePlan, measurement: SharingMeasurement, left: tupl
     """The curve, what is fitted to it, and what is still to be done."""
     curve = measured_curve(measurement.done, plan.slots, measurement.wish.overlap)
     headers = ("VMs", "seconds", "times as long", "least", "most", "model", "GPU use")
-    table = TextTable("scheduler", *headers, right=range(1, 8))
     whole = [each for each in measurement.done if each.device is not MeasuredDevice.SHARE]
-    for row in (*(NormalisedCount(each, None) for each in whole), *curve.rows):
-        table.add_row(*_cells(row))
-    lines: list[Shown] = [Text(f"{visible(measurement.wish.template)}, {visible(plan.profile)}", "bold"), table]
-    lines += [Text(f"{_named(row)} failed: {visible(row.count.error)}", "red") for row in curve.rows if row.count.error]
-    lines += [Text(f"{_named_whole(each)} failed: {visible(each.error)}", "red") for each in whole if each.error]
+    rows = (*(NormalisedCount(each, None) for each in whole), *curve.rows)
+    table = TextTable("scheduler", *headers, right=range(1, 8), rows=map(_cells, rows))
+    lines: list[Shown] = [Text(f"{measurement.wish.template}, {plan.profile}", "bold"), table]
+    lines += [Text(f"{_named(row)} failed: {row.count.error}", "red") for row in curve.rows if row.count.error]
+    lines += [Text(f"{_named_whole(each)} failed: {each.error}", "red") for each in whole if each.error]
     lines += [Text(note, "dim") for note in (*_notes(curve), *_overhead_notes(measurement), *plan.notes)]
     lines += [*_refused(plan), *(Text(line, "yellow") for line in _later(plan))]
-    lines += [Text(f"left: {visible(line)}", "red") for line in left]
+    lines += [Text(f"left: {line}", "red") for line in left]
     if left or plan.later or plan.rejections or any(each.error for each in measurement.done):
         lines.append(Text(GOES_ON, "dim"))
     return lines
@@ -253,13 +250,13 @@ def left_text(
     """What a measurement that did not end has left, and what became of it."""
     if measurement is None:
         return Text("nothing to remove: no measurement of this vCenter was cut off")
-    head = f"measurement {measurement.id} of {visible(measurement.wish.template)}: {count(len(vms), 'VM')}"
-    after = [Text(visible(undone), "yellow")] if undone else []
+    head = f"measurement {measurement.id} of {measurement.wish.template}: {count(len(vms), 'VM')}"
+    after = [Text(undone, "yellow")] if undone else []
     if left:
-        lines = [Text(f"left: {visible(line)}") for line in left]
+        lines = [Text(f"left: {line}") for line in left]
         return [Text(f"{head}, not all of them removed", "red"), *lines, *after]
     said = "removed, and it is forgotten" if applied else "to be removed"
-    return [Text(f"{head} {said}", "bold"), *(Text(f"  {visible(name)}") for name in vms), *after]
+    return [Text(f"{head} {said}", "bold"), *(Text(f"  {name}") for name in vms), *after]
 
 
 @printed("size-measure-remove", by="gpuops size --measure --remove")

@@ -20,7 +20,7 @@ from gpuops.plan.queue.place import Placements
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.plan_json import RejectionRecord, plain
-from gpuops.report.text import PINNED, count, size, visible
+from gpuops.report.text import PINNED, count, size
 
 _FEW: Final = 4
 
@@ -79,7 +79,7 @@ def _claims(claims: Sequence[Claim]) -> Iterator[Text]:
     """Whose GPUs are not given away, and who has none to come back to anyway."""
     kept = [claim.vm.name for claim in claims if not claim.lost]
     if kept:
-        text = f"kept for {count(len(kept), 'suspended VM')}: the GPUs of {visible(_some(kept))} (--suspended ignore)"
+        text = f"kept for {count(len(kept), 'suspended VM')}: the GPUs of {_some(kept)} (--suspended ignore)"
         yield Text(text, "dim")
     for claim in claims:
         if claim.lost:
@@ -90,14 +90,14 @@ def _later(found: Placements) -> Iterator[Text]:
     """Whose GPUs are given away until they come back."""
     if found.later:
         names = [f"{each.vm.name} ({each.at.isoformat(timespec='minutes')})" for each in found.later]
-        yield Text(f"not kept, they come back when all of this is gone: the GPUs of {visible(_some(names))}", "dim")
+        yield Text(f"not kept, they come back when all of this is gone: the GPUs of {_some(names)}", "dim")
 
 
 def _kept_text(found: Placements) -> Iterator[Text]:
     """How many vGPUs of each profile that is kept free are left, and where."""
     for kept in found.keep.profiles:
         places = [each for each in found.kept if each.profile == kept.profile]
-        left = ", ".join(f"{each.after} of {each.before} left in {visible(each.where)}" for each in places)
+        left = ", ".join(f"{each.after} of {each.before} left in {each.where}" for each in places)
         yield Text(f"to be kept free: {kept.count} of {kept.profile}; {left or 'none of it was free'}", "dim")
 
 
@@ -121,19 +121,19 @@ def _what(workload: Workload) -> str:
 
 
 def _table(placed: Sequence[Placed]) -> TextTable:
-    table = TextTable("", "request", "host", "GPUs", "NUMA node", "start", "needs")
-    for number, answer in enumerate(placed, 1):
-        nodes = answer.placement.bound_to
-        table.add_row(
+    rows = (
+        (
             str(number),
-            visible(answer.workload.name),
-            visible(answer.placement.host.name),
+            answer.workload.name,
+            answer.placement.host.name,
             _gpus(answer),
-            ", ".join(map(str, nodes)) or "-",
+            ", ".join(map(str, answer.placement.bound_to)) or "-",
             "in turn" if answer.steering is Steering.LISTED_ORDER else "any time",
-            Text(visible(needs(answer.workload)), "dim"),
+            Text(needs(answer.workload), "dim"),
         )
-    return table
+        for number, answer in enumerate(placed, 1)
+    )
+    return TextTable("", "request", "host", "GPUs", "NUMA node", "start", "needs", rows=rows)
 
 
 def _gpus(answer: Placed) -> str:
@@ -149,16 +149,16 @@ def _gpus(answer: Placed) -> str:
 
 def refused_lines(refusal: Refusal) -> Iterator[Text]:
     """Why it has no place, and what to do next."""
-    name = visible(refusal.workload.name)
-    yield Text("no place: ", "bold red").append(f"{name}: {visible(needs(refusal.workload))}")
+    name = refusal.workload.name
+    yield Text("no place: ", "bold red").append(f"{name}: {needs(refusal.workload)}")
     for line, hint in _grouped(refusal.rejections, refusal.workload.name):
-        yield Text(f"          {visible(line)}")
+        yield Text(f"          {line}")
         if hint:
-            yield Text(f"          next: {visible(hint)}", "dim")
+            yield Text(f"          next: {hint}", "dim")
     if refusal.moves:
-        yield Text(f"          next: {visible(refusal.moves)}", "green")
+        yield Text(f"          next: {refusal.moves}", "green")
     if refusal.nearest:
-        yield Text(f"          next: {visible(refusal.nearest)}", "green")
+        yield Text(f"          next: {refusal.nearest}", "green")
 
 
 def _grouped(rejections: Iterable[Rejection], name: str) -> Iterator[tuple[str, str]]:
@@ -181,7 +181,7 @@ def _some(subjects: Sequence[str]) -> str:
 
 
 def _explained(answer: Placed | Refusal) -> Iterator[Text]:
-    yield Text(f"{visible(answer.workload.name)}: {visible(needs(answer.workload))}", "bold")
+    yield Text(f"{answer.workload.name}: {needs(answer.workload)}", "bold")
     yield from map(_choice_text, answer.choices)
 
 
@@ -189,11 +189,11 @@ def _choice_text(choice: Choice) -> Text:
     word, style = ("would do", "") if choice.feasible else ("not", "dim")
     if choice.chosen:
         word, style = "chosen", "green"
-    return Text(f"  {word:<8} {visible(choice.subject)}: {visible(choice.reason)}", style)
+    return Text(f"  {word:<8} {choice.subject}: {choice.reason}", style)
 
 
 def _warning(text: str) -> Text:
-    return Text(f"warning: {visible(text)}", "yellow")
+    return Text(f"warning: {text}", "yellow")
 
 
 class RequestRecord(DocumentRecord, frozen=True):

@@ -9,45 +9,36 @@ from typing import Annotated, Self
 from gpuops.advise.run_out import FEWEST_DAYS, HORIZON, TESTED_AHEAD, RunOut
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.layout import Column, Shown, Text, table_of
+from gpuops.report.text import count
 
 
 def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
     """A row for each profile, the one that runs out first at the top."""
     read_at = f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
-    head = f"vCenter {visible(inventory.api_version)}: when vGPU profiles run out, {read_at}"
+    head = f"vCenter {inventory.api_version}: when vGPU profiles run out, {read_at}"
     if not found:
         return (Text(head, "bold"), Text("no VM has a vGPU, and no history has one"))
-    table = TextTable(
-        "profile",
-        "run now",
-        "fit",
-        "most in 7 days",
-        "growth a week",
-        "runs out",
-        "earliest",
-        "latest",
-        "off by",
-        "naive",
-        "days",
-        right=(1, 2, 3, 4, 8, 9, 10),
-        whole=(0,),
+    table = table_of(
+        found,
+        Column("profile", lambda profile: profile.profile, whole=True),
+        Column("run now", lambda profile: str(profile.running), right=True),
+        Column("fit", lambda profile: str(profile.fit), right=True),
+        Column("most in 7 days", lambda profile: _number(profile.most_of_week), right=True),
+        Column(
+            "growth a week",
+            lambda profile: "?" if profile.growth_per_week is None else f"{profile.growth_per_week:+.1f}",
+            right=True,
+        ),
+        Column("runs out", _when),
+        Column("earliest", lambda profile: _day(profile.not_before)),
+        Column("latest", lambda profile: _day(profile.not_after)),
+        Column("off by", lambda profile: "?" if profile.error is None else f"{profile.error:.1f}", right=True),
+        Column(
+            "naive", lambda profile: "?" if profile.naive_error is None else f"{profile.naive_error:.1f}", right=True
+        ),
+        Column("days", lambda profile: str(profile.days), right=True),
     )
-    for each in found:
-        table.add_row(
-            visible(each.profile),
-            str(each.running),
-            str(each.fit),
-            _number(each.most_of_week),
-            "?" if each.growth_per_week is None else f"{each.growth_per_week:+.1f}",
-            _when(each),
-            _day(each.not_before),
-            _day(each.not_after),
-            "?" if each.error is None else f"{each.error:.1f}",
-            "?" if each.naive_error is None else f"{each.naive_error:.1f}",
-            str(each.days),
-        )
     return (Text(head, "bold"), table, *_notes(found))
 
 

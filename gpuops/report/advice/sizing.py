@@ -13,7 +13,7 @@ from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.plan.capacity.sizing import SizingAnswer, SizingSource
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _MOST_VMS = 20
 """So many VMs have a row of their own."""
@@ -30,7 +30,7 @@ def sizing_text(found: SizingAnswer) -> Shown:
 
 
 def _head(found: SizingAnswer) -> str:
-    of = f" of {visible(found.profile)}" if found.profile is not None else ""
+    of = f" of {found.profile}" if found.profile is not None else ""
     match found.source:
         case SizingSource.NUMBERS:
             staggered = "" if found.overlap == 1.0 else f", each beside the next for {found.overlap:.0%} of its work"
@@ -40,7 +40,7 @@ def _head(found: SizingAnswer) -> str:
         case SizingSource.HISTORY:
             assert found.inventory is not None, "history is of a vCenter"
             read_at = f"read {found.inventory.taken_at:%Y-%m-%d %H:%M %Z}"
-            vcenter = visible(found.inventory.api_version)
+            vcenter = found.inventory.api_version
             return f"vCenter {vcenter}: {count(len(found.sizing.vms), 'VM')}{of} with a history, {read_at}"
 
 
@@ -68,24 +68,18 @@ def _slowdown(share: GpuShare) -> str:
 
 def _vms(found: SizingAnswer) -> TextTable:
     """The VMs that suffer or need most, each workload once."""
-    table = TextTable(
-        "VM",
-        "busy alone",
-        "hours",
-        *(f"{policy.replace('-', ' ')}, {found.sizing.vms_at} on a GPU" for policy in SchedulerPolicy),
-        "may share",
-        right=(1, 2, 3, 4, 5),
-        whole=(0,),
-    )
-    for vm, hours in _listed(found)[:_MOST_VMS]:
-        table.add_row(
-            visible(vm.name),
+    slowdowns = [f"{policy.replace('-', ' ')}, {found.sizing.vms_at} on a GPU" for policy in SchedulerPolicy]
+    rows = (
+        (
+            vm.name,
             f"{vm.busy:.0%}",
             "-" if hours is None else f"{hours:.0f}",
             *(f"{vm.slowdown[policy]:.2f}" for policy in SchedulerPolicy),
             "yes" if vm.shares else Text("no", "yellow"),
         )
-    return table
+        for vm, hours in _listed(found)[:_MOST_VMS]
+    )
+    return TextTable("VM", "busy alone", "hours", *slowdowns, "may share", right=range(1, 6), whole=(0,), rows=rows)
 
 
 def _listed(found: SizingAnswer) -> list[tuple[SizedVm, float | None]]:
@@ -119,7 +113,7 @@ def _recommended(found: SizingAnswer) -> Iterator[Text]:
 def _apart(found: SizingAnswer, advice: SharersAdvice) -> str:
     if advice.sharers == 1 and len(found.sizing.vms) > 1:
         return "any of them: two on a GPU take longer than is allowed"
-    names = Counter(visible(vm.name) for vm in found.sizing.vms if not vm.shares)
+    names = Counter(vm.name for vm in found.sizing.vms if not vm.shares)
     said = [name if times == 1 else f"{times} x {name}" for name, times in names.items()]
     return ", ".join(said[:5]) + (f" and {len(said) - 5} more" if len(said) > 5 else "")
 
@@ -145,7 +139,7 @@ def _notes(found: SizingAnswer) -> Iterator[str]:
     if found.source is not SizingSource.HISTORY:
         yield "busy shares as they were stated, not measured; the model is within 15 % of published measurements"
     for name, reason in list((found.left_out or {}).items())[:_MOST_VMS]:
-        yield f"left out: {visible(name)}: {reason}"
+        yield f"left out: {name}: {reason}"
 
 
 class SharedGpuRecord(DocumentRecord, frozen=True):

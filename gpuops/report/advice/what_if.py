@@ -13,7 +13,7 @@ from gpuops.plan.what_if.demand import DemandSource, PlacedDemand
 from gpuops.plan.what_if.question import DrawnFigure, FleetOutcome, NightOutcome, WhatIfAnswer
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _FEW: Final = 6
 
@@ -22,18 +22,15 @@ def what_if_text(found: WhatIfAnswer, saved: Path | None = None) -> Shown:
     """The changes, one table, and what it stands on."""
     inventory, then = found.inventory, found.then.fleet
     lines: list[Shown] = [
-        Text(f"vCenter {visible(inventory.api_version)}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}; what if:", "bold")
+        Text(f"vCenter {inventory.api_version}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}; what if:", "bold")
     ]
-    lines += [Text(f"  {visible(each)}") for each in then.done]
-    table = TextTable("", "now", "then", "difference", right=(1, 2))
-    for row in _rows(found):
-        table.add_row(*row)
-    lines.append(table)
-    lines += [Text(f"note: {visible(each)}", "yellow") for each in then.notes]
+    lines += [Text(f"  {each}") for each in then.done]
+    lines.append(TextTable("", "now", "then", "difference", right=(1, 2), rows=_rows(found)))
+    lines += [Text(f"note: {each}", "yellow") for each in then.notes]
     for name in found.unwanted:
         lines.append(
             Text(
-                f"note: no request asks for {visible(name)} (--any-model: one without a place may have its size there)",
+                f"note: no request asks for {name} (--any-model: one without a place may have its size there)",
                 "yellow",
             )
         )
@@ -42,7 +39,7 @@ def what_if_text(found: WhatIfAnswer, saved: Path | None = None) -> Shown:
     lines += _nights(found)
     lines += [Text(_source(found), "dim")]
     if saved is not None:
-        lines.append(Text(f"the changed fleet is in {visible(str(saved))}: for --inventory of other commands"))
+        lines.append(Text(f"the changed fleet is in {saved}: for --inventory of other commands"))
     return (*lines, Text("nothing was changed", "bold"))
 
 
@@ -73,7 +70,7 @@ def _row_of_kind(found: WhatIfAnswer, kind: str) -> tuple[str, str, str, str]:
     """How many requests of a kind have a place, of how many."""
     placed = _of_requests(found, lambda each: each.kinds.get(kind, (0, 0))[0])
     asked = _figure_of(found.then.requests, lambda each: each.kinds.get(kind, (0, 0))[1])
-    return _row(f"  {visible(kind)}, of {_figure(asked)}", *placed)
+    return _row(f"  {kind}, of {_figure(asked)}", *placed)
 
 
 def _row(what: str, now: DrawnFigure, then: DrawnFigure) -> tuple[str, str, str, str]:
@@ -114,9 +111,9 @@ def _anew(found: WhatIfAnswer) -> Iterator[Text]:
     fleet = found.then.fleet
     if fleet.restarts:
         names = _some([f"{vm.name} on {host.name}" for vm, host in fleet.restarts])
-        yield Text(f"starts anew: {count(len(fleet.restarts), 'VM')}: {visible(names)}")
+        yield Text(f"starts anew: {count(len(fleet.restarts), 'VM')}: {names}")
     for each in fleet.stranded[:_FEW]:
-        yield Text(f"finds no place any more: {visible(each.vm.name)}: {visible(each.reasons[0])}", "yellow")
+        yield Text(f"finds no place any more: {each.vm.name}: {each.reasons[0]}", "yellow")
     if len(fleet.stranded) > _FEW:
         yield Text(f"and {len(fleet.stranded) - _FEW} more find none (--output json names them)", "yellow")
     if fleet.stranded and not fleet.proven:
@@ -132,13 +129,13 @@ def _waiting(found: WhatIfAnswer) -> Iterator[Text]:
         for word, side in (("now", found.now), ("then", found.then)):
             names = side.requests[0].waiting
             if names:
-                yield Text(f"waits {word}: {visible(_some(names))}")
+                yield Text(f"waits {word}: {_some(names)}")
 
 
 def _nights(found: WhatIfAnswer) -> Iterator[Text]:
     for word, side in (("now", found.now), ("then", found.then)):
         for refusal in dict.fromkeys(each for night in side.nights for each in night.refusals):
-            yield Text(f"no night {word}: {visible(refusal)}", "yellow")
+            yield Text(f"no night {word}: {refusal}", "yellow")
 
 
 def _some(names: Sequence[str]) -> str:

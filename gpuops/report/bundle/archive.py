@@ -8,16 +8,19 @@ import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
+
+from msgspec import UNSET, UnsetType
 
 from gpuops.errors import Refused
 from gpuops.files.bundle_file import MANIFEST, SCENARIO
 from gpuops.report.bundle.harmless import strays
 from gpuops.report.bundle.pseudonyms import NameKind, Pseudonyms
 from gpuops.report.bundle.world import utc
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, as_values, printed
+from gpuops.report.first_contact import FirstContactRecord, JudgedContact
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 CONTACT: Final = "first-contact.json"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
@@ -25,6 +28,30 @@ _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 _MOST_SHOWN: Final = 72
 """Characters of each file in the list."""
 _FEW_PLACES: Final = 3
+
+
+class BundledFileRecord(DocumentRecord, frozen=True):
+    """A file of a bundle."""
+
+    name: str
+    bytes: Annotated[int, "as it is, unpacked"]
+
+
+@printed("gpuops-bundle", by="gpuops bundle, as the manifest of the archive")
+class ManifestDocument(PrintedDocument, frozen=True):
+    """What an archive for a bug report holds."""
+
+    written: Moment
+    site: Annotated[str, "the same in each bundle of one key"]
+    files: Annotated[list[BundledFileRecord], "the others in it"]
+
+
+@printed("bundle-name", by="gpuops bundle --name")
+class BundleNameDocument(PrintedDocument, frozen=True):
+    """What a word of a bundle stands for."""
+
+    pseudonym: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +87,7 @@ def bundle(
     """
     documents = {SCENARIO: scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "gpuops-bundle",
-        "written": utc(written),
-        "site": names.of(NameKind.ID, "site"),
-        "files": _sizes(files),
-    }
+    manifest = as_values(ManifestDocument(Moment(utc(written)), names.of(NameKind.ID, "site"), _sizes(files)))
     found = [
         place
         for name, document in {MANIFEST: manifest, **documents}.items()
@@ -86,8 +107,23 @@ def _text(document: Any) -> bytes:
     return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
 
-def _sizes(files: Mapping[str, bytes]) -> list[Document]:
-    return [{"name": name, "bytes": len(content)} for name, content in files.items()]
+def _sizes(files: Mapping[str, bytes]) -> list[BundledFileRecord]:
+    return [BundledFileRecord(name, len(content)) for name, content in files.items()]
+
+
+@printed("bundle", by="gpuops bundle")
+class BundleDocument(PrintedDocument, frozen=True):
+    """An archive for a bug report."""
+
+    file: Annotated[str, "its path"]
+    written: Annotated[bool, "false with --dry-run"]
+    files: Annotated[list[BundledFileRecord], "what is in it, in its order"]
+    first_contact: Annotated[FirstContactRecord | UnsetType, "with --first-contact"] = UNSET
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle, path: str, judged: JudgedContact | None, *, written: bool) -> Self:
+        contact = FirstContactRecord.made_of(judged) if judged is not None else UNSET
+        return cls(path, written, _sizes(bundle.files), contact)
 
 
 def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
@@ -96,21 +132,10 @@ def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
     for name, content in found.files.items():
         words = " ".join(content.decode("ascii").split())
         beginning = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ..."
-        table.add_row(name, f"{len(content):,}", visible(beginning))
-    return (table, Text(f"{visible(path)}: {'written' if written else 'not written yet'}", "bold"))
-
-
-def bundle_document(found: Bundle, path: str, *, written: bool) -> Document:
-    """The same for programs."""
-    kind = {"schema_version": SCHEMA_VERSION, "kind": "bundle"}
-    return {**kind, "file": path, "written": written, "files": _sizes(found.files)}
+        table.add_row(name, f"{len(content):,}", beginning)
+    return (table, Text(f"{path}: {'written' if written else 'not written yet'}", "bold"))
 
 
 def name_text(pseudonym: str, name: str) -> Shown:
     """What a pseudonym stands for."""
-    return Text(f"{pseudonym}: {visible(name)}")
-
-
-def name_document(pseudonym: str, name: str) -> Document:
-    """The same for programs."""
-    return {"schema_version": SCHEMA_VERSION, "kind": "bundle-name", "pseudonym": pseudonym, "name": name}
+    return Text(f"{pseudonym}: {name}")

@@ -11,13 +11,12 @@ from msgspec import field
 from gpuops.config.vcenter.origins import ShownTarget
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import visible
 
 
 def written_text(path: Path, *, filled: bool) -> Shown:
     """Where the file is, and the next move."""
     later = "gpuops login test" if filled else "write your vCenter into it, then gpuops login test"
-    return Text(f"{visible(str(path))}: written"), Text(f"next: {later}", "dim")
+    return Text(f"{path}: written"), Text(f"next: {later}", "dim")
 
 
 @printed("config-init", by="gpuops config init")
@@ -29,8 +28,8 @@ class ConfigInitDocument(PrintedDocument, frozen=True):
 
 def setup_text(files: Sequence[Path], commands: Sequence[str]) -> Shown:
     """The files that `gpuops setup` wrote, and the commands to type next."""
-    written = [Text(f"written  {visible(str(file))}") for file in files]
-    return *written, Text("next:", "dim"), *(Text(f"  {visible(command)}") for command in commands)
+    written = [Text(f"written  {file}") for file in files]
+    return *written, Text("next:", "dim"), *(Text(f"  {command}") for command in commands)
 
 
 @printed("setup", by="gpuops setup")
@@ -49,13 +48,11 @@ def show_text(path: Path, there: bool, default: str | None, found: Sequence[Show
 
 
 def _shown(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> Iterator[Shown]:
-    yield Text(f"{visible(str(path))}{'' if there else ': is not there'}", "dim")
+    yield Text(f"{path}{'' if there else ': is not there'}", "dim")
     for target in found:
-        yield Text(visible(target.name), "bold").append(" (default)" if target.name == default else "")
-        table = TextTable()
-        for each in target.settings:
-            table.add_row(f"  {each.name}", visible(each.value), Text(visible(each.origin), "dim"))
-        yield table
+        yield Text(target.name, "bold").append(" (default)" if target.name == default else "")
+        rows = ((f"  {setting.name}", setting.value, Text(setting.origin, "dim")) for setting in target.settings)
+        yield TextTable(rows=rows)
     if not found:
         yield Text("no vCenter is configured" + ("" if there else ": gpuops config init writes a first file"))
 
@@ -90,8 +87,8 @@ def show_document(path: Path, there: bool, default: str | None, found: Sequence[
 
 def changed_text(path: Path, key: str, before: str, after: str) -> Shown:
     """The key with its value, and what it was."""
-    was = "as it was" if before == after else f"was {visible(before)}"
-    return Text(f"{visible(str(path))}: {visible(key)} is {visible(after)} ({was})")
+    was = "as it was" if before == after else f"was {before}"
+    return Text(f"{path}: {key} is {after} ({was})")
 
 
 @printed("config-set", by="gpuops config set")

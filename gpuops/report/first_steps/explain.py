@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from json import dumps
+from typing import Annotated, Self
 
 from gpuops.config.explanation import Explanation
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import visible
 
 
 def explain_text(explanation: Explanation) -> Shown:
@@ -21,16 +21,16 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
     if explanation.description:
         yield Text(f"  {explanation.description}")
     facts = TextTable()
-    facts.add_row("  type", visible(explanation.type))
+    facts.add_row("  type", explanation.type)
     if explanation.allowed:
         facts.add_row("  allowed", ", ".join(map(_written, explanation.allowed)))
     if "." in explanation.path:
         facts.add_row("  required", "yes" if explanation.required else "no")
     if explanation.default is not None:
-        facts.add_row("  default", visible(_written(explanation.default)))
+        facts.add_row("  default", _written(explanation.default))
     yield facts
     if explanation.keys:
-        yield Text("\nkeys", "bold")
+        yield from (Text(), Text("keys", "bold"))
         table = TextTable()
         for key in explanation.keys:
             required = " (required)" if key.required else ""
@@ -39,7 +39,7 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
             )
         yield table
     if explanation.example:
-        yield Text("\nexample", "bold")
+        yield from (Text(), Text("example", "bold"))
         yield from (Text(f"  {line}") for line in explanation.example.splitlines())
 
 
@@ -51,17 +51,24 @@ def _first_sentence(text: str) -> str:
     return text.partition(". ")[0].removesuffix(".")
 
 
-def explain_document(explanation: Explanation) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "explain",
-        "path": explanation.path,
-        "description": explanation.description,
-        "type": explanation.type,
-        "allowed": [_written(value) for value in explanation.allowed],
-        "required": explanation.required,
-        "default": None if explanation.default is None else _written(explanation.default),
-        "keys": {key.path.rpartition(".")[2]: key.description for key in explanation.keys},
-        "example": explanation.example,
-    }
+@printed("explain", by="gpuops explain")
+class ExplainDocument(PrintedDocument, frozen=True):
+    """A key of a file that people write."""
+
+    path: Annotated[str, "the file and its keys"]
+    description: str
+    type: str
+    allowed: Annotated[list[str], "empty = whatever is of the type"]
+    required: bool
+    default: Annotated[str | None, "as JSON if it is no text; null = there is none"]
+    keys: Annotated[dict[str, str], "descriptions of the keys below it"]
+    example: Annotated[str, "lines of the template that comes with gpuops; empty = it has none"]
+
+    @classmethod
+    def made_of(cls, explanation: Explanation) -> Self:
+        return cls.from_attributes(
+            explanation,
+            allowed=list(map(_written, explanation.allowed)),
+            default=None if explanation.default is None else _written(explanation.default),
+            keys={key.path.rpartition(".")[2]: key.description for key in explanation.keys},
+        )

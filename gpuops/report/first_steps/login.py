@@ -10,16 +10,16 @@ from gpuops.model.vcenter.login import LackingPrivileges, LoginTest, ObjectKind,
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.nights.broker import BrokerRecord
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 
 def login_text(test: LoginTest) -> Shown:
     """Who and what, and over which protocol inventories of this vCenter are read from now on."""
     return (
-        Text(f"{visible(test.address)}: {visible(test.product)}", "bold"),
-        Text(f"user      {visible(test.user)}"),
-        Text(f"API       {visible(test.api_version)}"),
-        Text(f"instance  {visible(test.uuid) or 'unknown'}"),
+        Text(f"{test.address}: {test.product}", "bold"),
+        Text(f"user      {test.user}"),
+        Text(f"API       {test.api_version}"),
+        Text(f"instance  {test.uuid or 'unknown'}"),
         *_broker(test.broker),
         *_readers(test),
         *_privileges(test),
@@ -28,9 +28,9 @@ def login_text(test: LoginTest) -> Shown:
 
 def _broker(broker: BrokerIdentity | None) -> Iterator[Text]:
     if broker is not None:
-        cluster = f", {visible(broker.cluster)}" if broker.cluster else ""
-        yield Text(f"broker    {visible(broker.address)}: {visible(broker.product)}{cluster}")
-        yield Text(f"          user {visible(broker.user)}")
+        cluster = f", {broker.cluster}" if broker.cluster else ""
+        yield Text(f"broker    {broker.address}: {broker.product}{cluster}")
+        yield Text(f"          user {broker.user}")
 
 
 class DifferenceRecord(DocumentRecord, frozen=True):
@@ -134,11 +134,8 @@ def _readers(test: LoginTest) -> tuple[Text, ...]:
         return (Text(f"readers   SOAP alone: VI/JSON came with API 8.0.1.0; {seen} read"),)
     soap = Text("          SOAP is used here (--reader auto)", "dim")
     if test.failure:
-        return Text(f"readers   nothing can be read over VI/JSON: {visible(test.failure)}", "yellow"), soap
-    lines = (
-        Text(f"          {visible(each.path)}: SOAP {visible(each.soap)}, VI/JSON {visible(each.json)}")
-        for each in test.differences
-    )
+        return Text(f"readers   nothing can be read over VI/JSON: {test.failure}", "yellow"), soap
+    lines = (Text(f"          {each.path}: SOAP {each.soap}, VI/JSON {each.json}") for each in test.differences)
     differing = count(len(test.differences), "value")
     return Text(f"readers   VI/JSON and SOAP differ in {differing} of {seen}:", "yellow"), *lines, soap
 
@@ -181,7 +178,7 @@ def _places(need: VerbNeed, names: Sequence[str]) -> str:
     if len(need.lacking) == 1 and not need.allowed and not need.untold and len(names) > 1:
         return f"all {need.kind.value}s"
     kind = f"{need.kind.value}s in" if all(name.startswith("/") for name in names) else need.kind.value
-    shown = ", ".join(visible(name) for name in names[:_FEW])
+    shown = ", ".join(names[:_FEW])
     more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
     return f"{kind} {shown}{more}"
 

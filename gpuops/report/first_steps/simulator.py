@@ -11,7 +11,6 @@ from msgspec import convert
 
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import visible
 
 
 def client_lines(url: str, username: str, password: str, ca_file: str | None) -> str:
@@ -112,13 +111,13 @@ def ledger_document(entries: Sequence[Entry]) -> LedgerDocument:
 
 def _lines(entry: Entry) -> list[Text]:
     head = Text(f"{entry['sequence']:>4}  {entry['at']}  ", "dim")
-    head.append(f"{visible(entry['method'])} {visible(entry['name'])}")
-    head.append(f"  by {visible(entry['user'])}", "dim")
+    head.append(f"{entry['method']} {entry['name']}")
+    head.append(f"  by {entry['user']}", "dim")
     before, after = entry["before"], entry["after"]
     changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    return [head, *(Text(f"      {visible(key)}  {_value(before, key)} -> {_value(after, key)}") for key in changed)]
+    return [head, *(Text(f"      {key}  {_value(before, key)} -> {_value(after, key)}") for key in changed)]
 
 
 def _value(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key)
-    return "none" if value in (None, "") else visible(str(value))
+    return "none" if value in (None, "") else str(value)

@@ -15,10 +15,10 @@ from gpuops.plan.hosts.change.rolling_plan import ChangeReport, ChangeStatus, Pa
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.hosts.given_up import GivenUpRecord, missed_lines
 from gpuops.report.hosts.host_plan import changes
-from gpuops.report.layout import Shown, Text
+from gpuops.report.layout import Shown, Text, padded
 from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, plain
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given up": "magenta"}
 
@@ -111,7 +111,7 @@ def status_text(status: ChangeStatus) -> Shown:
     lines = [
         Text("  ")
         .append(f"{host.state:<10}", _STATES[host.state])
-        .append(visible(host.name) + (f"  not back: {visible(', '.join(host.away))}" if host.away else ""))
+        .append(host.name + (f"  not back: {', '.join(host.away)}" if host.away else ""))
         for host in status.parts
     ]
     done = sum(part.state == "done" for part in status.parts)
@@ -148,20 +148,19 @@ def _lines(report: ChangeReport) -> Iterator[Text]:
             for planned in planned_hosts:
                 yield from _planned_lines(planned)
     yield from (_of_outcome(outcome, report) for outcome in report.outcomes)
-    yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
+    yield from (Text(f"warning: {text}", "yellow") for text in plan.warnings)
     if plan.rounds or report.outcomes:
-        yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
-    yield from (Text(f"next: {visible(text)}", "yellow") for text in report.afterwards)
+        yield from (Text(f"note: {text}", "dim") for text in plan.because)
+    yield from (Text(f"next: {text}", "yellow") for text in report.afterwards)
 
 
 def _planned_lines(planned: PlannedHost) -> Iterator[Text]:
-    yield Text(f"  {visible(planned.host.name)}: out of service, set and rebooted")
+    yield Text(f"  {planned.host.name}: out of service, set and rebooted")
     rows = [(each.what, f"{each.before or 'none'} -> {each.after or 'none'}") for each in changes(planned.step)]
     rows = [row for row in rows if row[1].split(" -> ")[0] != row[1].split(" -> ")[1]]
     rows += [(each.vm.name, _goes(each)) for each in planned.away]
-    width = max((len(visible(what)) for what, _ in rows), default=0)
-    for what, how in rows:
-        yield Text(f"      {visible(what):<{width}}  ").append(visible(how))
+    for what, (_, how) in zip(padded(what for what, _ in rows), rows, strict=True):
+        yield Text(f"      {what}  ").append(how)
 
 
 def _goes(away: Away) -> str:
@@ -177,8 +176,8 @@ def _goes(away: Away) -> str:
 
 def _of_outcome(outcome: Outcome[HostStep], report: ChangeReport) -> Text:
     line = Text("  ").append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
-    line.append(visible(host_name(outcome, report)))
-    return line.append(f"  {visible(outcome.reason)}" if outcome.reason else "")
+    line.append(host_name(outcome, report))
+    return line.append(f"  {outcome.reason}" if outcome.reason else "")
 
 
 def host_name(outcome: Outcome[HostStep], report: ChangeReport) -> str:
@@ -197,6 +196,6 @@ def change_summary(report: ChangeReport) -> str:
     if report.taking_up and not report.applied:
         return f"{report.taking_up} {report.verb}; gpuops change status shows where it stands"
     if not plan.rounds:
-        return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
+        return "nothing to do" + (f": {'; '.join(plan.because)}" if plan.because else "")
     hosts, rounds = count(len(plan.planned_hosts), "host"), count(len(plan.rounds), "round")
     return f"{hosts} in {rounds} planned, nothing changed"

@@ -11,7 +11,6 @@ from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, NamedRecord
 from gpuops.report.layout import Text
-from gpuops.report.text import visible
 
 
 def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
@@ -20,10 +19,10 @@ def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
     if settings.devices is not None:
         yield Text(f"  DirectPath devices{'' if settings.devices else ': none'}")
     for device in settings.devices or ():
-        yield Text(f"    {visible(device.id)}  {visible(device.name)}: {visible(device.mode)}")
+        yield Text(f"    {device.id}  {device.name}: {device.mode}")
         for line in _of_device(device, inventory):
-            yield Text(f"      {visible(line)}", "dim")
-    yield from (Text(f"  unknown: {visible(reason)}", "yellow") for reason in settings.unread)
+            yield Text(f"      {line}", "dim")
+    yield from (Text(f"  unknown: {reason}", "yellow") for reason in settings.unread)
 
 
 def _of_device(device: HostDevice, inventory: Inventory) -> Iterator[str]:

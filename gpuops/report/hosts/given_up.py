@@ -9,7 +9,6 @@ from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.plan.core.abandonment import Abandonment, Missed
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Ref, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import visible
 
 
 def missed_lines(missed: Iterable[Missed]) -> list[Text]:
@@ -17,8 +16,8 @@ def missed_lines(missed: Iterable[Missed]) -> list[Text]:
     lines = []
     for each in missed:
         given = each.given
-        lines.append(Text("given up ", "yellow").append(visible(f"{given.thing} {given.name} {each.since}")))
-        lines.append(Text(f"         next: {visible(each.move)}", "dim"))
+        lines.append(Text("given up ", "yellow").append(f"{given.thing} {given.name} {each.since}"))
+        lines.append(Text(f"         next: {each.move}", "dim"))
     return lines
 
 
@@ -42,9 +41,9 @@ def abandonment_text(found: Abandonment) -> Shown:
     """What is given up, and what that means."""
     said = "was given up before" if found.already else "given up" if found.applied else "would be given up"
     return (
-        *(Text(f"  {visible(line)}") for line in found.means),
-        Text(f"{visible(found.name)}: {said}", "bold"),
-        *(Text(f"next: {visible(line)}", "yellow") for line in found.left),
+        *(Text(f"  {line}") for line in found.means),
+        Text(f"{found.name}: {said}", "bold"),
+        *(Text(f"next: {line}", "yellow") for line in found.left),
     )
 
 

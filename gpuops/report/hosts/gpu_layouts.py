@@ -14,7 +14,7 @@ from gpuops.model.devices.gpu_layout import LayoutForm
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.inventory import figure, free_figures
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _STYLES: Final = {
     LayoutVerdict.FITS: "green",
@@ -33,14 +33,14 @@ def layouts_exit_code(layouts: Sequence[JudgedLayout]) -> int:
 
 def layouts_text(layouts: Sequence[JudgedLayout], board: Board, file: Path) -> Iterator[Shown]:
     """A heading, and one line for each part of each layout."""
-    yield Text(f"{visible(str(file))}: {count(len(layouts), 'layout')}, on {board.name}", "bold")
+    yield Text(f"{file}: {count(len(layouts), 'layout')}, on {board.name}", "bold")
     table = TextTable("layout", "GPUs", "has", "verdict", "")
     for judged in layouts:
         for part in judged.parts:
             gpus = "all" if part.part.gpus is None else ", ".join(map(str, part.part.gpus))
             verdict = Text(part.verdict.value, _STYLES[part.verdict])
-            note = visible(_note(part, judged.layout.form))
-            table.add_row(visible(judged.layout.name), gpus, visible(_contents(part)), verdict, note)
+            note = _note(part, judged.layout.form)
+            table.add_row(judged.layout.name, gpus, _contents(part), verdict, note)
     yield table
 
 

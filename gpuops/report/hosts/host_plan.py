@@ -26,7 +26,6 @@ from gpuops.report.document import DOCUMENTS, DocumentRecord, NamedRecord, Print
 from gpuops.report.layout import Shown, Text
 from gpuops.report.plan_json import BeforeAfterRecord, RejectionRecord, plain
 from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
-from gpuops.report.text import visible
 
 
 def host_report_text(report: Report[HostStep]) -> Shown:
@@ -205,18 +204,18 @@ def _lines(report: Report[HostStep]) -> Iterator[Text]:
     for step in plan.steps:
         yield _head(step, outcomes.get(step), report.before)
         yield from table(changes(step), longest=sys.maxsize)  # options are read whole before they are agreed to
-    yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
+    yield from (Text(f"warning: {text}", "yellow") for text in plan.warnings)
     if plan.steps:
-        yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
+        yield from (Text(f"note: {text}", "dim") for text in plan.because)
     if plan.steps and (not report.applied or report.changed):
-        yield from (Text(f"next: {visible(text)}", "yellow") for text in plan.afterwards)
+        yield from (Text(f"next: {text}", "yellow") for text in plan.afterwards)
 
 
 def _head(step: HostStep, outcome: Outcome[HostStep] | None, before: Inventory) -> Text:
     line = Text("  ")
     if outcome is not None:
         line.append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
-    line.append(visible(title(step, before)))
+    line.append(title(step, before))
     if outcome is not None and outcome.reason:
-        line.append(f"  {visible(outcome.reason)}")
+        line.append(f"  {outcome.reason}")
     return line

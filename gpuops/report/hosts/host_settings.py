@@ -20,15 +20,15 @@ from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Sched
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, VersionedSiteDocument, printed
 from gpuops.report.gpu_health import GpuHealthRecord
 from gpuops.report.hosts.device_modes import ModeDeviceRecord, device_lines, device_records
-from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
+from gpuops.report.text import count
 
 
 def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     """A heading and a table for each host."""
     gpus = sum(len(host.gpus) for host in hosts)
     heading = (
-        f"vCenter {visible(inventory.api_version)}: {count(len(hosts), 'host')} with {count(gpus, 'GPU')}, "
+        f"vCenter {inventory.api_version}: {count(len(hosts), 'host')} with {count(gpus, 'GPU')}, "
         f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
     lines: list[Shown] = [Text(heading, "bold")]
@@ -51,17 +51,20 @@ def pending(gpu: PhysicalGpu) -> bool | None:
 def _mode_title(host: Host) -> str:
     default = host.default_graphics_type or "unknown"
     policy = host.assignment_policy or "unknown"
-    return f"{visible(host.name)}: default type {default}, assignment policy {policy}"
+    return f"{host.name}: default type {default}, assignment policy {policy}"
 
 
 def _mode_table(host: Host) -> TextTable:
-    table = TextTable("  GPU", "model", "used as", "configured as", "vGPU mode", "label", "reboot")
-    for gpu in host.gpus:
-        label = gpu.passthrough.label if gpu.passthrough else None
-        reboot = {None: "unknown", True: "pending", False: ""}[pending(gpu)]
-        cells = (f"  {gpu.address}", gpu.name, _used(gpu), _configured(gpu), _mode(gpu), label or "", reboot)
-        table.add_row(*(visible(cell) for cell in cells))
-    return table
+    return table_of(
+        host.gpus,
+        Column("  GPU", lambda gpu: f"  {gpu.address}"),
+        Column("model", lambda gpu: gpu.name),
+        Column("used as", _used),
+        Column("configured as", _configured),
+        Column("vGPU mode", _mode),
+        Column("label", lambda gpu: (gpu.passthrough.label if gpu.passthrough else None) or ""),
+        Column("reboot", lambda gpu: {None: "unknown", True: "pending", False: ""}[pending(gpu)]),
+    )
 
 
 def _used(gpu: PhysicalGpu) -> str:
@@ -152,11 +155,11 @@ _WORDS: Final = {True: "on", False: "off", None: "unknown"}
 
 def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     """A heading and a table for each host; a host that did not answer says why."""
-    heading = f"vCenter {visible(inventory.api_version)}: {count(len(hosts), 'host')}"
+    heading = f"vCenter {inventory.api_version}: {count(len(hosts), 'host')}"
     lines: list[Shown] = [Text(f"{heading}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}", "bold")]
     for host in hosts:
-        lines += [Text(), Text(visible(host.name), "bold"), _mig_table(host)]
-        lines += [Text(f"  {visible(text)}", "yellow") for text in (host.settings or HostSettings()).unread]
+        lines += [Text(), Text(host.name, "bold"), _mig_table(host)]
+        lines += [Text(f"  {text}", "yellow") for text in (host.settings or HostSettings()).unread]
     return lines
 
 
@@ -226,10 +229,10 @@ def _mig_table(host: Host) -> TextTable:
     table = TextTable("  GPU", "model", "vCenter", *columns)
     for gpu in host.gpus:
         cells = (f"  {gpu.address}", gpu.name, _WORDS[_in_vcenter(gpu)], *_smi_cells(_state(gpu, host)))
-        table.add_row(*map(visible, cells[: 3 + len(columns)]))
+        table.add_row(*cells[: 3 + len(columns)])
     for state in _unlisted_states(host):
         cells = (f"  {state.address}", "", "not listed", *_smi_cells(state))
-        table.add_row(*map(visible, cells[: 3 + len(columns)]))
+        table.add_row(*cells[: 3 + len(columns)])
     return table
 
 
@@ -252,18 +255,18 @@ def scheduler_text(found: Schedulers) -> Shown:
     inventory = found.inventory
     gpus = sum(len(each.gpus) for each in found.hosts)
     heading = (
-        f"vCenter {visible(inventory.api_version)}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
+        f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
         f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
     lines: list[Shown] = [Text(heading, "bold")]
     for host in found.hosts:
         lines += [Text(), Text(_scheduler_title(host), "bold"), _scheduler_table(host)]
-        lines += [Text(f"  unknown: {visible(reason)}", "yellow") for reason in host.settings.unread]
+        lines += [Text(f"  unknown: {reason}", "yellow") for reason in host.settings.unread]
     return (*lines, Text(), Text(UNSEEN, "dim"))
 
 
 def _scheduler_title(found: HostScheduler) -> str:
-    words = [f"{visible(found.host.name)}: {_driver(found)}"]
+    words = [f"{found.host.name}: {_driver(found)}"]
     pending = found.settings.reboot_pending
     if pending:
         words.append("a reboot is pending")
@@ -277,14 +280,11 @@ def _driver(found: HostScheduler) -> str:
         return "driver unknown"
     branch = found.branch
     reads = branch.round_robin if branch else None
-    return f"driver {visible(found.driver.version)} ({branch}, {reads or 'unknown'} round robin)"
+    return f"driver {found.driver.version} ({branch}, {reads or 'unknown'} round robin)"
 
 
 def _scheduler_table(found: HostScheduler) -> TextTable:
-    table = TextTable("  GPU", "model", "configured", "in force", "reboot")
-    for gpu in found.gpus:
-        table.add_row(*(visible(cell) for cell in _row(gpu)))
-    return table
+    return TextTable("  GPU", "model", "configured", "in force", "reboot", rows=([*_row(gpu)] for gpu in found.gpus))
 
 
 def _row(found: GpuScheduler) -> Iterator[str]:

@@ -9,7 +9,7 @@ from gpuops.advise.diagnosis.tellable import NEEDS
 from gpuops.model.measurements.component import WORDS, Component
 from gpuops.report.document import DocumentRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 if TYPE_CHECKING:
     from gpuops.advise.diagnosis.answer import Diagnosed, DiagnosedVm, Diagnosis, JudgedCases, Suspect
@@ -46,10 +46,10 @@ def diagnosed_text(found: Diagnosed, inventory: Inventory) -> Shown:
     of = count(len(found.vms), "VM")
     parts: list[Shown] = [Text(f"{of} with a vGPU and a history, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}", "bold")]
     for vm in found.vms:
-        parts.append(Text(f"{visible(vm.vm)} ({vm.id}), {vm.hours:.0f} h of history:"))
+        parts.append(Text(f"{vm.vm} ({vm.id}), {vm.hours:.0f} h of history:"))
         parts += _suspects(vm.diagnosis)
     parts += [Text(note, "dim") for note in (*_notes(found.model), SETTLE)]
-    parts += [Text(f"left out: {visible(name)}: {reason}", "dim") for name, reason in sorted(found.left_out.items())]
+    parts += [Text(f"left out: {name}: {reason}", "dim") for name, reason in sorted(found.left_out.items())]
     return parts
 
 
@@ -151,7 +151,7 @@ def cases_text(found: JudgedCases) -> Shown:
     for case, told in wrong[:_MOST_CASES]:
         was = " and ".join(WORDS[each] for each in sorted(case.at_fault)) or WORDS[Component.NONE]
         said = _first(told)
-        parts.append(Text(f"{visible(case.name)}: was {was}; said {WORDS[said] if said else 'nothing'}", "yellow"))
+        parts.append(Text(f"{case.name}: was {was}; said {WORDS[said] if said else 'nothing'}", "yellow"))
     if len(wrong) > _MOST_CASES:
         parts.append(Text(f"and {len(wrong) - _MOST_CASES} more, which --output json has", "dim"))
     return [*parts, *(Text(note, "dim") for note in _notes(found.model))]

@@ -10,7 +10,7 @@ from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.report.document import DocumentRecord, PrintedDocument, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
@@ -20,7 +20,7 @@ def doctor_text(found: Examination) -> Shown:
     inventory = found.inventory
     gpus = sum(len(host.gpus) for host in found.hosts)
     heading = (
-        f"vCenter {visible(inventory.api_version)}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
+        f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
         f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
     lines = [line for finding in found.findings for line in _lines(finding)]
@@ -51,8 +51,8 @@ def doctor_document(found: Examination) -> DoctorDocument:
 
 def _lines(finding: Finding) -> tuple[Text, Text]:
     head = Text(f"{finding.severity:<8} ", _STYLES[finding.severity])
-    head.append(f"{visible(finding.subject)}: {visible(finding.reason)}")
-    return head, Text(f"         fix: {visible(finding.fix)}", "dim")
+    head.append(f"{finding.subject}: {finding.reason}")
+    return head, Text(f"         fix: {finding.fix}", "dim")
 
 
 def _summary(found: Examination) -> str:
@@ -69,13 +69,13 @@ def roles_text(states: Sequence[RoleState]) -> Shown:
 
 def _role(state: RoleState) -> Iterator[Text]:
     word, style = _word(state)
-    yield Text(f"{word:<8} ", style).append(visible(state.wish.name))
+    yield Text(f"{word:<8} ", style).append(state.wish.name)
     if not state.right:
         lacks, surplus = ("given", "taken away") if state.written else ("lacks", "surplus")
         for title, privileges in ((lacks, state.missing), (surplus, state.surplus)):
             if privileges:
-                yield Text(f"         {title}: {visible(', '.join(sorted(privileges)))}")
-    yield Text(f"         give it on: {visible(state.wish.where)}", "dim")
+                yield Text(f"         {title}: {', '.join(sorted(privileges))}")
+    yield Text(f"         give it on: {state.wish.where}", "dim")
 
 
 def _word(state: RoleState) -> tuple[str, str]:

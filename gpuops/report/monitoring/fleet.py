@@ -29,7 +29,6 @@ from gpuops.model.vcenter.vm import (
     is_unreadable,
 )
 from gpuops.plan.core.scope import Scope, cluster_name
-from gpuops.report.text import visible
 
 POWER_WORDS: Final[Mapping[PowerState | None, str]] = {
     PowerState.ON: "on",
@@ -204,7 +203,7 @@ def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None =
 def mode(gpu: PhysicalGpu) -> str:
     """What the GPU takes now, in a few words."""
     if gpu.passthrough is not None and gpu.passthrough.active:
-        return f"DirectPath I/O, label {visible(gpu.passthrough.label)}" if gpu.passthrough.label else "DirectPath I/O"
+        return f"DirectPath I/O, label {gpu.passthrough.label}" if gpu.passthrough.label else "DirectPath I/O"
     match gpu.graphics_type:
         case GraphicsType.SHARED_DIRECT:
             return _SHARED_DIRECT[gpu.vgpu_mode]
@@ -233,7 +232,7 @@ def mode_of_other(device: OtherDevice) -> str:
     if state is None:
         return "unknown"
     if state.active:
-        return f"DirectPath I/O, label {visible(state.label)}" if state.label else "DirectPath I/O"
+        return f"DirectPath I/O, label {state.label}" if state.label else "DirectPath I/O"
     return "not passed through"
 
 

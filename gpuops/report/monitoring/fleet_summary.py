@@ -17,7 +17,7 @@ from gpuops.plan.core.scope import cluster_name
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.monitoring.fleet import Fleet, holders, reboot_pending
 from gpuops.report.monitoring.inventory import heading, without_gpus
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 MOST_HOSTS: Final = 20
 """Of so many hosts with GPUs a tree each is printed unasked."""
@@ -30,14 +30,11 @@ def summary_text(fleet: Fleet) -> Iterator[Shown]:
     clusters: dict[str, list[Host]] = {}
     for host in fleet.gpu_hosts:
         clusters.setdefault(cluster_name(host, fleet.inventory) or "standalone", []).append(host)
-    table = TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5))
-    for name, hosts in sorted(clusters.items()):
-        for row in _rows(name, hosts, fleet.inventory):
-            table.add_row(*row)
-    yield table
+    rows = (row for name, hosts in sorted(clusters.items()) for row in _rows(name, hosts, fleet.inventory))
+    yield TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5), rows=rows)
     for name, hosts in sorted(clusters.items()):
         for text in _wrong(hosts, fleet.inventory):
-            yield Text(f"{visible(name)}: {text}", "yellow")
+            yield Text(f"{name}: {text}", "yellow")
     yield from without_gpus(fleet)
     yield Text("each host: --hosts; a part of them: --cluster, --host, --profile, --holder, --free, --limit", "dim")
 
@@ -50,9 +47,9 @@ def _rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tu
         gpus[gpu.name] += 1
         used[gpu.name] += bool(held)
         free[gpu.name] += held == ()
-    left = (visible(name), str(len(hosts)))
+    left = (name, str(len(hosts)))
     for model in sorted(gpus):
-        yield (*left, visible(model), str(gpus[model]), str(used[model]), str(free[model]))
+        yield (*left, model, str(gpus[model]), str(used[model]), str(free[model]))
         left = ("", "")
 
 
@@ -74,4 +71,4 @@ def _wrong(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
     for what, those in found.items():
         if those:
             more = f" and {len(those) - _FEW} more" if len(those) > _FEW else ""
-            yield f"{count(len(those), 'host')} {what}: {', '.join(visible(each.name) for each in those[:_FEW])}{more}"
+            yield f"{count(len(those), 'host')} {what}: {', '.join(each.name for each in those[:_FEW])}{more}"

@@ -11,7 +11,7 @@ from gpuops.plan.guest.question import GuestVerdict, GuestVerdicts, counts
 from gpuops.plan.guest.rows import GuestRow, GuestState
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _STYLES: Final = {GuestState.PASS: "green", GuestState.FAIL: "bold red", GuestState.UNKNOWN: "yellow"}
 _WAYS: Final = {GuestWay.TOOLS: "VMware Tools", GuestWay.SSH: "SSH"}
@@ -22,7 +22,7 @@ def guest_check_text(found: GuestVerdicts, way: GuestWay) -> Shown:
     """Guest by guest its rows, and one closing line."""
     inventory = found.inventory
     head = (
-        f"vCenter {visible(inventory.api_version)}: {count(len(found.guests), 'guest')} by {_WAYS[way]}, "
+        f"vCenter {inventory.api_version}: {count(len(found.guests), 'guest')} by {_WAYS[way]}, "
         f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
     return (
@@ -33,15 +33,15 @@ def guest_check_text(found: GuestVerdicts, way: GuestWay) -> Shown:
 
 
 def _lines(guest: GuestVerdict) -> Iterator[Text]:
-    yield Text(f"{visible(guest.vm.name)}: {'ready' if guest.ready else 'not ready'}", "bold")
+    yield Text(f"{guest.vm.name}: {'ready' if guest.ready else 'not ready'}", "bold")
     for row in guest.rows:
         yield from _row(row)
 
 
 def _row(row: GuestRow) -> Iterator[Text]:
-    yield Text(f"  {row.state:<{_WIDTH}}", _STYLES[row.state]).append(f"{visible(row.check)}: {visible(row.says)}")
+    yield Text(f"  {row.state:<{_WIDTH}}", _STYLES[row.state]).append(f"{row.check}: {row.says}")
     if row.next_move:
-        yield Text(f"{'':<{_WIDTH + 2}}next: {visible(row.next_move)}", "dim")
+        yield Text(f"{'':<{_WIDTH + 2}}next: {row.next_move}", "dim")
 
 
 def _summary(found: GuestVerdicts) -> str:

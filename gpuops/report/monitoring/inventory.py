@@ -38,9 +38,9 @@ from gpuops.report.document import (
     printed,
 )
 from gpuops.report.gpu_health import GpuHealthRecord
-from gpuops.report.layout import Shown, Text, TextTable, Tree
+from gpuops.report.layout import Column, Shown, Text, Tree, table_of
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, Free, GpuView, HostView, NodeView, OtherView
-from gpuops.report.text import count, size, visible
+from gpuops.report.text import count, size
 
 _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
 
@@ -66,24 +66,21 @@ def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
     """`vCenter 8.0.3.0: 2 hosts with 8 GPUs, 14 VMs, read 2026-11-21 02:49 UTC`."""
     shown = f"{count(hosts, 'host')} with {count(gpus, 'GPU')}, {count(len(inventory.vms), 'VM')}"
     read_at = f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
-    return Text(f"vCenter {visible(inventory.api_version)}: {shown}, {read_at}", "bold")
+    return Text(f"vCenter {inventory.api_version}: {shown}, {read_at}", "bold")
 
 
 def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
     """A table: each VM (`limit` of them), its power, host, size and GPU devices."""
-    table = TextTable("VM", "power", "host", "vCPUs", "memory", "GPU devices", "path")
-    for vm in fleet.vms_with_devices[:limit]:
-        host = fleet.inventory.host_of(vm)
-        table.add_row(
-            visible(vm.name),
-            POWER_WORDS[vm.power],
-            visible(host.name if host else "unknown"),
-            "unknown" if vm.vcpus is None else str(vm.vcpus),
-            size(vm.memory_mib),
-            visible(_devices(vm)),
-            visible(vm.path),
-        )
-    yield table
+    yield table_of(
+        fleet.vms_with_devices[:limit],
+        Column("VM", lambda vm: vm.name),
+        Column("power", lambda vm: POWER_WORDS[vm.power]),
+        Column("host", lambda vm: host.name if (host := fleet.inventory.host_of(vm)) else "unknown"),
+        Column("vCPUs", lambda vm: "unknown" if vm.vcpus is None else str(vm.vcpus)),
+        Column("memory", lambda vm: size(vm.memory_mib)),
+        Column("GPU devices", _devices),
+        Column("path", lambda vm: vm.path),
+    )
     yield from _left_out(len(fleet.vms_with_devices), "VM", limit)
 
 
@@ -108,9 +105,9 @@ def _host_text(view: HostView) -> Tree:
 
 
 def _host_label(host: Host, cluster: str | None) -> Text:
-    label = Text(visible(host.name), "bold")
-    facts = [f"cluster {visible(cluster)}" if cluster else "standalone"]
-    facts += [f"ESXi {visible(host.version)}"] if host.version else []
+    label = Text(host.name, "bold")
+    facts = [f"cluster {cluster}" if cluster else "standalone"]
+    facts += [f"ESXi {host.version}"] if host.version else []
     facts += [f"{host.cpu_threads} threads"] if host.cpu_threads is not None else []
     facts += [f"{size(host.memory_mib)} memory"] if host.memory_mib is not None else []
     label.append(f"  {', '.join(facts)}", "dim")
@@ -119,7 +116,7 @@ def _host_label(host: Host, cluster: str | None) -> Text:
     if host.in_maintenance:
         label.append("  in maintenance", "yellow")
     if host.unreadable:
-        label.append(f"  cannot read {', '.join(map(visible, host.unreadable))}", "yellow")
+        label.append(f"  cannot read {', '.join(host.unreadable)}", "yellow")
     return label
 
 
@@ -142,22 +139,20 @@ def _node_text(tree: Tree, node: NodeView) -> None:
 
 
 def _vm_label(vm: Vm) -> Text:
-    label = Text(f"{visible(vm.name)}  {POWER_WORDS[vm.power]}  ").append(visible(_devices(vm)), "dim")
+    label = Text(f"{vm.name}  {POWER_WORDS[vm.power]}  ").append(_devices(vm), "dim")
     manager = manager_of(vm)
-    return label if manager is None else label.append(f"  managed by {visible(manager.name)}", "yellow")
+    return label if manager is None else label.append(f"  managed by {manager.name}", "yellow")
 
 
 def _gpu_label(view: GpuView) -> Text:
     gpu = view.gpu
-    label = Text(f"{gpu.address}  {visible(gpu.name)}  ").append(
-        f"{size(gpu.memory_mib)}  " if gpu.memory_mib else "", "dim"
-    )
+    label = Text(f"{gpu.address}  {gpu.name}  ").append(f"{size(gpu.memory_mib)}  " if gpu.memory_mib else "", "dim")
     label.append(view.mode)
     if view.reboot_pending:
         label.append("  host reboot pending", "bold yellow")
     if gpu.health is not None and gpu.health.problems:
         style = "bold red" if gpu.vgpu_obstacle else "bold yellow"
-        label.append(f"  {', '.join(map(visible, gpu.health.problems))}", style)
+        label.append(f"  {', '.join(gpu.health.problems)}", style)
     return label
 
 
@@ -165,7 +160,7 @@ def _other_label(view: OtherView) -> Text:
     device = view.device
     node = "NUMA node unknown" if device.numa_node is None else f"NUMA node {device.numa_node}"
     memory = f"{size(device.memory_mib)}  " if device.memory_mib else ""
-    label = Text(f"{device.address}  {visible(device.name)}  ").append(f"{device.kind}, {node}  {memory}", "dim")
+    label = Text(f"{device.address}  {device.name}  ").append(f"{device.kind}, {node}  {memory}", "dim")
     label.append(view.mode)
     if view.reboot_pending:
         label.append("  host reboot pending", "bold yellow")
@@ -190,7 +185,7 @@ def free_figures(free: Free) -> str:
     for name in sorted((name for name, slots in free.items() if slots.possible), key=by_size):
         stem = without_series(name)
         series.setdefault((figure(free[name]), stem), []).append(name[len(stem) :])
-    some = [f"{figure} {visible(stem)}{'|'.join(letters)}" for (figure, stem), letters in series.items()]
+    some = [f"{figure} {stem}{'|'.join(letters)}" for (figure, stem), letters in series.items()]
     return ", ".join(some) or "none"
 
 

@@ -12,9 +12,9 @@ from gpuops.plan.hosts.readiness.loss import HostLoss, Stranded
 from gpuops.plan.hosts.readiness.question import HostReadiness, Readiness
 from gpuops.plan.moving.vmotion_stun import EVACUATION, WHERE, Stun
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _FEW: Final = 3
 """Names and reasons on a line."""
@@ -24,37 +24,35 @@ def readiness_text(found: Readiness, scope: Scope) -> Shown:
     """The hosts in a table; then what blocks, what vCenter alone would not do, and who has no place after a loss."""
     inventory = found.inventory
     head = (
-        f"vCenter {visible(inventory.api_version)}: {count(len(found.hosts), 'host')} with GPUs, "
+        f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with GPUs, "
         f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
     )
     if not found.hosts:
-        return (Text(head, "bold"), Text(visible(str(scope.nowhere("readiness", inventory)))))
+        return (Text(head, "bold"), Text(str(scope.nowhere("readiness", inventory))))
     lines: list[Shown] = [Text(head, "bold"), _hosts_table(found)]
     for each in found.hosts:
         if scope.host is not None and each.away:
-            lines += [Text(), Text(f"{visible(each.host.name)}: in this order", "bold"), _moves_table(each)]
+            lines += [Text(), Text(f"{each.host.name}: in this order", "bold"), _moves_table(each)]
     lines += [*_blocked(found), *_by_vcenter(found), *_without_place(found), *_notes(found)]
     return (*lines, Text(_summary(found), "bold"))
 
 
 def _hosts_table(found: Readiness) -> TextTable:
-    table = TextTable("host", "can be emptied", "moves", "stun of one", "by vCenter alone", "lost, placed", right=(2,))
-    for each in found.hosts:
-        table.add_row(
-            visible(each.host.name),
-            Text(_word(each), "green" if each.ready else "bold red" if each.proven else "yellow"),
-            str(len(each.moves)),
-            _stuns(each),
-            "no" if each.by_vcenter or not each.ready else "yes",
-            visible(_lost(each.loss)),
-        )
-    return table
+    return table_of(
+        found.hosts,
+        Column("host", lambda host: host.host.name),
+        Column("can be emptied", _emptied_word),
+        Column("moves", lambda host: str(len(host.moves)), right=True),
+        Column("stun of one", _stuns),
+        Column("by vCenter alone", lambda host: "no" if host.by_vcenter or not host.ready else "yes"),
+        Column("lost, placed", lambda host: _lost(host.loss)),
+    )
 
 
-def _word(each: HostReadiness) -> str:
-    if each.ready:
-        return "yes"
-    return "no" if each.proven else "no way found"
+def _emptied_word(host: HostReadiness) -> Text:
+    if host.ready:
+        return Text("yes", "green")
+    return Text("no", "bold red") if host.proven else Text("no way found", "yellow")
 
 
 def _stuns(each: HostReadiness) -> str:
@@ -83,8 +81,8 @@ def _moves_table(each: HostReadiness) -> TextTable:
     for number, away in enumerate(each.away, 1):
         stun = each.stuns.get(away.vm.ref)
         unknown = "?" if away.vm.vgpus and away.leaving is Leaving.VMOTION else "-"
-        target = visible(away.target.name) if away.target is not None else "where DRS puts it"
-        row = (visible(away.vm.name), away.leaving.value, target, unknown if stun is None else _seconds(stun))
+        target = away.target.name if away.target is not None else "where DRS puts it"
+        row = (away.vm.name, away.leaving.value, target, unknown if stun is None else _seconds(stun))
         table.add_row(str(number), *row)
     return table
 
@@ -92,9 +90,9 @@ def _moves_table(each: HostReadiness) -> TextTable:
 def _blocked(found: Readiness) -> Iterator[Text]:
     """A line for all VMs of a host that stay for the same reasons; the next move is that of the first."""
     for each in found.hosts:
-        name = visible(each.host.name)
+        name = each.host.name
         if each.unreachable is not None:
-            yield Text("blocks: ", "red").append(visible(str(each.unreachable)))
+            yield Text("blocks: ", "red").append(str(each.unreachable))
             yield from _next(each.unreachable.hint)
         alike: dict[tuple[str, ...], list[Staying]] = {}
         for stays in each.stays:
@@ -102,7 +100,7 @@ def _blocked(found: Readiness) -> Iterator[Text]:
         for reasons, group in alike.items():
             names = _names([stays.vm for stays in group])
             yield Text("blocks: ", "red").append(f"{name}: {names} cannot leave it while running: ")
-            yield Text(f"        {visible('; '.join(reasons))}")
+            yield Text(f"        {'; '.join(reasons)}")
             yield from _next(group[0].rejection.hint)
         if not each.proven:
             yield Text(f"        not every order of moves of {name} was tried: one may hold", "dim")
@@ -110,19 +108,19 @@ def _blocked(found: Readiness) -> Iterator[Text]:
 
 def _next(hint: str) -> Iterator[Text]:
     if hint:
-        yield Text(f"        next: {visible(hint)}", "dim")
+        yield Text(f"        next: {hint}", "dim")
 
 
 def _names(vms: Sequence[Vm]) -> str:
     names = [vm.name for vm in vms]
-    return visible(", ".join(names if len(names) <= _FEW else [*names[:_FEW], f"and {len(names) - _FEW} more"]))
+    return ", ".join(names if len(names) <= _FEW else [*names[:_FEW], f"and {len(names) - _FEW} more"])
 
 
 def _by_vcenter(found: Readiness) -> Iterator[Text]:
     """Once for all hosts of a cluster, which share the reasons."""
     for reasons in dict.fromkeys(each.by_vcenter for each in found.hosts if each.by_vcenter):
         yield Text("vCenter alone: ", "yellow").append("entering maintenance mode waits for VMs with vGPUs")
-        yield from (Text(f"        {visible(reason)}") for reason in reasons)
+        yield from (Text(f"        {reason}") for reason in reasons)
         if any(EVACUATION in reason for reason in reasons):
             yield from _next(f"{EVACUATION} = -1 in {WHERE}")
 
@@ -133,18 +131,18 @@ def _without_place(found: Readiness) -> Iterator[Text]:
         stranded = each.loss.stranded
         if stranded:
             names = _names([one.vm for one in stranded])
-            yield Text(f"lost {visible(each.host.name)}: ", "yellow").append(f"no place elsewhere: {names}")
+            yield Text(f"lost {each.host.name}: ", "yellow").append(f"no place elsewhere: {names}")
             first = stranded[0].reasons
             more = f"; and {len(first) - _FEW} more" if len(first) > _FEW else ""
-            yield Text(f"        {visible('; '.join(first[:_FEW]) + more)}")
+            yield Text(f"        {'; '.join(first[:_FEW]) + more}")
         if not each.loss.proven:
-            yield Text(f"        not every way was tried for {visible(each.host.name)}: one may hold", "dim")
+            yield Text(f"        not every way was tried for {each.host.name}: one may hold", "dim")
 
 
 def _notes(found: Readiness) -> Iterator[Text]:
     for each in found.hosts:
         for note in each.notes:
-            yield Text(f"note: {visible(each.host.name)}: {visible(note)}", "dim")
+            yield Text(f"note: {each.host.name}: {note}", "dim")
 
 
 def _summary(found: Readiness) -> str:

@@ -25,7 +25,7 @@ from gpuops.report.device import describe
 from gpuops.report.layout import Text
 from gpuops.report.monitoring.fleet import POWER_WORDS, Fleet, holders, mode, reboot_pending
 from gpuops.report.monitoring.top_words import SortKey, TopLevel
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def heading_lines(top: Top) -> tuple[Text, ...]:
     used = f"{sum(known) / len(known):.0f} % used ({len(known)} of them measured)" if known else "use not known"
     about = f"{count(len(hosts), 'host')} with {count(len(gpus), 'GPU')}, {used}"
     read_at = f"{top.inventory.taken_at:%H:%M:%S %Z}"
-    first = Text(f"vCenter {visible(top.inventory.api_version)}: {about}, read {read_at}", "bold")
+    first = Text(f"vCenter {top.inventory.api_version}: {about}, read {read_at}", "bold")
     return (first, *_running(top))
 
 
@@ -243,9 +243,9 @@ def _running(top: Top) -> list[Text]:
     if top.lost:
         found.append(Text(f"{count(top.lost, 'VM')} of a night lost; next: gpuops rotate status", "bold red"))
     if rotation.journal_lost:
-        found.append(Text(visible(rotation.journal_lost), "bold red"))
+        found.append(Text(rotation.journal_lost, "bold red"))
     if change.verb:
-        doing = f"{visible(change.verb)}: {top.parts_done} of {count(len(change.parts), change.noun)} done"
+        doing = f"{change.verb}: {top.parts_done} of {count(len(change.parts), change.noun)} done"
         ended = "" if change.holder else "; nobody is at it, next: gpuops change status"
         found.append(Text(doing + ended, "cyan" if change.holder else "bold yellow"))
     return found

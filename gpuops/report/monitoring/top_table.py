@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Final, TypeAlias
 
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
-from gpuops.report.layout import Line, Piece, Shown, TextTable, cells, shortened
+from gpuops.report.layout import Column, Line, Piece, Shown, Text, cells, cut_off, shortened, table_of
 from gpuops.report.monitoring.top import Top, TopRow, heading_lines
 from gpuops.report.monitoring.top_view import TopView, meant_rows
 from gpuops.report.monitoring.top_words import TopLevel
-from gpuops.report.text import visible
 
 BAR_CELLS: Final = 8
 BUSY_PERCENT: Final = 80.0
@@ -21,21 +20,7 @@ IDLE_PERCENT: Final = 5.0
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _GAP: Final = "  "
-
-
-@dataclass(frozen=True, slots=True)
-class TopColumn:
-    """One column of a level."""
-
-    title: str
-    cell: Callable[[TopRow], str]
-    right: bool = False
-    least: int = 0
-    """How narrow it may become on a terminal; 0 = it is shown whole."""
-    listed: bool = False
-    """Whether it is cut at its end, where what counts least stands, and not in its middle."""
-    goes: int = 0
-    """Where a terminal is too narrow, the columns with the highest numbers go first; 0 = it stays."""
+Columns: TypeAlias = Sequence[Column[TopRow]]
 
 
 def _percent(row: TopRow) -> str:
@@ -71,48 +56,47 @@ def _vms(row: TopRow) -> str:
     return ", ".join(row.vms)
 
 
-_USE: Final = (
-    TopColumn("", bar, goes=5),
-    TopColumn("use", _percent, right=True),
-    TopColumn("memory", _memory, right=True),
+_USE: Final[Columns] = (
+    Column("", bar, goes=5),
+    Column("use", _percent, right=True),
+    Column("memory", _memory, right=True),
 )
-_OF_A_DEVICE: Final = (
-    TopColumn("°C", lambda row: _number(row.use.temperature_c), right=True, goes=7),
-    TopColumn("W", lambda row: _number(row.use.power_w), right=True, goes=8),
+_OF_A_DEVICE: Final[Columns] = (
+    Column("°C", lambda row: _number(row.use.temperature_c), right=True, goes=7),
+    Column("W", lambda row: _number(row.use.power_w), right=True, goes=8),
 )
-_NUMBER_OF_VMS: Final = TopColumn("VMs", lambda row: "?" if row.vms is None else str(len(row.vms)), right=True, goes=3)
-_SESSIONS: Final = TopColumn("sessions", lambda row: _number(row.sessions), right=True, goes=4)
+_SESSIONS: Final[Column[TopRow]] = Column("sessions", lambda row: _number(row.sessions), right=True, goes=4)
 
-COLUMNS: Final[Mapping[TopLevel, tuple[TopColumn, ...]]] = {
+COLUMNS: Final[Mapping[TopLevel, Columns]] = {
     TopLevel.HOSTS: (
-        TopColumn("host", lambda row: row.name, least=12),
-        TopColumn("cluster", lambda row: row.what, least=8, goes=6),
-        TopColumn("GPUs", lambda row: f"{row.gpus_held}/{row.gpus}", right=True),
+        Column("host", lambda row: row.name, least=12),
+        Column("cluster", lambda row: row.what, least=8, goes=6),
+        Column("GPUs", lambda row: f"{row.gpus_held}/{row.gpus}", right=True),
         *_USE,
         *_OF_A_DEVICE,
-        _NUMBER_OF_VMS,
+        Column("VMs", lambda row: "?" if row.vms is None else str(len(row.vms)), right=True, goes=3),
         _SESSIONS,
-        TopColumn("state", lambda row: row.state, least=8, listed=True),
+        Column("state", lambda row: row.state, least=8, listed=True),
     ),
     TopLevel.GPUS: (
-        TopColumn("host", lambda row: row.host, least=8, goes=2),
-        TopColumn("GPU", lambda row: row.name),
-        TopColumn("model", lambda row: row.what, least=8, goes=9),
+        Column("host", lambda row: row.host, least=8, goes=2),
+        Column("GPU", lambda row: row.name),
+        Column("model", lambda row: row.what, least=8, goes=9),
         *_USE,
         *_OF_A_DEVICE,
         _SESSIONS,
-        TopColumn("VMs", _vms, least=8, listed=True),
-        TopColumn("mode", lambda row: row.state, least=8, listed=True, goes=6),
+        Column("VMs", _vms, least=8, listed=True),
+        Column("mode", lambda row: row.state, least=8, listed=True, goes=6),
     ),
     TopLevel.VMS: (
-        TopColumn("VM", lambda row: row.name, least=12),
-        TopColumn("host", lambda row: row.host, least=8, goes=6),
-        TopColumn("state", lambda row: row.state, least=8, listed=True),
-        TopColumn("GPU devices", lambda row: row.what, least=8, listed=True, goes=7),
+        Column("VM", lambda row: row.name, least=12),
+        Column("host", lambda row: row.host, least=8, goes=6),
+        Column("state", lambda row: row.state, least=8, listed=True),
+        Column("GPU devices", lambda row: row.what, least=8, listed=True, goes=7),
         *_USE,
-        TopColumn("CPU MHz", lambda row: "-" if row.cpu_mhz is None else str(row.cpu_mhz), right=True, goes=8),
+        Column("CPU MHz", lambda row: "-" if row.cpu_mhz is None else str(row.cpu_mhz), right=True, goes=8),
         _SESSIONS,
-        TopColumn("idle?", lambda row: row.verdict, least=8, listed=True, goes=9),
+        Column("idle?", lambda row: row.verdict, least=8, listed=True, goes=9),
     ),
 }
 """`?` = not known."""
@@ -121,13 +105,7 @@ COLUMNS: Final[Mapping[TopLevel, tuple[TopColumn, ...]]] = {
 def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
     """The whole table, nothing cut and without bars."""
     columns = [column for column in _told(level, rows) if column.title]
-    table = TextTable(
-        *(column.title for column in columns),
-        right=[number for number, column in enumerate(columns[:-1]) if column.right],
-    )
-    for row in rows:
-        table.add_row(*(visible(column.cell(row)) for column in columns))
-    return (*heading_lines(top), table)
+    return (*heading_lines(top), table_of(rows, *columns[:-1], replace(columns[-1], right=False)))
 
 
 class TopRowRecord(DocumentRecord, frozen=True):
@@ -223,7 +201,7 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
     """
     heads = [line.pieces for line in heading_lines(top)]
     if note:
-        heads.append([(visible(note), "bold red")])
+        heads.append(Text(note, "bold red").pieces)
     rows = meant_rows(top, view)
     room = rows_shown(height, len(heads))
     selected = view.selected_number(rows)
@@ -233,10 +211,10 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
     cut, widths = fitted(columns, shown, width)
     for head in heads:
         yield _one_line(head, width)
-    yield _one_line([(_where(top, view, len(rows)), "cyan")], width)
+    yield _one_line(Text(_where(top, view, len(rows)), "cyan").pieces, width)
     yield _line([column.title for column in cut], cut, widths, ["bold"] * len(cut))
     for number, row in enumerate(shown, first):
-        texts = [visible(column.cell(row)) for column in cut]
+        texts = [_written(column, row) for column in cut]
         styles = [_style(column, row) for column in cut]
         if number == selected:
             styles = ["reverse"] * len(styles)
@@ -251,12 +229,17 @@ def _one_host(view: TopView) -> bool:
     return view.level is TopLevel.GPUS and view.inside is not None
 
 
+def _written(column: Column[TopRow], row: TopRow) -> str:
+    """Return the escaped text of a cell."""
+    return Text().append(column.cell(row)).plain
+
+
 def rows_shown(height: int, heads: int) -> int:
     """How many rows a terminal has room for: beside the heads there are three lines."""
     return max(1, height - heads - 3)
 
 
-def _told(level: TopLevel, rows: Sequence[TopRow]) -> list[TopColumn]:
+def _told(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
     """Without columns that say nothing here: no policy was given, no counter of temperatures."""
     optional = {"idle?", "°C", "W", ""}
     return [
@@ -266,14 +249,14 @@ def _told(level: TopLevel, rows: Sequence[TopRow]) -> list[TopColumn]:
     ]
 
 
-def fitted(columns: Sequence[TopColumn], rows: Sequence[TopRow], width: int) -> tuple[list[TopColumn], list[int]]:
+def fitted(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[list[Column[TopRow]], list[int]]:
     """The columns that fit into the width, and how wide each is.
 
     First the columns of names become narrower, the widest first, down to their least; then columns are left out.
     """
     left = list(columns)
     while True:
-        widths = [max([cells(column.title), *(cells(visible(column.cell(row))) for row in rows)]) for column in left]
+        widths = [max([cells(column.title), *(cells(_written(column, row)) for row in rows)]) for column in left]
         room = width - len(_GAP) * (len(left) - 1)
         while sum(widths) > room:
             cuttable = [n for n, column in enumerate(left) if column.least and widths[n] > column.least]
@@ -287,28 +270,14 @@ def fitted(columns: Sequence[TopColumn], rows: Sequence[TopRow], width: int) -> 
         left.remove(going)
 
 
-def _line(
-    texts: Sequence[str], columns: Sequence[TopColumn], widths: Sequence[int], styles: Sequence[str], gap: str = ""
-) -> Line:
+def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles: Sequence[str], gap: str = "") -> Line:
     pieces: list[Piece] = []
     for text, column, width, style in zip(texts, columns, widths, styles, strict=True):
-        cut = _begin(text, width) if column.listed else shortened(text, width)
+        cut = cut_off(text, width) if column.listed else shortened(text, width)
         blank = " " * (width - cells(cut))
         pieces.append((f"{blank}{cut}" if column.right else f"{cut}{blank}", style))
         pieces.append((_GAP, gap))
     return pieces[:-1]
-
-
-def _begin(text: str, room: int) -> str:
-    """The text as far as there is room, with three dots where something is left out."""
-    if cells(text) <= room:
-        return text
-    found = ""
-    for character in text:
-        if cells(f"{found}{character}...") > room:
-            break
-        found += character
-    return f"{found}..."[:room]
 
 
 def _one_line(pieces: Sequence[Piece], width: int) -> Line:
@@ -323,7 +292,7 @@ def _one_line(pieces: Sequence[Piece], width: int) -> Line:
     return found
 
 
-def _style(column: TopColumn, row: TopRow) -> str:
+def _style(column: Column[TopRow], row: TopRow) -> str:
     if column.title in ("", "use"):
         return _use_style(row.use.utilization_percent)
     if column.title in ("state", "mode"):
@@ -343,8 +312,8 @@ def _where(top: Top, view: TopView, rows: int) -> str:
     """`GPUs of esx-01, by use, with "a40": 8`."""
     of = view.inside.name if view.inside is not None else ""
     what = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
-    with_text = f', with "{visible(view.containing)}"' if view.containing or view.typing else ""
-    return f"{what}{f' of {visible(of)}' if of else ''}, by {view.sort}{with_text}: {rows}"
+    with_text = f', with "{view.containing}"' if view.containing or view.typing else ""
+    return f"{what}{f' of {of}' if of else ''}, by {view.sort}{with_text}: {rows}"
 
 
 def _keys(view: TopView) -> str:

@@ -9,7 +9,7 @@ from msgspec import field
 from gpuops.plan.rotation.returns.foreign_nights import Adoption
 from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 
 def adoption_text(adoption: Adoption) -> Shown:
@@ -17,9 +17,9 @@ def adoption_text(adoption: Adoption) -> Shown:
     deed = "adopted" if adoption.applied else "would be adopted"
     kept = f"  stay with that vCenter, because they are not here: {', '.join(adoption.not_here)}"
     return (
-        *(Text(f"  {visible(name)}") for name in adoption.adopted),
-        *((Text(visible(kept)),) if adoption.not_here else ()),
-        Text(f"{count(len(adoption.adopted), 'VM')} of vCenter {visible(adoption.from_vcenter)}: {deed}", "bold"),
+        *(Text(f"  {name}") for name in adoption.adopted),
+        *((Text(kept),) if adoption.not_here else ()),
+        Text(f"{count(len(adoption.adopted), 'VM')} of vCenter {adoption.from_vcenter}: {deed}", "bold"),
         *((Text("next: gpuops rotate day brings them back", "yellow"),) if adoption.applied else ()),
     )
 

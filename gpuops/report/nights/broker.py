@@ -8,8 +8,8 @@ from typing import Annotated, Self
 from gpuops.model.desktops.broker import AfterLogoff, BrokerIdentity, DesktopPool, DesktopPowerPolicy, PoolKind
 from gpuops.model.desktops.broker_state import BrokerState, PoolState
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
+from gpuops.report.text import count
 
 
 def broker_text(state: BrokerState) -> Shown:
@@ -19,22 +19,22 @@ def broker_text(state: BrokerState) -> Shown:
 
 def _lines(state: BrokerState) -> Iterator[Shown]:
     identity = state.identity
-    yield Text(f"{visible(identity.address)}: {visible(identity.product)}", "bold")
-    yield Text(f"user {visible(identity.user)}")
+    yield Text(f"{identity.address}: {identity.product}", "bold")
+    yield Text(f"user {identity.user}")
     if not state.pools:
         yield Text("this login sees no desktop pools")
         return
     yield _table(state)
     for each in state.pools:
         if each.pool.refusal is not None:
-            yield Text(f"{visible(each.pool.name)}: no gate: {each.pool.refusal}", "yellow")
+            yield Text(f"{each.pool.name}: no gate: {each.pool.refusal}", "yellow")
         if each.pool.refusal is None and each.pool.spare_machines:
             spares = count(each.pool.spare_machines, "spare machine")
             needed = f"a policy needs `floor: {each.pool.spare_machines}` or more"
-            yield Text(f"{visible(each.pool.name)}: Horizon keeps {spares} powered on: {needed}", "yellow")
+            yield Text(f"{each.pool.name}: Horizon keeps {spares} powered on: {needed}", "yellow")
     if state.not_found:
         yield Text(f"{count(len(state.not_found), 'machine')} not found in this vCenter:", "yellow")
-        yield from (Text(f"  {visible(line)}", "yellow") for line in state.reasons)
+        yield from (Text(f"  {line}", "yellow") for line in state.reasons)
     if state.in_other_vcenters:
         yield Text(f"{count(state.in_other_vcenters, 'machine')} in other vCenters of the broker")
     if state.other_sessions:
@@ -42,21 +42,18 @@ def _lines(state: BrokerState) -> Iterator[Shown]:
 
 
 def _table(state: BrokerState) -> TextTable:
-    table = TextTable(
-        "pool", "kind", "power policy", "machines", "VMs", "maintenance", "sessions", "connected", "gate",
-        right=(3, 4, 5, 6, 7),
-    )  # fmt: skip
-    for each in state.pools:
-        pool = each.pool
-        numbers = (each.machines, each.vms, each.in_maintenance, each.sessions, each.connected)
-        table.add_row(
-            visible(pool.name),
-            pool.kind.value,
-            pool.power_policy.value if pool.power_policy is not None else "unknown",
-            *map(str, numbers),
-            _gate_of(pool),
-        )
-    return table
+    return table_of(
+        state.pools,
+        Column("pool", lambda state: state.pool.name),
+        Column("kind", lambda state: state.pool.kind.value),
+        Column("power policy", lambda state: state.pool.power_policy.value if state.pool.power_policy else "unknown"),
+        Column("machines", lambda state: str(state.machines), right=True),
+        Column("VMs", lambda state: str(state.vms), right=True),
+        Column("maintenance", lambda state: str(state.in_maintenance), right=True),
+        Column("sessions", lambda state: str(state.sessions), right=True),
+        Column("connected", lambda state: str(state.connected), right=True),
+        Column("gate", lambda state: _gate_of(state.pool)),
+    )
 
 
 def _gate_of(pool: DesktopPool) -> Text:

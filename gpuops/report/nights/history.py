@@ -18,9 +18,9 @@ from gpuops.model.nights.history import (
     PastVm,
     share_of,
 )
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.nights.history_rows import people_of
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _STYLES: Final = {
     PastOutcome.DONE: "green",
@@ -63,40 +63,33 @@ def _none(events: PastEvents, asked: str) -> Shown:
 
 def _nights(nights: tuple[PastNight, ...]) -> TextTable:
     several = len({night.vcenter for night in nights}) > 1
-    table = TextTable(
-        "night", "outcome", "taken", "back", "ML", "GPU-hours", "share", "wrong", *(("vCenter",) if several else ()),
-        "by", right=(2, 3, 4, 5, 6, 7), whole=(0,),
-    )  # fmt: skip
-    for night in nights:
-        table.add_row(
-            visible(night.id),
-            Text(night.outcome.value, _STYLES[night.outcome]),
-            str(len(night.desktops)),
-            str(night.returned),
-            str(len(night.ml)),
-            _hours(night.harvested),
-            _share(night.share, night.available),
-            Text(str(len(night.incidents)), "yellow" if night.incidents else ""),
-            *((visible(night.vcenter[:8]),) if several else ()),
-            visible(people_of(night.runs)),
-        )
-    return table
+    return table_of(
+        nights,
+        Column("night", lambda night: night.id, whole=True),
+        Column("outcome", lambda night: Text(night.outcome.value, _STYLES[night.outcome])),
+        Column("taken", lambda night: str(len(night.desktops)), right=True),
+        Column("back", lambda night: str(night.returned), right=True),
+        Column("ML", lambda night: str(len(night.ml)), right=True),
+        Column("GPU-hours", lambda night: _hours(night.harvested), right=True),
+        Column("share", lambda night: _share(night.share, night.available), right=True),
+        Column("wrong", lambda night: Text(str(len(night.incidents)), "yellow" if night.incidents else ""), right=True),
+        Column("vCenter", lambda night: night.vcenter[:8]) if several else None,
+        Column("by", lambda night: people_of(night.runs)),
+    )
 
 
 def _changes(changes: tuple[PastChange, ...]) -> TextTable:
     several = len({change.vcenter for change in changes}) > 1
-    table = TextTable("change began", "what", "of", "outcome", "wrong", *(("vCenter",) if several else ()), "by")
-    for change in changes:
-        table.add_row(
-            _minute(change.begins),
-            visible(change.verb),
-            visible(_few(change.subjects)),
-            Text(change.outcome.value, _STYLES[change.outcome]),
-            str(len(change.incidents)),
-            *((visible(change.vcenter[:8]),) if several else ()),
-            visible(str(change.run.by)),
-        )
-    return table
+    return table_of(
+        changes,
+        Column("change began", lambda change: _minute(change.begins)),
+        Column("what", lambda change: change.verb),
+        Column("of", lambda change: _few(change.subjects)),
+        Column("outcome", lambda change: Text(change.outcome.value, _STYLES[change.outcome])),
+        Column("wrong", lambda change: str(len(change.incidents))),
+        Column("vCenter", lambda change: change.vcenter[:8]) if several else None,
+        Column("by", lambda change: str(change.run.by)),
+    )
 
 
 def history_summary(events: PastEvents) -> str:
@@ -120,14 +113,14 @@ def night_text(events: PastEvents) -> Shown:
 
 
 def _night(night: PastNight) -> Iterator[Shown]:
-    policy = f", policy {visible(night.policy)}" if night.policy is not None else ""
+    policy = f", policy {night.policy}" if night.policy is not None else ""
     known = ", known by its return alone" if night.by_markers else ""
     yield (
-        Text(f"night {visible(night.id)}: ", "bold")
+        Text(f"night {night.id}: ", "bold")
         .append(night.outcome.value, _STYLES[night.outcome])
         .append(f"{policy}{known}; times are in UTC")
     )
-    yield f"vCenter {visible(night.vcenter)}"
+    yield f"vCenter {night.vcenter}"
     share = _part(night.share, night.available)
     yield (
         f"{count(len(night.desktops), 'desktop')} taken, {night.returned} back; {count(len(night.ml), 'ML VM')} ran: "
@@ -146,11 +139,17 @@ def _night(night: PastNight) -> Iterator[Shown]:
 
 
 def _runs(runs: tuple[PastRun, ...]) -> TextTable:
-    table = TextTable("run", "began", "ended", "by")
-    for run in runs:
-        ended = "not ended" if run.ends is None else _minute(run.ends) + (" (cut off)" if run.cut_off else "")
-        table.add_row(visible(run.kind), _minute(run.begins), ended, visible(f"{run.by}, pid {run.by.pid}"))
-    return table
+    return table_of(
+        runs,
+        Column("run", lambda run: run.kind),
+        Column("began", lambda run: _minute(run.begins)),
+        Column("ended", _end_of),
+        Column("by", lambda run: f"{run.by}, pid {run.by.pid}"),
+    )
+
+
+def _end_of(run: PastRun) -> str:
+    return "not ended" if run.ends is None else _minute(run.ends) + (" (cut off)" if run.cut_off else "")
 
 
 def _vms(noun: str, begun: str, over: str, vms: list[PastVm]) -> TextTable:
@@ -159,7 +158,7 @@ def _vms(noun: str, begun: str, over: str, vms: list[PastVm]) -> TextTable:
         gpus = "unknown" if vm.gpus is None else f"{vm.gpus:.3g}"
         for held in vm.held or (None,):
             hours = _hours(held.hours(vm.gpus)) if held is not None else "-"
-            table.add_row(visible(vm.name), gpus, *_period(vm, held), hours)
+            table.add_row(vm.name, gpus, *_period(vm, held), hours)
     return table
 
 
@@ -173,10 +172,13 @@ def _period(vm: PastVm, held: HeldPeriod | None) -> tuple[str, str]:
 
 
 def _incidents(incidents: tuple[Incident, ...]) -> TextTable:
-    table = TextTable("went wrong", "of", "what", "why")
-    for each in incidents:
-        table.add_row(_minute(each.at), visible(each.about), visible(each.what), visible(each.reason or "-"))
-    return table
+    return table_of(
+        incidents,
+        Column("went wrong", lambda incident: _minute(incident.at)),
+        Column("of", lambda incident: incident.about),
+        Column("what", lambda incident: incident.what),
+        Column("why", lambda incident: incident.reason or "-"),
+    )
 
 
 def _of_available(available: GpuHours) -> str:

@@ -11,8 +11,8 @@ from gpuops.advise.idle import JudgedVm, verdicts_without_sessions
 from gpuops.model.desktops.evidence import Source
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.layout import Column, Shown, Text, table_of
+from gpuops.report.text import count
 
 _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
@@ -22,17 +22,15 @@ def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool
     heading = Text(f"{count(len(judged), 'VM')}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}", "bold")
     if explain:
         return (heading, *(line for each in judged for line in _explained(each)))
-    table = TextTable("VM", "pool", "verdict", "for", "by", "because", whole=(0,))
-    for each in judged:
-        verdict = each.verdict
-        table.add_row(
-            visible(each.vm.name),
-            visible(each.pool or "-"),
-            Text(verdict.use, _STYLES[verdict.use]),
-            _for(verdict.idle_for_s) if verdict.use is Use.IDLE else "-",
-            verdict.decided_by or "all",
-            visible(_because(each)),
-        )
+    table = table_of(
+        judged,
+        Column("VM", lambda vm: vm.vm.name, whole=True),
+        Column("pool", lambda vm: vm.pool or "-"),
+        Column("verdict", lambda vm: Text(vm.verdict.use, _STYLES[vm.verdict.use])),
+        Column("for", lambda vm: _for(vm.verdict.idle_for_s) if vm.verdict.use is Use.IDLE else "-"),
+        Column("by", lambda vm: vm.verdict.decided_by or "all"),
+        Column("because", _because),
+    )
     numbers = Counter(each.verdict.use for each in judged)
     counts = Text(", ".join(f"{numbers[use]} {use}" for use in Use), "bold")
     return (heading, table, counts, *_worth(judged))
@@ -105,26 +103,28 @@ def idle_document(judged: Sequence[JudgedVm], inventory: Inventory, policy: str 
 
 def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
     verdict = judged.verdict
-    pool = f" (pool {visible(judged.pool)})" if judged.pool is not None else ""
-    head = Text(f"{visible(judged.vm.name)}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
-    head.append(f"; {visible(_because(judged))}")
-    table = TextTable("source", "says", "value", "idle below", "age", "weight", "because", right=(2, 3))
-    for each in verdict.readings:
-        table.add_row(
-            f"{each.source} {each.metric}".rstrip(),
-            Text(each.says, _STYLES[each.says]),
-            _number(each.value, each.unit),
-            _number(each.below, each.unit),
-            "-" if each.age_s is None else told(each.age_s) if each.age_s else "now",
-            "veto" if each.vetoes else "required" if each.required else "can veto",
-            visible(each.reason),
-        )
-    return head, table
+    pool = f" (pool {judged.pool})" if judged.pool is not None else ""
+    head = Text(f"{judged.vm.name}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
+    head.append(f"; {_because(judged)}")
+    return head, table_of(
+        verdict.readings,
+        Column("source", lambda reading: f"{reading.source} {reading.metric}".rstrip()),
+        Column("says", lambda reading: Text(reading.says, _STYLES[reading.says])),
+        Column("value", lambda reading: _number(reading.value, reading.unit), right=True),
+        Column("idle below", lambda reading: _number(reading.below, reading.unit), right=True),
+        Column("age", _age),
+        Column("weight", lambda reading: "veto" if reading.vetoes else "required" if reading.required else "can veto"),
+        Column("because", lambda reading: reading.reason),
+    )
 
 
 def _because(judged: JudgedVm) -> str:
     reason, kept = judged.verdict.reason, judged.kept_by_marks
     return f"{reason}; no night takes it: {kept}" if kept is not None else reason
+
+
+def _age(reading: SourceReading) -> str:
+    return "-" if reading.age_s is None else told(reading.age_s) if reading.age_s else "now"
 
 
 def _number(value: int | None, unit: str) -> str:

@@ -12,7 +12,7 @@ from gpuops.model.desktops.evidence import Source, names
 from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.services.measurement import ObservedSpanRecord
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _GAPS_SHOWN: Final = 10
 _BECAUSE: Final = {
@@ -30,7 +30,7 @@ def replay_text(replay: Replay) -> Shown:
     """A table of nights for each pool, what they leave open, and when nobody looked."""
     nights = f"{count(len(replay.nights), 'night')} since {replay.since:%Y-%m-%d %H:%M %Z}"
     return (
-        Text(f"policy {visible(replay.policy)}, {nights}, by counters alone", "bold"),
+        Text(f"policy {replay.policy}, {nights}, by counters alone", "bold"),
         *(part for pool in replay.pools for part in _pool(pool)),
         Text(""),
         *_notes(replay),
@@ -110,10 +110,10 @@ class IdleReplayDocument(VcenterDocument, frozen=True):
 
 def _pool(pool: PoolReplay) -> Iterator[Shown]:
     yield Text("")
-    head = Text(f"pool {visible(pool.pool)}", "bold")
+    head = Text(f"pool {pool.pool}", "bold")
     if pool.refusal:
-        yield head.append(f": cannot be replayed, {visible(pool.refusal)}", "yellow")
-        yield Text(f"next: {visible(pool.next_move)}")
+        yield head.append(f": cannot be replayed, {pool.refusal}", "yellow")
+        yield Text(f"next: {pool.next_move}")
         return
     head.append(f": {count(pool.desktops, 'desktop')}")
     if pool.left_out:

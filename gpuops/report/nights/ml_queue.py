@@ -9,9 +9,9 @@ from typing import Annotated, Self
 from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, QueueState
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import DocumentRecord, Moment, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _DAY = timedelta(days=1)
 _STYLES = {QueueState.STARTS: "green", QueueState.WAITS: "yellow", QueueState.RUNS: "", QueueState.NOT_NOW: "dim"}
@@ -26,64 +26,57 @@ def _parts(found: QueueLook) -> Iterator[Shown]:
     plan = found.night_plan
     at = found.at.astimezone(_zone(found))
     what = f"night {plan.night}" if plan.policy.spare is None else "spare capacity"
-    yield Text(f"ML queue of policy {visible(plan.policy.name)}, {what}, at {at:%Y-%m-%d %H:%M} {_zone(found)}", "bold")
+    yield Text(f"ML queue of policy {plan.policy.name}, {what}, at {at:%Y-%m-%d %H:%M} {_zone(found)}", "bold")
     for rejection in plan.refusals:
-        yield Text(f"no start: {visible(str(rejection))}", "yellow")
+        yield Text(f"no start: {rejection}", "yellow")
     if plan.shares is not None and plan.shares.standings:
         yield from _teams(plan.shares)
     if found.places:
-        columns = ("VM", "team", "priority", "GPUs", "turn", "at", "why")
-        table = TextTable("", *(columns if plan.shares is not None else (columns[0], *columns[2:])))
-        for place in found.places:
-            table.add_row(*_row(place, found))
-        yield table
+        yield _places(found)
     if plan.shares is not None:
-        yield from (Text(f"warning: {visible(said)}", "yellow") for said in plan.shares.unclear)
+        yield from (Text(f"warning: {said}", "yellow") for said in plan.shares.unclear)
     yield Text(_summary(found), "bold")
 
 
 def _teams(shares: TeamShares) -> Iterator[Shown]:
     days = shares.rule.half_life / _DAY
-    yield Text(f"teams by {visible(str(shares.rule.by))}; GPU-hours of {days:g} days ago count half", "dim")
-    table = TextTable(
-        "team", "weight", "share", "had of late", "GPU-hours of 7 days", "left", "GPUs now", right=(1, 2, 3, 4, 5, 6)
+    yield Text(f"teams by {shares.rule.by}; GPU-hours of {days:g} days ago count half", "dim")
+    yield table_of(
+        shares.standings,
+        Column("team", lambda standing: standing.team.name),
+        Column("weight", lambda standing: f"{standing.team.weight:g}", right=True),
+        Column("share", lambda standing: f"{standing.share:.0%}", right=True),
+        Column("had of late", lambda team: "-" if team.used_share is None else f"{team.used_share:.0%}", right=True),
+        Column("GPU-hours of 7 days", lambda standing: _of(standing.use.week, standing.team.gpu_hours), right=True),
+        Column("left", lambda team: "any" if team.hours_left is None else f"{team.hours_left:.1f}", right=True),
+        Column("GPUs now", lambda standing: _of(standing.running_gpus, standing.team.gpus), right=True),
     )
-    for each in shares.standings:
-        team, used = each.team, each.used_share
-        left = each.hours_left
-        table.add_row(
-            visible(team.name),
-            f"{team.weight:g}",
-            f"{each.share:.0%}",
-            "-" if used is None else f"{used:.0%}",
-            _of(each.use.week, team.gpu_hours),
-            "any" if left is None else f"{left:.1f}",
-            _of(each.running_gpus, team.gpus),
-        )
-    yield table
     for each in shares.standings:
         if each.use.unknown:
             runs = count(each.use.unknown, "run")
-            yield Text(f"team {visible(each.team.name)}: the GPU-hours of {runs} are not known, and left out", "dim")
+            yield Text(f"team {each.team.name}: the GPU-hours of {runs} are not known, and left out", "dim")
 
 
 def _of(amount: float, most: float | None) -> str:
     return f"{amount:.1f}" if most is None else f"{amount:.1f} of {most:g}"
 
 
-def _row(place: QueuePlace, found: QueueLook) -> list[str | Text]:
-    waits, shares = place.waits, found.night_plan.shares
-    starts = "" if place.starts_at is None else f"{place.starts_at.astimezone(_zone(found)):%H:%M}"
-    row: list[str | Text] = [
-        "" if place.place is None else str(place.place),
-        visible(waits.name),
-        str(waits.queued.priority),
-        "" if place.gpus is None else f"{place.gpus:.4g}",
-        Text(place.state.value, _STYLES[place.state]),
-        starts,
-        visible(place.reason),
-    ]
-    return row if shares is None else [*row[:2], visible(waits.team), *row[2:]]
+def _places(found: QueueLook) -> TextTable:
+    return table_of(
+        found.places,
+        Column("", lambda place: "" if place.place is None else str(place.place)),
+        Column("VM", lambda place: place.waits.name),
+        Column("team", lambda place: place.waits.team) if found.night_plan.shares is not None else None,
+        Column("priority", lambda place: str(place.waits.queued.priority)),
+        Column("GPUs", lambda place: "" if place.gpus is None else f"{place.gpus:.4g}"),
+        Column("turn", lambda place: Text(place.state.value, _STYLES[place.state])),
+        Column("at", lambda place: _start_of(place, found)),
+        Column("why", lambda place: place.reason),
+    )
+
+
+def _start_of(place: QueuePlace, found: QueueLook) -> str:
+    return "" if place.starts_at is None else f"{place.starts_at.astimezone(_zone(found)):%H:%M}"
 
 
 def _summary(found: QueueLook) -> str:

@@ -19,7 +19,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.rotation_status import NO_LOCK_VM
 from gpuops.report.plan_json import ChoiceRecord, RejectionRecord
 from gpuops.report.plan_text import plan_text
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _HOUR: Final = timedelta(hours=1)
 _NUMBER: Final = re.compile(r"(?<![\w.-])\d[\d.,]*(?![\w-])")
@@ -56,14 +56,14 @@ def _parts(found: NightPreview, every_vm: bool) -> Iterator[Shown]:
     elif found.proofs:
         yield from _table("the way back (--all: each VM)", ("host", "from", "desktops"), _host_proof_rows(found))
     yield from _forecasts(found)
-    yield from (Text(f"warning: {visible(text)}", "yellow") for text in found.warnings)
+    yield from (Text(f"warning: {text}", "yellow") for text in found.warnings)
     if found.night_plan.policy.lock_vm is None:
         yield Text(NO_LOCK_VM, "dim")
 
 
 def _headline(found: NightPreview) -> str:
     night = found.night
-    text = f"policy {visible(found.night_plan.policy.name)}, night {found.night_plan.night}"
+    text = f"policy {found.night_plan.policy.name}, night {found.night_plan.night}"
     if night is None:
         return f"{text}, at {_moment(found.at, found)}"
     window = f"open from {_clock(night.opens, found)} to {_clock(night.closes, found)}"
@@ -184,11 +184,8 @@ def _error(error: Error | None) -> str:
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[Shown]:
-    table = TextTable(*columns)
-    for row in rows:
-        table.add_row(*(visible(cell) for cell in row))
     yield Text(title, "bold cyan")
-    yield table
+    yield TextTable(*columns, rows=rows)
 
 
 def _zone(found: NightPreview) -> tzinfo:

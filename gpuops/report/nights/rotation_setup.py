@@ -9,7 +9,7 @@ from gpuops.plan.rotation.nights.bounds import Skip
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, NewVm, Setup, Unmarked, may_be_reverted
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 SHOWN: Final = 8
 """Names of desktops in one line; the document has them all."""
@@ -33,9 +33,9 @@ def _lines(setup: Setup) -> Iterator[Text]:
     else:
         yield Text("note: the policy has no lock_vm: a run on another machine is not seen", "dim")
     if setup.lock_vm is not None and (wrong := may_be_reverted(setup.lock_vm_snapshots)):
-        yield Text(f"warning: {visible(setup.lock_vm)} {wrong}; {NO_SNAPSHOTS}", "yellow")
+        yield Text(f"warning: {setup.lock_vm} {wrong}; {NO_SNAPSHOTS}", "yellow")
     if setup.lock_vm is not None:
-        yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {visible(setup.lock_vm)}", "dim")
+        yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {setup.lock_vm}", "dim")
     if setup.keeps_drs_off:
         yield Text("note: nights need Host.Inventory.EditCluster on the clusters of the ML VMs (drs_override)", "dim")
     yield from (Text(_unmarked(each), "yellow") for each in setup.unmarked)
@@ -43,13 +43,13 @@ def _lines(setup: Setup) -> Iterator[Text]:
 
 
 def _line(word: str, what: str, style: str) -> Text:
-    return Text(f"{word:<8} {visible(what)}", style)
+    return Text(f"{word:<8} {what}", style)
 
 
 def _unmarked(each: Unmarked) -> str:
     more = len(each.desktops) - SHOWN
     shown = ", ".join(each.desktops[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return visible(
+    return (
         f"warning: pool {each.pool}: {len(each.desktops)} of {count(each.of, 'desktop')} without {each.mark}, "
         f"so they stay: {shown}; gpuops help marks says how to set it"
     )
@@ -118,7 +118,7 @@ def setup_document(setup: Setup) -> RotateInitDocument:
 def skip_text(skip: Skip) -> Text:
     """Which night it is, and whether it is taken."""
     opens, closes = (moment.astimezone(skip.night.zone) for moment in (skip.night.opens, skip.night.closes))
-    night = f"night {skip.night.id} of policy {visible(skip.policy)}, from {opens:%Y-%m-%d %H:%M} to {closes:%H:%M}"
+    night = f"night {skip.night.id} of policy {skip.policy}, from {opens:%Y-%m-%d %H:%M} to {closes:%H:%M}"
     if not skip.skipped:
         return Text(f"{night}, is not skipped{' any more' if skip.changed else ''}")
     already = "" if skip.changed else "already "

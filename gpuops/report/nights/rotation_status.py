@@ -18,8 +18,8 @@ from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, Ref, VcenterDocument, printed
 from gpuops.report.hosts.given_up import GivenUpRecord, missed_lines
-from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
+from gpuops.report.text import count
 
 _STYLES = {
     Whereabouts.AWAY: "yellow",
@@ -40,7 +40,7 @@ def status_text(status: RotationStatus) -> Shown:
     """What is open, VM by VM, and the command that closes it."""
     lines: list[Shown] = []
     if status.journal_lost:
-        lines.append(Text(f"{visible(status.journal_lost)}: this is what vCenter's markers say", "bold red"))
+        lines.append(Text(f"{status.journal_lost}: this is what vCenter's markers say", "bold red"))
         lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
     if status.under_way is not None:
         seen = status.under_way.seen
@@ -55,14 +55,14 @@ def status_text(status: RotationStatus) -> Shown:
         for night in status.skipped
     ]
     lines += _overdue_lines(status.overdue, status.overdue_unknown)
-    lines += [Text(f"warning: {visible(text)}", "yellow") for text in status.timers]
+    lines += [Text(f"warning: {text}", "yellow") for text in status.timers]
     heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
     heard += missed_lines(status.given_up)
     if status.policy is not None and status.lock_vm is None:
         heard.append(Text(NO_LOCK_VM, "dim"))
     if not status.vms:
         return (*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
-    policy = f"policy {visible(status.policy)}: " if status.policy else ""
+    policy = f"policy {status.policy}: " if status.policy else ""
     closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_others(status)}", "bold")
     return (*lines, closing, *heard, _table(status))
 
@@ -154,9 +154,9 @@ def status_document(status: RotationStatus) -> RotationStatusDocument:
 
 def _lease_lines(status: RotationStatus) -> list[Shown]:
     if status.lock_trouble:
-        return [Text(f"warning: {visible(status.lock_trouble)}", "yellow")]
+        return [Text(f"warning: {status.lock_trouble}", "yellow")]
     if status.lease is not None:
-        return [Text(f"{visible(lease_holder_text(status.lease))} (id {visible(status.lease.nonce)})", "cyan")]
+        return [Text(f"{lease_holder_text(status.lease)} (id {status.lease.nonce})", "cyan")]
     return []
 
 
@@ -169,7 +169,7 @@ def _others(status: RotationStatus) -> str:
 
 def _no_journal(status: RotationStatus) -> str:
     looked = f"the journal of this machine knows no night of this vCenter: looked for the marker {status.marker} alone"
-    return visible(looked if status.policy else f"{looked}; --policy FILE looks for that of a policy")
+    return looked if status.policy else f"{looked}; --policy FILE looks for that of a policy"
 
 
 def _since(status: RotationStatus) -> str:
@@ -178,19 +178,16 @@ def _since(status: RotationStatus) -> str:
 
 def _table(status: RotationStatus) -> TextTable:
     idle = status.under_way is None  # while a run is under way, no other command is the next move
-    table = TextTable("VM", "role", "night", "was on", "now", "why", *(("next",) if idle else ()))
-    for taken_vm in status.vms:
-        original = taken_vm.original
-        table.add_row(
-            visible(original.name),
-            original.role.value,
-            visible(original.night),
-            visible(status.names.get(original.host or "", original.host or "unknown")),
-            Text(taken_vm.whereabouts.value, _STYLES[taken_vm.whereabouts]),
-            visible(taken_vm.reason),
-            *((visible(_advice(taken_vm, status)),) if idle else ()),
-        )
-    return table
+    return table_of(
+        status.vms,
+        Column("VM", lambda vm: vm.original.name),
+        Column("role", lambda vm: vm.original.role.value),
+        Column("night", lambda vm: vm.original.night),
+        Column("was on", lambda vm: status.names.get(vm.original.host or "", vm.original.host or "unknown")),
+        Column("now", lambda vm: Text(vm.whereabouts.value, _STYLES[vm.whereabouts])),
+        Column("why", lambda vm: vm.reason),
+        Column("next", lambda vm: _advice(vm, status)) if idle else None,
+    )
 
 
 def _advice(taken_vm: TakenVm, status: RotationStatus) -> str:
@@ -213,8 +210,8 @@ def all_overdue_text(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> 
 
 
 def _overdue_lines(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> list[Text]:
-    lines = [Text(visible(f"overdue: {vcenter}; next: {vcenter.next_move}"), "bold red") for vcenter in vcenters]
-    return lines + [Text(visible(f"whether it is returned is not known: {reason}"), "red") for reason in unreadable]
+    lines = [Text(f"overdue: {vcenter}; next: {vcenter.next_move}", "bold red") for vcenter in vcenters]
+    return lines + [Text(f"whether it is returned is not known: {reason}", "red") for reason in unreadable]
 
 
 @printed("rotation-overdue", by="gpuops rotate overdue")
@@ -227,10 +224,10 @@ class RotationOverdueDocument(PrintedDocument, frozen=True):
 
 def audit_text(audit: Audit) -> Shown:
     """A line for each vCenter, and one for all of it."""
-    lines = [Text(visible(_chain_line(chain)), "red" if chain.bad else "") for chain in audit.chains]
+    lines = [Text(_chain_line(chain), "red" if chain.bad else "") for chain in audit.chains]
     if audit.damage:
-        lines.append(Text(visible(audit.damage), "red"))
-    lines.append(Text(visible(f"{_audit_verdict(audit)}: {audit.journal}"), "bold"))
+        lines.append(Text(audit.damage, "red"))
+    lines.append(Text(f"{_audit_verdict(audit)}: {audit.journal}", "bold"))
     if not audit.whole:
         lines.append(
             Text("next: gpuops rotate day --policy FILE goes by vCenter's markers; then move the journal aside")

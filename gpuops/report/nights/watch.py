@@ -10,10 +10,10 @@ from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
 from gpuops.plan.rotation.nights.watch_look import PoolAhead, WatchReport
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, table_of
 from gpuops.report.plan_json import OutcomeRecord, RejectionRecord, outcome_document
 from gpuops.report.plan_text import STYLES, outcome_line
-from gpuops.report.text import count, duration, visible
+from gpuops.report.text import count, duration
 
 
 def look_text(told: WatchReport) -> Shown:
@@ -24,39 +24,46 @@ def look_text(told: WatchReport) -> Shown:
 def _whole_look(told: WatchReport) -> Iterator[Shown]:
     look, names = told.look, told.before.vms
     yield Text(f"read {told.before.taken_at:%Y-%m-%d %H:%M %Z}, as if it had been calm for long enough", "dim")
-    table = TextTable("cluster or host", "profile", "free", "kept", "missing", right=(2, 3, 4))
-    for state in look.states:
-        missing = Text(str(state.missing), STYLES[Verdict.FAILED]) if state.missing else "-"
-        table.add_row(visible(state.where), visible(state.key[0]), str(state.free), str(state.kept), missing)
-    yield table
+    yield table_of(
+        look.states,
+        Column("cluster or host", lambda state: state.where),
+        Column("profile", lambda state: state.key[0]),
+        Column("free", lambda state: str(state.free), right=True),
+        Column("kept", lambda state: str(state.kept), right=True),
+        Column(
+            "missing",
+            lambda state: Text(str(state.missing), STYLES[Verdict.FAILED]) if state.missing else "-",
+            right=True,
+        ),
+    )
     yield from map(_ahead, look.ahead)
     for rejection in look.plan.rejections:
-        yield Text(f"nothing starts: {visible(str(rejection))}", "yellow")
+        yield Text(f"nothing starts: {rejection}", "yellow")
     for gives in look.gives.vms:
         yield Text(f"would give way: {_why(gives)}")
     for each in look.back.desktops:
-        yield Text(f"would come back to users: {visible(each.original.name)}")
+        yield Text(f"would come back to users: {each.original.name}")
     for each in look.back.stops:
-        yield Text(f"would stop for them: {visible(each.original.name)}")
+        yield Text(f"would stop for them: {each.original.name}")
     for step in () if look.gives.vms or look.back.desktops else look.plan.steps:
         if isinstance(step, SuspendVm):
-            yield Text(f"would be suspended: {visible(names[step.vm].name)}")
+            yield Text(f"would be suspended: {names[step.vm].name}")
         if isinstance(step, PowerOnVm):
             host = told.before.hosts.get(step.host or "")
-            yield Text(f"would start: {visible(names[step.vm].name)}" + (f" on {visible(host.name)}" if host else ""))
+            yield Text(f"would start: {names[step.vm].name}" + (f" on {host.name}" if host else ""))
     for choice in look.waiting:
-        yield Text(f"waits: {visible(choice.subject)}: {visible(choice.reason)}", "dim")
+        yield Text(f"waits: {choice.subject}: {choice.reason}", "dim")
     yield Text(f"{count(len(look.running), 'ML VM')} of this policy run", "bold")
 
 
 def _ahead(pool: PoolAhead) -> Text:
     to_run = f"{pool.expected} are to run" if pool.expected is not None else "no forecast: earlier weeks are not known"
-    return Text(f"pool {visible(pool.pool)}: {count(pool.running, 'desktop')} run for users, {to_run}")
+    return Text(f"pool {pool.pool}: {count(pool.running, 'desktop')} run for users, {to_run}")
 
 
 def _why(gives: GivesWay) -> str:
     lost = f"{duration(gives.lost_s)} of work are lost" if gives.lost_s is not None else "how much is lost is not known"
-    return f"{visible(gives.name)}, so that {visible(gives.for_key[0])} is free in {visible(gives.where)}; {lost}"
+    return f"{gives.name}, so that {gives.for_key[0]} is free in {gives.where}; {lost}"
 
 
 def told_lines(told: WatchReport) -> Shown:
@@ -67,7 +74,7 @@ def told_lines(told: WatchReport) -> Shown:
 def _lines(told: WatchReport) -> Iterator[Text]:
     look = told.look
     if told.outcomes or look.gives.still_missing:
-        yield Text("; ".join(visible(str(state)) for state in look.states if state.missing or told.outcomes))
+        yield Text("; ".join(str(state) for state in look.states if state.missing or told.outcomes))
     for gives in look.gives.vms:
         yield Text(f"  gives way: {_why(gives)}")
     if look.gives.still_missing and not look.gives.vms:
@@ -76,7 +83,7 @@ def _lines(told: WatchReport) -> Iterator[Text]:
         yield Text("  ").append(outcome_line(outcome, told.before))
     if look.plan.rejections and told.outcomes:
         for rejection in look.plan.rejections:
-            yield Text(f"  nothing starts: {visible(str(rejection))}", "yellow")
+            yield Text(f"  nothing starts: {rejection}", "yellow")
 
 
 class KeptFreeRecord(DocumentRecord, frozen=True):

@@ -13,7 +13,7 @@ from gpuops.report.monitoring.inventory import heading
 from gpuops.report.nights.history import history_summary
 from gpuops.report.page.fleet_map import GpuUse
 from gpuops.report.page.fleet_report import FleetReport, ReportDocument
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _MOST_OWNERS = 10
 
@@ -74,7 +74,7 @@ def _owners(found: Showback, document: ReportDocument) -> Iterator[Shown]:
         exact = each.hours.exact
         hours = f"{each.hours.at_least:.1f}" + ("" if exact is not None else "+")
         share = "-" if each.percent is None else f"{each.percent:.2f}%"
-        table.add_row(visible(each.owner or "nobody"), str(each.vms), hours, share)
+        table.add_row(each.owner or "nobody", str(each.vms), hours, share)
     yield ["", table]
     if len(found.owners) > _MOST_OWNERS:
         yield Text(f"and {count(len(found.owners) - _MOST_OWNERS, 'more owner')}: --csv FILE", "dim")

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from gpuops.model.devices.profile_name import parse
 from gpuops.report.document import Document
+from gpuops.report.layout import visible
 from gpuops.report.monitoring.inventory import without_series
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _SCRIPTS: Final = ("page.js", "map.js", "night.js")
 

@@ -12,7 +12,6 @@ from msgspec import field
 from gpuops.model.measurements.measurement import Cycle, Span, Stored, StoredTier, StoredVcenter
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, VcenterDocument, printed
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import visible
 
 _GAPS_SHOWN = 10
 
@@ -73,10 +72,10 @@ def stored_text(stored: Stored) -> Shown:
     """What is stored, vCenter by vCenter."""
     if not stored.vcenters:
         return (
-            Text(f"nothing was measured yet in {visible(stored.store)}", "bold"),
+            Text(f"nothing was measured yet in {stored.store}", "bold"),
             Text("next: gpuops observe --once --vcenter NAME"),
         )
-    lines = [Text(visible(stored.store), "bold")]
+    lines = [Text(stored.store, "bold")]
     for each in stored.vcenters:
         lines += _vcenter_lines(each)
     return tuple(lines)
@@ -121,7 +120,7 @@ class ObserveStatusDocument(PrintedDocument, frozen=True):
 
 def _vcenter_lines(found: StoredVcenter) -> Iterator[Text]:
     yield Text("")
-    yield Text(f"vCenter {visible(found.vcenter)}", "bold")
+    yield Text(f"vCenter {found.vcenter}", "bold")
     if found.observed:
         yield Text(f"  observed        {_span(Span(found.observed[0].begin, found.observed[-1].until))}")
     for tier in found.tiers:

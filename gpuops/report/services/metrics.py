@@ -35,7 +35,7 @@ from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.status import NightStanding
 from gpuops.report.document import PrintedDocument, printed
 from gpuops.report.monitoring.fleet import holders
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The text format that every Prometheus and node_exporter reads."""
@@ -368,7 +368,7 @@ def merged_families(texts: Iterable[str]) -> str:
 
 def written_text(path: str, made: bytes) -> str:
     """One line."""
-    return f"{visible(path)}: {count(_samples(made), 'sample')}"
+    return f"{path}: {count(_samples(made), 'sample')}"
 
 
 @printed("metrics", by="gpuops metrics --textfile")

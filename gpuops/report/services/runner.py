@@ -8,8 +8,7 @@ from typing import Annotated, Self
 
 from gpuops.model.nights.runners import Half, QueuedTurn, QueueStatus, TurnState
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import visible
+from gpuops.report.layout import Column, Shown, Text, table_of
 
 
 def runner_text(status: QueueStatus, now: datetime) -> Shown:
@@ -29,11 +28,13 @@ def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
     if not status.turns:
         yield Text("no turn runs or waits")
         return
-    table = TextTable("site", "policy", "state", "runner")
-    for turn in status.turns:
-        runner = "" if turn.runner is None else str(turn.runner)
-        table.add_row(visible(turn.turn.site), visible(turn.turn.policy), turn.state, runner)
-    yield table
+    yield table_of(
+        status.turns,
+        Column("site", lambda turn: turn.turn.site),
+        Column("policy", lambda turn: turn.turn.policy),
+        Column("state", lambda turn: turn.state),
+        Column("runner", lambda turn: "" if turn.runner is None else str(turn.runner)),
+    )
 
 
 class RunnerSeenRecord(DocumentRecord, frozen=True):

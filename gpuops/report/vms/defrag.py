@@ -20,7 +20,7 @@ from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.report.document import DocumentRecord, NamedRecord, RangeRecord, Ref, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import PINNED, count, visible
+from gpuops.report.text import PINNED, count
 
 _FEW: Final = 4
 
@@ -177,12 +177,12 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
 
 def _heading(found: Defragmentation) -> str:
     inventory, gpus = found.inventory, count(found.gpus, "GPU")
-    return f"vCenter {visible(inventory.api_version)}: {gpus}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+    return f"vCenter {inventory.api_version}: {gpus}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
 
 
 def _figures(found: Defragmentation) -> str:
     """`whole GPUs free: 0 now, 2 after 3 moves; no other moves free more, and no fewer as much`."""
-    what = "whole GPUs" if found.profile is None else f"slots of {visible(found.profile)}"
+    what = "whole GPUs" if found.profile is None else f"slots of {found.profile}"
     now = f"{what} free: {found.before} now"
     if not found.gpus:
         return "no GPU to answer for"
@@ -223,13 +223,13 @@ def _assumes(found: Defragmentation) -> Iterator[Text]:
 
 
 def _moves(moves: Sequence[PlannedMove]) -> TextTable:
-    table = _table("", "VM", "from", "to", "GPU there", "how", "free then")
+    table = TextTable("", "VM", "from", "to", "GPU there", "how", "free then")
     for number, move in enumerate(moves, 1):
         table.add_row(
             str(number),
-            visible(move.vm.name),
-            visible(move.source.name),
-            visible(move.target.name),
+            move.vm.name,
+            move.source.name,
+            move.target.name,
             _where(move),
             f"{move.way.value}, pinned" if move.pins else move.way.value,
             str(move.free),
@@ -250,9 +250,9 @@ def _pinned(moves: Sequence[PlannedMove]) -> Iterator[Text]:
 
 
 def _hosts(found: Defragmentation) -> TextTable:
-    table = _table("GPU", "before", "after")
+    table = TextTable("GPU", "before", "after")
     for host in found.hosts:
-        table.add_row(visible(host.host.name), f"{host.before} free", f"{host.after} free")
+        table.add_row(host.host.name, f"{host.before} free", f"{host.after} free")
         for gpu in host.gpus:
             alike = "" if gpu.certain else " or one like it"
             table.add_row(f"  {gpu.address}{alike}", *(_held(held, found) for held in (gpu.before, gpu.after)))
@@ -277,12 +277,10 @@ def _alike(stays: Sequence[StayingVm]) -> list[list[StayingVm]]:
 
 
 def _stays(stays: Sequence[StayingVm]) -> Iterator[Text]:
-    names = [visible(stay.vm.name) for stay in stays]
+    names = [stay.vm.name for stay in stays]
     more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
     first, others = stays[0].reasons[0], len(stays[0].reasons) - 1
-    shown = (
-        "; ".join(map(visible, stays[0].reasons)) if others < _FEW else f"{visible(first)}; and {others} reasons more"
-    )
+    shown = "; ".join(stays[0].reasons) if others < _FEW else f"{first}; and {others} reasons more"
     only = "moves only powered off" if stays[0].way is MoveMethod.POWERED_OFF else "stays"
     yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{more}: {shown}")
 
@@ -293,8 +291,8 @@ def _unclear(found: Defragmentation) -> Iterator[Text]:
     for gpu in found.unclear:
         alike.setdefault((gpu.host.name, gpu.because), []).append(str(gpu.address))
     for (host, because), addresses in alike.items():
-        where = f"{visible(host)} {', '.join(addresses)}"
-        yield Text("not counted: ", "yellow").append(f"{where}: {visible(because)}")
+        where = f"{host} {', '.join(addresses)}"
+        yield Text("not counted: ", "yellow").append(f"{where}: {because}")
 
 
 def _closing(found: Defragmentation) -> str:
@@ -302,7 +300,3 @@ def _closing(found: Defragmentation) -> str:
     cold = sum(stay.way is MoveMethod.POWERED_OFF for stay in found.stays)
     more = f"; --powered-off counts in the {count(cold, 'VM')} that can move powered off" if cold else ""
     return f"a plan only, nothing was changed{more}"
-
-
-def _table(*columns: str) -> TextTable:
-    return TextTable(*columns)

@@ -15,7 +15,7 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, SetVmDrs
 from gpuops.report.document import DocumentRecord, NamedRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 _STYLES: Final = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
 _WIDTH: Final = 9
@@ -27,12 +27,12 @@ def cluster_plan_text(plan: ClusterPlan) -> Shown:
     if plan.new:
         first, gpus = plan.new[0], plan.wish.profile or f"whole {plan.wish.model}"
         size = f"{first.vcpus} vCPUs, {first.memory_mib} MiB, all reserved"
-        lines.append(f"each: {size}, GPUs: {plan.wish.gpus} x {visible(gpus)}, RDMA: {plan.wish.rdma}")
+        lines.append(f"each: {size}, GPUs: {plan.wish.gpus} x {gpus}, RDMA: {plan.wish.rdma}")
     table = TextTable("rank", "VM", "host", "steps", "where", right=(0,))
     for each in plan.members:
-        table.add_row(str(each.rank), visible(each.name), visible(each.host.name), _deeds_text(each), each.says)
+        table.add_row(str(each.rank), each.name, each.host.name, _deeds_text(each), each.says)
     lines.append(table)
-    lines += [Text(f"warning: {visible(line)}", "yellow") for line in plan.warnings]
+    lines += [Text(f"warning: {line}", "yellow") for line in plan.warnings]
     return lines
 
 
@@ -42,16 +42,16 @@ def _rows(plan: ClusterPlan) -> Iterator[Text]:
         rows = [row for row in plan.rows if row.subject == subject]
         passed = ", ".join(row.check for row in rows if row.passed)
         if passed:
-            yield Text(f"{'pass':<{_WIDTH}}", _STYLES["pass"]).append(f"{visible(subject)}: {passed}")
+            yield Text(f"{'pass':<{_WIDTH}}", _STYLES["pass"]).append(f"{subject}: {passed}")
         for row in rows:
             if not row.passed:
                 yield from _row(row)
 
 
 def _row(row: Prerequisite) -> Iterator[Text]:
-    line = f"{visible(row.subject)}: {row.check}: {visible(row.says)}"
+    line = f"{row.subject}: {row.check}: {row.says}"
     yield Text(f"{row.state:<{_WIDTH}}", _STYLES[row.state]).append(line)
-    yield Text(f"{'':<{_WIDTH}}next: {visible(row.next_move)}", "dim")
+    yield Text(f"{'':<{_WIDTH}}next: {row.next_move}", "dim")
 
 
 def _deeds_text(member: PlannedMember) -> str:
@@ -77,13 +77,13 @@ def cluster_made_text(made: ClusterMade) -> Shown:
     """What became of a call; nothing where it was refused, whose reasons are no result."""
     if made.plan.rejections:
         return ()
-    name = visible(made.plan.wish.name)
+    name = made.plan.wish.name
     lines: list[Shown] = [cluster_plan_text(made.plan)]
     if made.failed:
-        lines.append(Text(f"failed: {visible(made.failed)}", "bold red"))
+        lines.append(Text(f"failed: {made.failed}", "bold red"))
         if made.undone:
             lines.append(Text("all that was made is removed again", "dim"))
-        lines += [Text(f"left: {visible(line)}", "red") for line in made.left]
+        lines += [Text(f"left: {line}", "red") for line in made.left]
         if not made.undone:
             lines.append(Text("the same again goes on; gpuops cluster delete removes what is there", "dim"))
         return lines
@@ -91,7 +91,7 @@ def cluster_made_text(made: ClusterMade) -> Shown:
         lines.append(Text(f"cluster {name} is there, whole: nothing to do", "bold"))
     elif made.applied:
         members = ((each, made.addresses.get(each.name, "")) for each in made.plan.members)
-        lines += [Text(f"{visible(each.name)} {visible(address)}") for each, address in members if address]
+        lines += [Text(f"{each.name} {address}") for each, address in members if address]
         lines.append(Text(f"cluster {name} runs: {count(len(made.plan.members), 'VM')}", "bold"))
     else:
         lines.append(Text("dry run: nothing was changed", "dim"))
@@ -170,14 +170,14 @@ def clusters_text(found: tuple[ShownCluster, ...]) -> Shown:
     lines: list[Shown] = []
     for each in found:
         state = "runs" if not each.problems else "is not whole"
-        lines.append(Text(f"{visible(each.name)}: {count(each.nodes, 'VM')}, {state}, id {visible(each.id)}", "bold"))
+        lines.append(Text(f"{each.name}: {count(each.nodes, 'VM')}, {state}, id {each.id}", "bold"))
         table = TextTable("rank", "VM", "host", "power", "devices", "address", "RDMA", right=(0, 4))
         for one in each.members:
-            power, host = one.power or "unknown", visible(one.host or "unknown")
-            cells = (str(one.devices), visible(one.address or "-"), one.rdma)
-            table.add_row(str(one.rank), visible(one.name), host, power, *cells)
+            power, host = one.power or "unknown", one.host or "unknown"
+            cells = (str(one.devices), one.address or "-", one.rdma)
+            table.add_row(str(one.rank), one.name, host, power, *cells)
         lines.append(table)
-        lines += [Text(visible(problem), "yellow") for problem in each.problems]
+        lines += [Text(problem, "yellow") for problem in each.problems]
     return lines
 
 
@@ -223,15 +223,15 @@ def cluster_removed_text(found: ClusterRemoved) -> Shown:
     """What is removed, or was; nothing where it was refused."""
     if found.rejections:
         return ()
-    name = visible(found.name)
+    name = found.name
     if not found.vms and not found.overrides:
         return f"there is no VM of a cluster {name}: nothing to do"
     verb = "removed" if found.applied else "to remove"
     left = {line.partition(":")[0] for line in found.left}
-    lines: list[Shown] = [f"{verb}: {visible(each.vm.name)}" for each in found.vms if each.vm.name not in left]
-    lines += [Text(f"left: {visible(line)}", "red") for line in found.left]
+    lines: list[Shown] = [f"{verb}: {each.vm.name}" for each in found.vms if each.vm.name not in left]
+    lines += [Text(f"left: {line}", "red") for line in found.left]
     taken = "override of DRS taken back" if found.applied else "override of DRS to take back"
-    lines += [f"{taken}: {visible(vm)}, which stays" for vm in found.overrides]
+    lines += [f"{taken}: {vm}, which stays" for vm in found.overrides]
     return lines
 
 

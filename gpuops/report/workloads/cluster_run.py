@@ -9,7 +9,7 @@ from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, Benc
 from gpuops.plan.cluster_run.all_reduce import bus_bandwidth, efficiency
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, duration, visible
+from gpuops.report.text import count, duration
 
 if TYPE_CHECKING:
     from gpuops.plan.cluster_run.launch import LaunchPlan
@@ -26,12 +26,13 @@ def launch_text(plan: LaunchPlan) -> Shown:
     launch = plan.launch
     if launch is None:
         return ()
-    table = TextTable("rank", "VM", "host", "address", "GPUs", "ranks", right=(0, 4, 5))
-    for rank, (member, slots) in enumerate(zip(launch.members, launch.slots, strict=True)):
-        words = (member.name, member.host, member.address or "-")
-        table.add_row(str(rank), *map(visible, words), str(member.gpus), str(slots))
+    rows = (
+        (str(rank), member.name, member.host, member.address or "-", str(member.gpus), str(slots))
+        for rank, (member, slots) in enumerate(zip(launch.members, launch.slots, strict=True))
+    )
+    table = TextTable("rank", "VM", "host", "address", "GPUs", "ranks", right=(0, 4, 5), rows=rows)
     variables = " ".join(f"{name}={value}" for name, value in launch.environment.items())
-    lines = [f"{visible(launch.members[node].name)}: {visible(line)}" for node, line in enumerate(launch.command_lines)]
+    lines = [f"{launch.members[node].name}: {line}" for node, line in enumerate(launch.command_lines)]
     return [table, *lines, Text(f"with {variables}; nothing was started", "dim")]
 
 
@@ -41,8 +42,8 @@ def end_text(end: RunEnd) -> Shown:
     if end.cut:
         lines.append(Text("cut: it printed more than is shown; write logs to files in the guest", "yellow"))
     if end.failed_on:
-        lines.append(Text(f"the launcher in {visible(end.failed_on)} failed first", "red"))
-    lines += [Text(f"left: {visible(each)}", "red") for each in end.left]
+        lines.append(Text(f"the launcher in {end.failed_on} failed first", "red"))
+    lines += [Text(f"left: {each}", "red") for each in end.left]
     if end.left:
         lines.append(Text("the next run of this cluster tries again to remove it", "dim"))
     lines.append(Text(f"exit code {end.exit_code} after {duration(end.took_s)}", "red" if end.exit_code else "dim"))
@@ -120,15 +121,15 @@ def bench_text(result: BenchResult) -> Shown:
     table = TextTable("nodes", "ranks", "bytes", *heads, right=range(3 + len(heads)))
     for cells, index, size in _rows(result):
         table.add_row(str(cells[0].nodes), str(cells[0].ranks), str(size), *_figures(result, cells, index, both=both))
-    lines: list[Shown] = [Text(f"{visible(result.cluster)}: all-reduce by {_MEMORY[result.program]}", "bold"), table]
+    lines: list[Shown] = [Text(f"{result.cluster}: all-reduce by {_MEMORY[result.program]}", "bold"), table]
     for each in result.cells:
         where = f"{each.transport} over {count(each.nodes, 'node')}"
         if each.why_not:
-            lines.append(Text(f"{where}: {visible(each.why_not)}", "yellow"))
+            lines.append(Text(f"{where}: {each.why_not}", "yellow"))
         wrong = sum(time.wrong or 0 for time in each.times)
         if wrong:
             lines.append(Text(f"{where}: {count(wrong, 'element')} with a wrong sum", "red"))
-        lines += [Text(f"left: {visible(line)}", "red") for line in each.left]
+        lines += [Text(f"left: {line}", "red") for line in each.left]
     if result.simulated:
         lines.append(Text("simulated guests: TCP is the loopback of one machine, no network", "yellow"))
     lines.append(Text("scaling: bus bandwidth beside that of the fewest nodes that have one", "dim"))

@@ -14,9 +14,9 @@ from gpuops.plan.jobs.vm_room import JobVmRoom
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.report.advice.placement import refused_lines
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 
 
 def jobs_text(found: JobsAnswer, *, commands: bool = False) -> Shown:
@@ -25,10 +25,10 @@ def jobs_text(found: JobsAnswer, *, commands: bool = False) -> Shown:
     if found.planned:
         parts += [_jobs(found), Text(), _gpus(found)]
     parts += [line for refusal in found.refused for line in refused_lines(refusal)]
-    parts += [Text("refused: ", "bold red").append(f"{job.name}: {visible(why)}") for job, why in found.forbidden]
+    parts += [Text("refused: ", "bold red").append(f"{job.name}: {why}") for job, why in found.forbidden]
     parts += [Text("too long: ", "bold red").append(_too_long(each, found)) for each in found.planned if each.too_long]
     parts += [
-        Text("warning: ", "yellow").append(visible(text))
+        Text("warning: ", "yellow").append(text)
         for text in (*(text for each in found.placements.placed for text in each.warnings), *found.placements.warnings)
     ]
     if commands:
@@ -39,27 +39,20 @@ def jobs_text(found: JobsAnswer, *, commands: bool = False) -> Shown:
 
 
 def _jobs(found: JobsAnswer) -> TextTable:
-    table = TextTable(
-        *("job", "owner", "host", "GPU", "on GPU", "busy", "by", "alone", "slowdown", "takes", "nights"),
-        right=(4, 5, 7, 8, 9),
-        whole=(0,),
+    return table_of(
+        found.planned,
+        Column("job", lambda plan: plan.job.name, whole=True),
+        Column("owner", lambda plan: plan.job.owner or "-"),
+        Column("host", lambda plan: plan.host.name),
+        Column("GPU", lambda plan: str(plan.gpu)),
+        Column("on GPU", lambda plan: str(plan.sharers), right=True),
+        Column("busy", lambda plan: f"{plan.busy.share:.0%}" if plan.shares_time else "-", right=True),
+        Column("by", lambda plan: plan.busy.source.value if plan.shares_time else "MIG"),
+        Column("alone", lambda plan: _time(plan.job.run_time), right=True),
+        Column("slowdown", lambda plan: f"{plan.slowdown[plan.policy]:.2f}", right=True),
+        Column("takes", lambda plan: _time(plan.takes), right=True),
+        Column("nights", lambda plan: "-" if plan.nights is None else str(plan.nights)),
     )
-    for each in found.planned:
-        factor = each.slowdown[each.policy]
-        table.add_row(
-            each.job.name,
-            visible(each.job.owner or "-"),
-            visible(each.host.name),
-            str(each.gpu),
-            str(each.sharers),
-            f"{each.busy.share:.0%}" if each.shares_time else "-",
-            each.busy.source.value if each.shares_time else "MIG",
-            _time(each.job.run_time),
-            f"{factor:.2f}",
-            _time(each.takes),
-            "-" if each.nights is None else str(each.nights),
-        )
-    return table
 
 
 def _gpus(found: JobsAnswer) -> TextTable:
@@ -71,9 +64,9 @@ def _gpus(found: JobsAnswer) -> TextTable:
             for policy in SchedulerPolicy
         ]
         table.add_row(
-            visible(each.host.name),
+            each.host.name,
             str(each.gpu),
-            visible(each.profile),
+            each.profile,
             str(each.jobs),
             str(each.sharers),
             "-" if each.most is None else str(each.most),
@@ -104,9 +97,9 @@ def _too_long(each: PlannedJob, found: JobsAnswer) -> str:
 
 
 def _commands(each: PlannedJob) -> Iterator[Text]:
-    yield Text(f"{each.job.name}: ", "bold").append(visible(shlex.join(run_words(each.job))))
+    yield Text(f"{each.job.name}: ", "bold").append(shlex.join(run_words(each.job)))
     if words := checkpoint_words(each.job):
-        yield Text("  checkpoint: ").append(visible(shlex.join(words)))
+        yield Text("  checkpoint: ").append(shlex.join(words))
 
 
 def _notes(found: JobsAnswer) -> Iterator[str]:
@@ -136,10 +129,10 @@ def _vms(found: JobsAnswer) -> Iterator[str]:
     if room is None:
         return
     jobs = count(len(room.there) + len(room.of_template) + len(room.without), "job")
-    made = f"of template {visible(room.template)}" if room.template is not None else "of a template, which none is"
+    made = f"of template {room.template}" if room.template is not None else "of a template, which none is"
     yield f"VMs of the policy: of {jobs} {len(room.there)} get one that is there, {len(room.of_template)} one {made}"
     for name, why in room.without:
-        yield f"  {name} waits: {visible(why)}"
+        yield f"  {name} waits: {why}"
 
 
 def _summary(found: JobsAnswer) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC
+from typing import Annotated, Self
 
-from gpuops.model.stored import to_stored
-from gpuops.model.workloads.lease_book import LeaseBook, LeaseState, ServerState
+from msgspec import field
+
+from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LeaseState, PoolServer, ServerState
 from gpuops.plan.core.command_line import command
+from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.pool.answers import PoolAnswer
 from gpuops.plan.pool.lending import idle_mib
-from gpuops.report.document import SCHEMA_VERSION, Document
+from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import size, visible
+from gpuops.report.text import size
 
 Idle = Mapping[tuple[str, int], int]
 """The idle memory of GPUs in MiB, by server and index."""
@@ -22,8 +25,8 @@ def pools_text(pools: tuple[LeaseBook, ...]) -> Shown:
     """Return the GPUs and leases of each pool."""
     lines: list[Shown] = []
     for book in pools:
-        program = f"program {visible(book.pool.program)}" if book.pool.program is not None else "no program"
-        lines += [Text(f"{visible(book.pool.name)}: network {visible(book.pool.network)}, {program}", "bold")]
+        program = f"program {book.pool.program}" if book.pool.program is not None else "no program"
+        lines += [Text(f"{book.pool.name}: network {book.pool.network}, {program}", "bold")]
         lines += _tables(book, idle_mib(book))
     return lines or "there is no pool"
 
@@ -34,20 +37,20 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
     for server in book.servers:
         for gpu in server.gpus:
             sizes = size(gpu.memory_mib), size(idle[server.name, gpu.index])
-            gpus.add_row(visible(server.name), server.state.value, str(gpu.index), *sizes)
+            gpus.add_row(server.name, server.state.value, str(gpu.index), *sizes)
     if book.servers:
         yield gpus
     for server in (server for server in book.servers if server.state is not ServerState.SERVING):
         why = "is drained" if server.state is ServerState.DRAINING else server.because or "does not run"
         again = command("pool reclaim", pool=book.pool.name, server=server.name)
-        yield Text(visible(f"{server.name} {why}; it lends again after {again} --again"), "yellow")
+        yield Text(f"{server.name} {why}; it lends again after {again} --again", "yellow")
     leases = TextTable("lease", "client", "owner", "state", "until", "shares", "because")
     for lease in book.leases:
         state = Text(lease.state.value, "" if lease.state is LeaseState.LENT else "yellow")
         end = f"{lease.ends_at.astimezone(UTC):%Y-%m-%d %H:%MZ}"
-        shares = ", ".join(f"{visible(share.server)}/{share.gpu} {size(share.memory_mib)}" for share in lease.shares)
-        names = visible(lease.client), visible(lease.wish.owner or "-")
-        leases.add_row(lease.id, *names, state, end, shares, visible(lease.because))
+        shares = ", ".join(f"{share.server}/{share.gpu} {size(share.memory_mib)}" for share in lease.shares)
+        names = lease.client, lease.wish.owner or "-"
+        leases.add_row(lease.id, *names, state, end, shares, lease.because)
     if book.leases:
         yield leases
 
@@ -55,14 +58,14 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
 def pool_answer_text(answer: PoolAnswer) -> Shown:
     """Return what a command did or would do, or every reason against it."""
     if answer.rejections:
-        return [Text(visible(rejection.line), "red") for rejection in answer.rejections]
-    pool = visible(answer.after.pool.name)
+        return [Text(rejection.line, "red") for rejection in answer.rejections]
+    pool = answer.after.pool.name
     what = "deleted" if answer.deleted else "made" if answer.before is None else "changed"
     lines: list[Shown] = [Text(f"pool {pool}: {what if answer.changed else 'nothing to do'}", "bold")]
-    lines += [f"server {visible(name)} leaves the pool" for name in answer.removed_servers]
+    lines += [f"server {name} leaves the pool" for name in answer.removed_servers]
     lines += _tables(answer.changes, idle_mib(answer.after))
-    lines += [Text(f"warning: {visible(line)}", "yellow") for line in answer.warnings]
-    lines += [Text(f"failed: {visible(line)}", "bold red") for line in answer.failed]
+    lines += [Text(f"warning: {line}", "yellow") for line in answer.warnings]
+    lines += [Text(f"failed: {line}", "bold red") for line in answer.failed]
     if answer.failed:
         lines.append(Text("the same command, or gpuops pool reclaim --due, tries it again", "dim"))
     if answer.about is not None and answer.after.pool.program is None:
@@ -72,45 +75,144 @@ def pool_answer_text(answer: PoolAnswer) -> Shown:
     return lines
 
 
-def pools_document(pools: tuple[LeaseBook, ...]) -> Document:
-    """Return pools, servers, GPUs and leases as a JSON document."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "pool-show",
-        "pools": [_pool(book, idle_mib(book)) for book in pools],
-    }
+class LentGpuRecord(DocumentRecord, frozen=True):
+    """One GPU of a server."""
+
+    gpu: Annotated[int, "from 0"]
+    memory_mib: Annotated[int, "what of its memory is lent"]
 
 
-def pool_answer_document(answer: PoolAnswer, kind: str) -> Document:
-    """Return what a command did as the JSON document of this `kind`, with the servers and leases that changed."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-        **_pool(answer.changes, idle_mib(answer.after)),
-        "applied": answer.applied,
-        "changed": answer.changed,
-        "deleted": answer.deleted,
-        "lease": answer.about.id if answer.about is not None else None,
-        "rejections": [
-            {"subject": refusal.subject, "reason": refusal.reason, "next": refusal.hint}
-            for refusal in answer.rejections
-        ],
-        "gone": list(answer.removed_servers),
-        "warnings": list(answer.warnings),
-        "failed": list(answer.failed),
-    }
+class LendingServerRecord(DocumentRecord, frozen=True):
+    """A VM with whole GPUs."""
+
+    name: Annotated[str, "of the VM when the pool got it"]
+    uuid: Annotated[str, "its instance UUID"]
+    gpus: list[LentGpuRecord]
+    state: ServerState
+    because: Annotated[str | None, "why it is dead; null = its VM does not run"]
+
+    @classmethod
+    def made_of(cls, server: PoolServer) -> Self:
+        gpus = [LentGpuRecord(gpu.index, gpu.memory_mib) for gpu in server.gpus]
+        return cls.from_attributes(server, gpus=gpus, because=server.because or None)
 
 
-def _pool(book: LeaseBook, idle: Idle) -> Document:
-    servers, gpus, leases = [], [], []
-    for server in book.servers:
-        memory = [{"gpu": gpu.index, "memory_mib": gpu.memory_mib} for gpu in server.gpus]
-        servers.append({**to_stored(server), "because": server.because or None, "gpus": memory})
-        gpus += [{"server": server.name, "gpu": g.index, "idle_mib": idle[server.name, g.index]} for g in server.gpus]
-    for lease in book.leases:
-        wish, moments = lease.wish, {"asked_at": lease.asked_at.isoformat(), "ends_at": lease.ends_at.isoformat()}
-        client = {"client": wish.client, "client_uuid": wish.client_uuid, "owner": wish.owner or None}
-        stored = {key: field for key, field in to_stored(lease).items() if key not in ("wish", "lasts")}
-        leases.append({**stored, **client, "gpus": wish.gpus, "memory_mib": wish.memory_mib, **moments})
-    settings = {"name": book.pool.name, "network": book.pool.network, "program": book.pool.program}
-    return {**settings, "servers": servers, "gpus": gpus, "leases": leases}
+class IdleGpuRecord(DocumentRecord, frozen=True):
+    """The memory of a GPU that may be lent now."""
+
+    server: str
+    gpu: int
+    idle_mib: int
+
+
+class LeasedShareRecord(DocumentRecord, frozen=True):
+    """A part of one GPU's memory."""
+
+    server: str
+    gpu: int
+    memory_mib: int
+
+
+class ShownLeaseRecord(DocumentRecord, frozen=True):
+    """Shares of one client until a moment."""
+
+    id: str
+    state: LeaseState
+    asked_at: Annotated[Moment, "when it began"]
+    ends_at: Moment
+    shares: list[LeasedShareRecord]
+    enabled: Annotated[bool | None, "whether its client is set up; null = that is under way"]
+    because: Annotated[str, "why it ended, or is taken back; may be empty"]
+    client: Annotated[str, "name of the VM"]
+    client_uuid: Annotated[str, "its instance UUID"]
+    owner: Annotated[str | None, "whose quota it counts against"]
+    gpus: Annotated[int, "the number of GPUs of which it has a share"]
+    memory_mib: Annotated[int, "of each"]
+
+    @classmethod
+    def made_of(cls, lease: GpuLease) -> Self:
+        return cls.from_attributes(lease, lease.wish, owner=lease.wish.owner or None)
+
+
+class ShownLendingPoolRecord(DocumentRecord, frozen=True):
+    """One pool."""
+
+    name: str
+    network: Annotated[str, "the port group by which clients reach servers"]
+    program: Annotated[str | None, "what moves CUDA calls; null = gpuops keeps the book alone"]
+    servers: list[LendingServerRecord]
+    gpus: list[IdleGpuRecord]
+    leases: Annotated[list[ShownLeaseRecord], "by the moment when they began"]
+
+    @classmethod
+    def made_of(cls, book: LeaseBook) -> Self:
+        return cls.from_attributes(book, book.pool, gpus=_idle_gpus(book, idle_mib(book)))
+
+
+class PoolRefusalRecord(DocumentRecord, frozen=True):
+    """One reason against it."""
+
+    subject: str
+    reason: str
+    next: Annotated[str, "what to do about it; may be empty"]
+
+    @classmethod
+    def made_of(cls, rejection: Rejection) -> Self:
+        return cls(rejection.subject, rejection.reason, rejection.hint)
+
+
+@printed("pool-show", by="gpuops pool show")
+class PoolShowDocument(PrintedDocument, frozen=True):
+    """Pools of GPUs lent over the network, as they stand."""
+
+    pools: Annotated[list[ShownLendingPoolRecord], "by name"]
+
+
+@printed("pool-create", by="gpuops pool create")
+class PoolCreateDocument(PrintedDocument, frozen=True):
+    """What makes, changes or deletes a pool, and what became of it."""
+
+    name: Annotated[str, "of the pool"]
+    network: Annotated[str, "the port group by which clients reach servers"]
+    program: Annotated[str | None, "what moves CUDA calls; null = gpuops keeps the book alone"]
+    servers: Annotated[list[LendingServerRecord], "those that are another than before"]
+    gpus: Annotated[list[IdleGpuRecord], "of these servers"]
+    leases: Annotated[list[ShownLeaseRecord], "those that are another than before, and the one that was asked for"]
+    applied: bool
+    changed: Annotated[bool, "whether the book was changed, or would be, by the clock too"]
+    deleted: Annotated[bool, "whether the pool is out of the book, or would be"]
+    lease: Annotated[str | None, "id of the lease that was asked for"]
+    rejections: Annotated[list[PoolRefusalRecord], "every reason against it"]
+    removed_servers: Annotated[list[str], "names of servers that leave the pool"] = field(name="gone")
+    warnings: list[str]
+    failed: Annotated[list[str], "what failed in guests, or at marks, with the reason"]
+
+    @classmethod
+    def made_of(cls, answer: PoolAnswer) -> Self:
+        changes = answer.changes
+        gpus = _idle_gpus(changes, idle_mib(answer.after))
+        lease = answer.about.id if answer.about is not None else None
+        return cls.from_attributes(answer, changes, changes.pool, gpus=gpus, lease=lease)
+
+
+@printed("pool-lend", by="gpuops pool lend")
+class PoolLendDocument(PoolCreateDocument, frozen=True):
+    """The lease of a client, or why it is refused."""
+
+
+@printed("pool-return", by="gpuops pool return")
+class PoolReturnDocument(PoolCreateDocument, frozen=True):
+    """What a client gives back."""
+
+
+@printed("pool-reclaim", by="gpuops pool reclaim")
+class PoolReclaimDocument(PoolCreateDocument, frozen=True):
+    """What is taken back or ended."""
+
+
+def _idle_gpus(book: LeaseBook, idle: Idle) -> list[IdleGpuRecord]:
+    return [
+        IdleGpuRecord(server.name, gpu.index, idle[server.name, gpu.index])
+        for server in book.servers
+        for gpu in server.gpus
+    ]

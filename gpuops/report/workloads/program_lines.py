@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpuops.model.vcenter.target import Secret, without_secrets
-from gpuops.report.text import visible
+from gpuops.report.layout import visible
 
 LONGEST_LINE: Final = 16 * 1024
 """Characters; a longer line is broken."""

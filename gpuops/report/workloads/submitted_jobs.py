@@ -14,9 +14,9 @@ from gpuops.model.vcenter.target import Secret
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
 from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
-from gpuops.report.layout import Shown, Text, TextTable
+from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.plan_json import RejectionRecord
-from gpuops.report.text import count, visible
+from gpuops.report.text import count
 from gpuops.report.workloads.program_lines import ProgramLines
 
 _STYLES: Final = {
@@ -32,7 +32,7 @@ _STYLES: Final = {
 def submission_text(found: JobSubmission) -> Shown:
     """One line for each job, or every reason against them."""
     if found.rejections:
-        refused = [Text("refused: ", "bold red").append(visible(each.line)) for each in found.rejections]
+        refused = [Text("refused: ", "bold red").append(each.line) for each in found.rejections]
         return (*refused, Text("no job was submitted", "bold"))
     lines = [Text(f"{each.job.name}: ", "bold").append(f"waits, number {each.number}") for each in found.added]
     lines += [Text(f"{each.job.name}: is there already, {each.state}, number {each.number}") for each in found.there]
@@ -43,27 +43,21 @@ def queue_text(found: JobListing) -> Shown:
     """The jobs that have not ended, in the order in which they are served, then those that have."""
     if not found.jobs:
         return (Text("no job was submitted here", "dim"),)
-    table = TextTable(
-        "place", "number", "job", "owner", "state", "profile", "run time", "ran", "VM", "starts", right=(0, 1)
+    table = table_of(
+        _ordered(found),
+        Column("place", lambda job: str(found.places.get(job.number, "-")), right=True),
+        Column("number", lambda job: str(job.number), right=True),
+        Column("job", lambda job: job.job.name),
+        Column("owner", lambda job: job.job.owner or "-"),
+        Column("state", lambda job: Text(job.state.value, _STYLES[job.state])),
+        Column("profile", lambda job: job.job.profile),
+        Column("run time", lambda job: time_text(job.job.run_time)),
+        Column("ran", lambda job: time_text(job.ran) if job.ran else "-"),
+        Column("VM", lambda job: _vm_of(job, found)),
+        Column("starts", lambda job: _moment_text(found.starts_at.get(job.number))),
     )
-    for each in _ordered(found):
-        turn = found.turns.get(each.number)
-        vm = turn.vm.name if turn is not None and turn.vm is not None else _last_vm(each)
-        place = found.places.get(each.number)
-        table.add_row(
-            "-" if place is None else str(place),
-            str(each.number),
-            each.job.name,
-            visible(each.job.owner or "-"),
-            Text(each.state.value, _STYLES[each.state]),
-            visible(each.job.profile),
-            time_text(each.job.run_time),
-            time_text(each.ran) if each.ran else "-",
-            visible(vm or "-"),
-            _moment_text(found.starts_at.get(each.number)),
-        )
     reasons = [
-        Text(f"{each.job.name}: ", "bold").append(visible(reason))
+        Text(f"{each.job.name}: ", "bold").append(reason)
         for each in found.jobs
         if not each.ended and (reason := found.reasons.get(each.number, ""))
     ]
@@ -92,9 +86,15 @@ def job_text(job: SubmittedJob) -> Shown:
     table = TextTable("when", "what", "VM", "why")
     for record in job.records:
         what = record.event.value + (f" {record.exit_code}" if record.exit_code is not None else "")
-        table.add_row(_moment_text(record.at), what, visible(record.vm_name or "-"), visible(record.reason or "-"))
-    lines = [Text(f"{key:<12}", "bold").append(visible(value)) for key, value in rows]
+        table.add_row(_moment_text(record.at), what, record.vm_name or "-", record.reason or "-")
+    lines = [Text(f"{key:<12}", "bold").append(value) for key, value in rows]
     return (*lines, Text(), table) if job.records else tuple(lines)
+
+
+def _vm_of(job: SubmittedJob, found: JobListing) -> str:
+    """Return the name of the VM that the job has or is to get, or else had last."""
+    turn = found.turns.get(job.number)
+    return (turn.vm.name if turn is not None and turn.vm is not None else _last_vm(job)) or "-"
 
 
 def cancel_text(job: SubmittedJob, deeds: tuple[JobDeed, ...]) -> Shown:
@@ -108,10 +108,7 @@ def cancel_text(job: SubmittedJob, deeds: tuple[JobDeed, ...]) -> Shown:
 
 def run_text(found: JobsRun) -> Shown:
     closing = "all jobs are stopped" if found.stopped else f"{count(len(found.deeds), 'job')} looked at"
-    vms = [
-        Text(f"{visible(deed.vm)}: ", "bold red" if deed.failed else "bold").append(visible(deed.what))
-        for deed in found.vms
-    ]
+    vms = [Text(f"{deed.vm}: ", "bold red" if deed.failed else "bold").append(deed.what) for deed in found.vms]
     return (*_deeds(found.deeds), *vms, Text(closing if found.deeds else "no job runs, and none gets a VM now", "bold"))
 
 
@@ -160,7 +157,7 @@ def _moment_text(moment: datetime | None) -> str:
 
 def _deeds(deeds: tuple[JobDeed, ...]) -> Iterator[Text]:
     for deed in deeds:
-        yield Text(f"{deed.job.job.name}: ", "bold red" if deed.failed else "bold").append(visible(deed.what))
+        yield Text(f"{deed.job.job.name}: ", "bold red" if deed.failed else "bold").append(deed.what)
 
 
 class JobRecordRecord(DocumentRecord, frozen=True):
