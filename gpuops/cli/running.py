@@ -14,6 +14,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, RunOptions
 from gpuops.errors import GpuopsError, PolicyError, Refused, UsageError
+from gpuops.model.time_text import format_clock_second
 from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Progress:
 
             self.told.add(step_key(outcome.step))
             line = outcome_line(outcome, self.report.before)
-            now = f"{wall_clock().astimezone():%H:%M:%S} [{self.ended}/{self.steps}] "
+            now = f"{format_clock_second(wall_clock().astimezone())} [{self.ended}/{self.steps}] "
             output.note(Text(now, "dim").append(line))
 
     def __enter__(self) -> Self:

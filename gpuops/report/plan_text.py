@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from gpuops.model.time_text import format_duration
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
@@ -13,7 +14,7 @@ from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices import baseline
 from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.layout import Shown, Text
-from gpuops.report.text import count, duration, visible
+from gpuops.report.text import count, visible
 
 _LONGEST_VALUE: Final = 100
 STYLES: Final = {
@@ -89,7 +90,7 @@ def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
     line = Text(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
     line.append(visible(title(outcome.step, inventory)))
     if outcome.duration_s is not None:
-        line.append(f"  {duration(outcome.duration_s)}", "dim")
+        line.append(f"  {format_duration(outcome.duration_s)}", "dim")
     if outcome.reason:
         line.append(f"  {visible(outcome.reason)}")
     return line

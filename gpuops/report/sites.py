@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Self, TypeAlias
 from zoneinfo import ZoneInfo
 
 from gpuops.errors import NotConnected
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.report.csv_text import cell_text
 from gpuops.report.document import Document, DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.json_text import DocumentTexts
@@ -131,7 +132,7 @@ def _below_headings(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
     for number, each in enumerate(answered):
         if number:
             yield ""
-        yield Text(visible(each.site), "bold").append(f", {each.local_time:%Y-%m-%d %H:%M %Z}", "dim")
+        yield Text(visible(each.site), "bold").append(f", {format_zoned_minute(each.local_time)}", "dim")
         yield each.view
 
 

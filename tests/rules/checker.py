@@ -6,6 +6,7 @@ ruff's rules (S among them) hold in the whole tree; these are of this house: one
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -164,6 +165,14 @@ def _names_of_python(node: ast.AST) -> bool:
     return ast.unparse(node.value) not in ("type(error)", "type(cause)")  # the class of an error, in a message
 
 
+_TIME_SPEC: Final = re.compile(r"%[A-Za-z]")
+
+
+def _formatted_time(node: ast.AST) -> bool:
+    spec = node.format_spec if isinstance(node, ast.FormattedValue) else None
+    return last(called(node)) == "strftime" or (spec is not None and _TIME_SPEC.search(ast.unparse(spec)) is not None)
+
+
 TRANSPORT: Final = "gpuops/vsphere/transport/"
 RULES: Final = (
     Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _unverified),
@@ -203,6 +212,12 @@ RULES: Final = (
         "clock.py alone asks the machine for the time, so that a test moves it for the whole program at once",
         _asks_the_machine_for_the_time,
         ("gpuops/clock.py",),
+    ),
+    Rule(
+        "formatted-time",
+        "model/time_text.py alone knows formats of time, so that a moment looks the same everywhere",
+        _formatted_time,
+        ("gpuops/model/time_text.py", "gpuops/sim/"),  # the simulator imports nothing of the model but devices
     ),
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),
@@ -306,7 +321,7 @@ RULES: Final = (
 
 def broken(source: str, path: str) -> Iterator[str]:
     """What this file breaks, a line each: place, rule, reason. `path` is relative to the project."""
-    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom)
+    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom, ast.FormattedValue)
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, spoken)]
     for rule in RULES:
         if rule.speaks_of(path):

@@ -13,6 +13,7 @@ from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, DryRun, PolicyFile
 from gpuops.cli.spread import reads_sites, spread
+from gpuops.model.time_text import format_second
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.status import RotationStatus
@@ -67,7 +68,7 @@ def _watch(look: Callable[[], RotationStatus]) -> None:
 
     try:
         for found in changes(look, lambda: clock.pause(EVERY_S)):
-            output.progress(Text(f"{clock.wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
+            output.progress(Text(format_second(clock.wall_clock().astimezone()), "dim"))
             _show(found)
     except KeyboardInterrupt:
         return  # how a watch ends

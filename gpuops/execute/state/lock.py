@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.model.nights.night_record import LockHolder
+from gpuops.model.time_text import format_stamp
 
 TRIES: Final = 5
 PAUSE_S: Final = 0.02
@@ -139,7 +140,7 @@ def _text(holder: LockHolder) -> str:
 
 
 def _moment(moment: datetime | None) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment is not None else ""
+    return format_stamp(moment) if moment is not None else ""
 
 
 def lock_path(state_dir: Path, vcenter: str) -> Path:

@@ -18,6 +18,7 @@ from gpuops.model.nights.history import (
     PastVm,
     share_of,
 )
+from gpuops.model.time_text import format_minute
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.nights.history_rows import people_of
 from gpuops.report.text import count, visible
@@ -209,4 +210,4 @@ def _part(share: float | None, available: GpuHours) -> str:
 
 
 def _minute(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
+    return format_minute(moment.astimezone(UTC))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC
 
 from gpuops.model.stored import to_stored
+from gpuops.model.time_text import format_minute
 from gpuops.model.workloads.lease_book import LeaseBook, LeaseState, ServerState
 from gpuops.plan.core.command_line import command
 from gpuops.plan.pool.answers import PoolAnswer
@@ -44,7 +45,7 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
     leases = TextTable("lease", "client", "owner", "state", "until", "shares", "because")
     for lease in book.leases:
         state = Text(lease.state.value, "" if lease.state is LeaseState.LENT else "yellow")
-        end = f"{lease.ends_at.astimezone(UTC):%Y-%m-%d %H:%MZ}"
+        end = f"{format_minute(lease.ends_at.astimezone(UTC))}Z"
         shares = ", ".join(f"{visible(share.server)}/{share.gpu} {size(share.memory_mib)}" for share in lease.shares)
         names = visible(lease.client), visible(lease.wish.owner or "-")
         leases.add_row(lease.id, *names, state, end, shares, visible(lease.because))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final, Self
 
+from gpuops.model.time_text import format_minute, format_minutes
 from gpuops.model.vcenter.target import Secret
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
@@ -57,8 +58,8 @@ def queue_text(found: JobListing) -> Shown:
             visible(each.job.owner or "-"),
             Text(each.state.value, _STYLES[each.state]),
             visible(each.job.profile),
-            time_text(each.job.run_time),
-            time_text(each.ran) if each.ran else "-",
+            format_minutes(each.job.run_time),
+            format_minutes(each.ran) if each.ran else "-",
             visible(vm or "-"),
             _moment_text(found.starts_at.get(each.number)),
         )
@@ -84,7 +85,7 @@ def job_text(job: SubmittedJob) -> Shown:
         ("command", shlex.join(spec.command)),
         ("checkpoint", shlex.join(spec.checkpoint) or "-"),
         ("size", f"{spec.profile}, {spec.vcpus} vCPUs, {spec.memory_mib} MiB"),
-        ("run time", f"{time_text(spec.run_time)} alone; ran {time_text(job.ran)}"),
+        ("run time", f"{format_minutes(spec.run_time)} alone; ran {format_minutes(job.ran)}"),
         ("interrupted", f"{job.interruptions} times, may go on {spec.resumes} times"),
     ]
     if job.cancel_wanted and not job.ended:
@@ -136,12 +137,6 @@ class JobLog:
         yield from self._lines.end()
 
 
-def time_text(length: timedelta) -> str:
-    """`3 h 30 min`, `45 min`."""
-    hours, minutes = divmod(round(length.total_seconds() / 60), 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
-
-
 def _ordered(found: JobListing) -> list[SubmittedJob]:
     last = len(found.jobs) + 1
     return sorted(
@@ -155,7 +150,7 @@ def _last_vm(job: SubmittedJob) -> str:
 
 
 def _moment_text(moment: datetime | None) -> str:
-    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M} UTC"
+    return "-" if moment is None else f"{format_minute(moment)} UTC"
 
 
 def _deeds(deeds: tuple[JobDeed, ...]) -> Iterator[Text]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
@@ -97,7 +98,7 @@ def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
         return
     following = window.next_night(now)
     opens = (
-        f"it opens at {following.opens.astimezone(window.zone):%Y-%m-%d %H:%M %Z}" if following else "it never opens"
+        f"it opens at {format_zoned_minute(following.opens.astimezone(window.zone))}" if following else "it never opens"
     )
     yield Rejection(
         f"window {window.name}", f"is closed: {opens}", hint="run it then, from cron or at; or say no window"

@@ -19,6 +19,7 @@ from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.mig import arrangements
 from gpuops.model.devices.vgpu import VgpuProfile
+from gpuops.model.time_text import format_clock
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
@@ -126,7 +127,7 @@ class NightPreview:
             stay = running[pool.name] - len(leaving)
             shortage = self.forecasts[pool.name].first_above(stay, self.at, begins)
             if shortage is not None:
-                comes, back = (f"{moment.astimezone(night.zone):%H:%M}" for moment in (shortage.begin, begins))
+                comes, back = (format_clock(moment.astimezone(night.zone)) for moment in (shortage.begin, begins))
                 yield (
                     f"pool {pool.name}: {shortage.in_use} of its desktops are expected in use at {comes}, {stay} stay "
                     f"running and the return of the others begins at {back}: set an earlier `back_by`, or `floor: "

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.model.nights.night_record import Original
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.rotation.returns.return_time import nights_called
 
 NO_RETURN_FOR: Final = timedelta(minutes=30)
@@ -33,9 +34,9 @@ class Overdue:
 
     def __str__(self) -> str:
         named = ", ".join(self.vms[:3]) + (f" and {len(self.vms) - 3} more" if len(self.vms) > 3 else "")
-        since = f"since {self.last_return:%Y-%m-%d %H:%M %Z}" if self.last_return is not None else "ever"
+        since = f"since {format_zoned_minute(self.last_return)}" if self.last_return is not None else "ever"
         return (
-            f"vCenter {self.vcenter}: {named} not back; the night closed at {self.closed:%Y-%m-%d %H:%M %Z}, and no "
+            f"vCenter {self.vcenter}: {named} not back; the night closed at {format_zoned_minute(self.closed)}, and no "
             f"return is recorded {since}"
         )
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.window import Night
 from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, longest_checkpoint_s, nights_called
@@ -74,4 +75,6 @@ def not_yet_due(
     first = min(due, key=lambda night: due[night])
     if now >= due[first]:
         return ""
-    return f"night {first.id} is open, and its return begins at {due[first].astimezone(first.zone):%Y-%m-%d %H:%M %Z}"
+    return (
+        f"night {first.id} is open, and its return begins at {format_zoned_minute(due[first].astimezone(first.zone))}"
+    )

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 
 from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation import MorningOrder, Policy
+from gpuops.model.time_text import format_minute
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import RETURN_FLOOR, Night
 from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
@@ -249,5 +250,5 @@ def holder_advice(holder: LockHolder, now: datetime) -> str:
     ends = ends_at(holder)
     if ends is None:
         return f"wait for pid {holder.pid} to end; where it hangs, `kill {holder.pid}` ends it: nothing is lost by that"
-    automatic = f"from {ends.astimezone(UTC):%Y-%m-%d %H:%M UTC} on {RETURN_COMMAND} ends it by itself, if it hangs"
+    automatic = f"from {format_minute(ends.astimezone(UTC))} UTC on {RETURN_COMMAND} ends it by itself, if it hangs"
     return f"wait for pid {holder.pid} to end; {automatic}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"
