@@ -165,6 +165,11 @@ def _names_of_python(node: ast.AST) -> bool:
     return ast.unparse(node.value) not in ("type(error)", "type(cause)")  # the class of an error, in a message
 
 
+def _loop_that_rests(node: ast.AST) -> bool:
+    rests = ("sleep", "pause", "_pause")
+    return isinstance(node, ast.While) and any(last(called(each)) in rests for each in ast.walk(node))
+
+
 _TIME_SPEC: Final = re.compile(r"%[A-Za-z]")
 
 
@@ -218,6 +223,20 @@ RULES: Final = (
         "model/time_text.py alone knows formats of time, so that a moment looks the same everywhere",
         _formatted_time,
         ("gpuops/model/time_text.py", "gpuops/sim/"),  # the simulator imports nothing of the model but devices
+    ),
+    Rule(
+        "loop-that-rests",
+        "clock.rounds looks again until the time is up, and once more then",
+        _loop_that_rests,
+        (
+            "gpuops/clock.py",
+            "gpuops/execute/site/vcenter_wait.py",  # by the hours of a policy, with rests that outlast a wait
+            "gpuops/execute/cluster_run/running.py",  # its limit changes while it waits
+            "gpuops/execute/measurements/observing.py",  # from here on services: they go on for ever
+            "gpuops/execute/rotation/watch.py",
+            "gpuops/web/following.py",
+            "gpuops/sim/",  # a vCenter of its own
+        ),
     ),
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),
@@ -321,7 +340,7 @@ RULES: Final = (
 
 def broken(source: str, path: str) -> Iterator[str]:
     """What this file breaks, a line each: place, rule, reason. `path` is relative to the project."""
-    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom, ast.FormattedValue)
+    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom, ast.FormattedValue, ast.While)
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, spoken)]
     for rule in RULES:
         if rule.speaks_of(path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -67,21 +67,21 @@ def _watch(look: Callable[[], RotationStatus]) -> None:
     from gpuops.report.layout import Text
 
     try:
-        for found in changes(look, lambda: clock.pause(EVERY_S)):
+        for found in changes(look, clock.rounds((EVERY_S,))):
             output.progress(Text(format_second(clock.wall_clock().astimezone()), "dim"))
             _show(found)
     except KeyboardInterrupt:
         return  # how a watch ends
 
 
-def changes(look: Callable[[], RotationStatus], pause: Callable[[], None]) -> Iterator[RotationStatus]:
+def changes(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Iterator[RotationStatus]:
     """The first look, and each that shows something else than the one before; it goes on while vCenter is away."""
     from gpuops.errors import VcenterUnreachable
     from gpuops.report.layout import Text
 
     shown: Document | None = None
     away = ""
-    while True:
+    for _ in rounds:
         try:
             found = look()
         except VcenterUnreachable as lost:
@@ -96,7 +96,6 @@ def changes(look: Callable[[], RotationStatus], pause: Callable[[], None]) -> It
             if seen != shown:
                 shown = seen
                 yield found
-        pause()
 
 
 def _without_lease_renewal(found: RotationStatus) -> Document:

@@ -190,8 +190,9 @@ def job_logs(
         _print(log.begin(found.written, found.cut_off))
         if follow and found.job.waits:
             output.note((f"{found.job.job.name} waits for a night: gpuops job list says when it is expected to start",))
-        while follow and found.job.state is JobState.RUNNING:
-            clock.pause(_LOOK_S)
+        for _ in clock.rounds((_LOOK_S,)) if follow else ():
+            if found.job.state is not JobState.RUNNING:
+                break
             before, found = found, job_output(str(found.job.number), site)
             _print(log.go_on(found.since(before)))
         _print(log.end())
