@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.diagnosis.answer import Diagnosed
-from gpuops.errors import GpuopsError, Locked, PolicyError, TargetError, UsageError
+from gpuops.errors import GpuopsError, Locked, NotConnected, PolicyError, TargetError, UsageError, report_exit_code
 from gpuops.model.measurements.component import WORDS, Component
 from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
 from gpuops.model.time_text import format_zoned_minute, format_zoned_second
@@ -176,7 +176,7 @@ class NotifyFlushDocument(NotifyTestDocument, frozen=True):
 def receipts_exit_code(receipts: Sequence[Receipt]) -> int:
     """0 all accepted, 4 some did not, 5 nobody did."""
     wrong = sum(1 for each in receipts if each.trouble)
-    return 0 if not wrong else 5 if wrong == len(receipts) else 4
+    return NotConnected.exit_code if wrong and wrong == len(receipts) else report_exit_code(partly=wrong)
 
 
 def _line(text: str) -> str:

@@ -165,6 +165,18 @@ def _names_of_python(node: ast.AST) -> bool:
     return ast.unparse(node.value) not in ("type(error)", "type(cause)")  # the class of an error, in a message
 
 
+def _literal_exit_code(node: ast.AST) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        codes = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
+        return node.name.endswith("exit_code") and any(_number(each) for code in codes for each in ast.walk(code))
+    ends = last(called(node)) in ("Exit", "SystemExit", "exit", "_exit", "leave", "TaskResult")
+    return ends and isinstance(node, ast.Call) and any(_number(each) for each in node.args)
+
+
+def _number(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value != 0
+
+
 def _loop_that_rests(node: ast.AST) -> bool:
     rests = ("sleep", "pause", "_pause")
     return isinstance(node, ast.While) and any(last(called(each)) in rests for each in ast.walk(node))
@@ -237,6 +249,12 @@ RULES: Final = (
             "gpuops/web/following.py",
             "gpuops/sim/",  # a vCenter of its own
         ),
+    ),
+    Rule(
+        "literal-exit-code",
+        "errors.py alone knows the numbers of exit codes",
+        _literal_exit_code,
+        ("gpuops/errors.py",),
     ),
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),
@@ -340,7 +358,7 @@ RULES: Final = (
 
 def broken(source: str, path: str) -> Iterator[str]:
     """What this file breaks, a line each: place, rule, reason. `path` is relative to the project."""
-    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom, ast.FormattedValue, ast.While)
+    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom, ast.FormattedValue, ast.While, ast.FunctionDef)
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, spoken)]
     for rule in RULES:
         if rule.speaks_of(path):

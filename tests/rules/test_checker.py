@@ -33,6 +33,11 @@ BAD: Final[dict[str, tuple[str, ...]]] = {
     "another-clock": ("import time", "from time import sleep", "datetime.now(tz=UTC)", "date.today()"),
     "formatted-time": ("f'{moment:%H:%M}'", "f'{moment.astimezone(zone):on %Y}'", "moment.strftime('%H:%M')"),
     "loop-that-rests": ("while not done():\n    clock.pause(1.0)", "while True:\n    if late:\n        site.pause(1)"),
+    "literal-exit-code": (
+        "raise typer.Exit(3)",
+        "sys.exit(2)",
+        "def exit_code(self) -> int:\n    return 3 if self.refused else 0",
+    ),
     "endless-wait": ("task.WaitForTask(found)", "WaitForTask(found)"),
     "shell": ("run(words, shell=True)", "run(words, shell=maybe)", "os.system('ls')"),
     "any-yaml": ("yaml.load(text)", "yaml.load(text, Loader=yaml.FullLoader)", "yaml.unsafe_load(text)"),
@@ -65,6 +70,10 @@ GOOD: Final[dict[str, tuple[str, ...]]] = {
     ),
     "formatted-time": ("f'{share:.0%} of {total:,}'", "f'{format_clock(moment)}'"),
     "loop-that-rests": ("for _ in clock.rounds((1.0,), 60.0):\n    look()", "while tasks:\n    tasks.pop()"),
+    "literal-exit-code": (
+        "output.leave(report.exit_code)",
+        "def exit_code(self) -> int:\n    return report_exit_code(refused=self.refused)",
+    ),
     "endless-wait": ("watch.wait(tasks, 30.0)",),
     "shell": ("run(words, shell=False)", "run(words)"),
     "any-yaml": ("yaml.load(text, Loader=_PlainLoader)", "yaml.safe_load(text)", "yaml.SafeLoader"),

@@ -13,6 +13,7 @@ from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, DryRun, PolicyFile
 from gpuops.cli.spread import reads_sites, spread
+from gpuops.errors import PartlyDone, StateDamaged
 from gpuops.model.time_text import format_second
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def status(
             return
         found = rotate_status(site, wanted, policy_file=policy)
     _show(found)
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)
 
 
 def _show(found: RotationStatus) -> None:
@@ -142,8 +142,7 @@ def verify(
     state_dir, url = journal_of(common)
     found = rotate_audit_verify(state_dir, url, head)
     output.show(audit_text(found), RotateAuditDocument.made_of(found))
-    if not found.whole:
-        raise typer.Exit(7)
+    output.leave(0 if found.whole else StateDamaged.exit_code)
 
 
 @spread
@@ -161,7 +160,6 @@ def overdue(common: CommonOptions) -> None:
     """
     from gpuops.api import overdue_vcenters
     from gpuops.cli.opening import journal_of
-    from gpuops.errors import PartlyDone, StateDamaged
     from gpuops.report.nights.rotation_status import RotationOverdueDocument, all_overdue_text
 
     unreadable = list[StateDamaged]()
@@ -172,8 +170,7 @@ def overdue(common: CommonOptions) -> None:
         all_overdue_text(vcenters, reasons),
         RotationOverdueDocument.from_attributes(overdue=vcenters, overdue_unknown=reasons),
     )
-    if vcenters or unreadable:
-        raise typer.Exit(PartlyDone.exit_code if vcenters else StateDamaged.exit_code)
+    output.leave(PartlyDone.exit_code if vcenters else StateDamaged.exit_code if unreadable else 0)
 
 
 @spread

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated
 
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
@@ -77,7 +77,7 @@ class Placements:
     @property
     def exit_code(self) -> int:
         """3 if a workload has no place, else 0."""
-        return 3 if self.refused else 0
+        return report_exit_code(refused=self.refused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpuops.errors import report_exit_code
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.given_up import Missed
@@ -48,10 +49,9 @@ class ChangeReport:
     @property
     def exit_code(self) -> int:
         """0 done or nothing to do, 3 infeasible, 4 partly done (README, exit codes)."""
-        if not self.plan.feasible:
-            return 3
         good = {Verdict.DONE, Verdict.ALREADY}
-        return 0 if all(outcome.verdict in good for outcome in self.outcomes) else 4
+        partly = any(outcome.verdict not in good for outcome in self.outcomes)
+        return report_exit_code(refused=not self.plan.feasible, partly=partly)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.advise.forecast import Forecast
+from gpuops.errors import report_exit_code
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.mig import arrangements
@@ -141,7 +142,7 @@ class NightPreview:
     @property
     def exit_code(self) -> int:
         """3 if the night would be refused, otherwise 0."""
-        return 3 if self.night_plan.refusals else 0
+        return report_exit_code(refused=self.night_plan.refusals)
 
 
 def morning_of(night: Night | None, at: datetime) -> tuple[datetime, datetime]:
