@@ -165,6 +165,11 @@ def _names_of_python(node: ast.AST) -> bool:
     return ast.unparse(node.value) not in ("type(error)", "type(cause)")  # the class of an error, in a message
 
 
+def _named_lock(node: ast.AST) -> bool:
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and "\n" not in text and (text.endswith(".lock") or "pg_advisory" in text)
+
+
 def _literal_exit_code(node: ast.AST) -> bool:
     if isinstance(node, ast.FunctionDef):
         codes = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
@@ -255,6 +260,12 @@ RULES: Final = (
         "errors.py alone knows the numbers of exit codes",
         _literal_exit_code,
         ("gpuops/errors.py",),
+    ),
+    Rule(
+        "named-lock",
+        "state/lock_names.py has the names of all locks, which never change",
+        _named_lock,
+        ("gpuops/execute/state/lock_names.py", "gpuops/sim/"),
     ),
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),
@@ -358,7 +369,16 @@ RULES: Final = (
 
 def broken(source: str, path: str) -> Iterator[str]:
     """What this file breaks, a line each: place, rule, reason. `path` is relative to the project."""
-    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom, ast.FormattedValue, ast.While, ast.FunctionDef)
+    spoken = (
+        ast.Call,
+        ast.Attribute,
+        ast.Import,
+        ast.ImportFrom,
+        ast.FormattedValue,
+        ast.While,
+        ast.FunctionDef,
+        ast.Constant,
+    )
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, spoken)]
     for rule in RULES:
         if rule.speaks_of(path):

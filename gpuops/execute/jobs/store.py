@@ -23,6 +23,7 @@ from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
+from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import from_stored, to_stored
 from gpuops.model.time_text import format_iso_utc
@@ -228,8 +229,7 @@ class JobStore:
         with closing(self._database()) as database:
             bring_up(database, Contents.JOURNAL)
             with database.writing() as connection:
-                if connection.dialect.name == "postgresql":  # two machines that both add: one after the other
-                    connection.execute(sql_text("SELECT pg_advisory_xact_lock(hashtext('gpuops jobs'))"))
+                hold_to_the_end(connection, DatabaseLock.JOBS)  # two machines that both add: one after the other
                 yield connection
 
     def _database(self) -> Database:
