@@ -12,8 +12,11 @@ of day is said to be.
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain, repeat
 
 _ahead = timedelta()
 
@@ -37,6 +40,27 @@ def passed_s() -> float:
 def pause(seconds: float) -> None:
     """Returns so many seconds later."""
     time.sleep(seconds)
+
+
+def rounds(
+    rests_s: Sequence[float],
+    within_s: float = math.inf,
+    *,
+    rest: Callable[[float], None] | None = None,
+    seconds: Callable[[], float] | None = None,
+) -> Iterator[bool]:
+    """Yield now and after each rest, until the time is up; True = this is the last round.
+
+    The last of `rests_s` repeats. `rest` and `seconds` replace `pause` and `passed_s` where another clock counts.
+    """
+    rest, seconds = rest or pause, seconds or passed_s
+    until_s = seconds() + within_s
+    for rest_s in chain(rests_s, repeat(rests_s[-1])):
+        if seconds() >= until_s:
+            break
+        yield False
+        rest(max(0.0, min(rest_s, until_s - seconds())))
+    yield True
 
 
 def set_ahead(by: timedelta) -> None:

@@ -248,3 +248,8 @@ def applied_before(error: BaseException) -> bool | None:
     """Whether vCenter was changed before this error; None = not known."""
     applied: bool | None = vars(error).get("applied", False)
     return applied
+
+
+def report_exit_code(*, refused: object = False, partly: object = False) -> int:
+    """The exit code of a report: that of Refused if something was refused, else that of PartlyDone, else 0."""
+    return Refused.exit_code if refused else PartlyDone.exit_code if partly else 0

@@ -24,6 +24,7 @@ from gpuops.model.desktops.evidence import (
 )
 from gpuops.model.measurements.measurement import CPU_MHZ, CounterSeries, CounterWindow
 from gpuops.model.nights.rotation import IdleRule
+from gpuops.model.time_text import format_limit
 from gpuops.model.vcenter.vm import PowerState, Vm
 
 NO_RULE: Final = "is in no pool of a policy: nothing says when it is idle"
@@ -162,14 +163,14 @@ def _counter(vm: Vm, rule: IdleRule, name: str, below: int) -> SourceReading:
 def _of_samples(window: CounterWindow, for_s: int, name: str, below: int) -> tuple[Use, str]:
     if window.highest >= below:
         used = f"used {window.highest} MHz" if name == CPU_MHZ else f"{name} was {window.highest}"
-        return Use.BUSY, f"{used} within the last {told(for_s)}, idle is below {below}"
+        return Use.BUSY, f"{used} within the last {format_limit(for_s)}, idle is below {below}"
     if window.asked - window.until > NEWEST:
-        old = told((window.asked - window.until).total_seconds())
+        old = format_limit((window.asked - window.until).total_seconds())
         return Use.UNKNOWN, f"the newest sample of its {name} is {old} old"
     known_s = (window.asked - window.since).total_seconds()
     if known_s < for_s:
-        return Use.UNKNOWN, f"its {name} is known for {told(known_s)}, and {told(for_s)} are asked for"
-    return Use.IDLE, f"{name} was {window.highest} at most for {told(for_s)}, idle is below {below}"
+        return Use.UNKNOWN, f"its {name} is known for {format_limit(known_s)}, and {format_limit(for_s)} are asked for"
+    return Use.IDLE, f"{name} was {window.highest} at most for {format_limit(for_s)}, idle is below {below}"
 
 
 def _vgpu(found: VgpuUse | None, below: int, *, required: bool) -> SourceReading:
@@ -181,7 +182,7 @@ def _vgpu(found: VgpuUse | None, below: int, *, required: bool) -> SourceReading
     else:
         value, age_s = found.percent, found.age_s
         if found.age_s > VGPU_USE_FRESH_S:
-            reason = f"what nvidia-smi told of its vGPU is {told(found.age_s // 60 * 60)} old"
+            reason = f"what nvidia-smi told of its vGPU is {format_limit(found.age_s // 60 * 60)} old"
         else:
             says = Use.IDLE if value < below else Use.BUSY
             reason = f"its vGPU is used {value} %, idle is below {below}"
@@ -228,13 +229,8 @@ def _of_sessions(found: SessionCount, source: Source, timeout_s: int | None) -> 
         reason = f"{found.count} session(s)" if found.count else "it is used"
         if timeout_s is not None and found.disconnected_s is not None:
             gone_s = found.disconnected_s // 60 * 60
-            reason += f" disconnected for {told(gone_s)}, idle is from {told(timeout_s)} on"
+            reason += f" disconnected for {format_limit(gone_s)}, idle is from {format_limit(timeout_s)} on"
         return Use.BUSY if found.in_use(timeout_s) else Use.IDLE, f"{reason}, as {told_by} tells"
     if found.age_s > SESSIONS_FRESH_S:
-        return Use.UNKNOWN, f"what {told_by} tells of its sessions is {told(found.age_s)} old"
+        return Use.UNKNOWN, f"what {told_by} tells of its sessions is {format_limit(found.age_s)} old"
     return Use.IDLE, f"no sessions, as {told_by} tells"
-
-
-def told(seconds: float) -> str:
-    """`15 min`, `90 s`."""
-    return f"{seconds / 60:.0f} min" if seconds % 60 == 0 else f"{seconds:.0f} s"

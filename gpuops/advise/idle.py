@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.advise.evidence import SourceReading, Use, readings, told
+from gpuops.advise.evidence import SourceReading, Use, readings
 from gpuops.advise.left_alone import kept_by_marks
 from gpuops.model.desktops.evidence import SESSION_SOURCES, Source
 from gpuops.model.nights.rotation import IdleRule, Policy
+from gpuops.model.time_text import format_limit
 from gpuops.model.vcenter.vm import Vm
 
 LONG_S: Final = 3300
@@ -112,7 +113,7 @@ def _why_idle(found: Sequence[SourceReading], rule: IdleRule) -> str:
     parts = []
     if Source.CPU in idle:
         known = all(each.says is Use.IDLE for each in found if each.source is Source.COUNTERS)
-        parts.append(idle[Source.CPU].reason + (f" for {told(rule.for_s)}" if rule.for_s and known else ""))
+        parts.append(idle[Source.CPU].reason + (f" for {format_limit(rule.for_s)}" if rule.for_s and known else ""))
     parts += [idle[source].reason for source in (Source.NVIDIA_SMI, *SESSION_SOURCES) if source in idle]
     parts.append("no console, question or task" if Source.CONSOLE in idle else "no question or task")
     return "; ".join(parts)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from gpuops.errors import report_exit_code
+
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
     from gpuops.model.workloads.cluster import TrainingCluster
@@ -37,8 +39,8 @@ class ClusterRun:
     def exit_code(self) -> int:
         """That of the program; 3 = nothing was started, 4 = it did well, and something is left in a guest."""
         if self.end is None:
-            return 3 if self.plan.rejections else 0
-        return self.end.exit_code or (4 if self.end.left else 0)
+            return report_exit_code(refused=self.plan.rejections)
+        return self.end.exit_code or report_exit_code(partly=self.end.left)
 
 
 def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], None], *, apply: bool) -> ClusterRun:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from gpuops.errors import Refused
+from gpuops.errors import Refused, report_exit_code
 from gpuops.model.devices.scheduler import Frequency, VgpuScheduler
 from gpuops.model.measurements.sharing_measurement import SchedulerBefore
 from gpuops.plan.core.rejection import Rejection
@@ -58,8 +58,9 @@ class SchedulersMeasured:
         """3 = nothing was begun, 4 = counts failed or are missing, VMs are left, or the host is not set as it was."""
         refused = bool(self.measured.plan.rejections) or any(not each.plan.feasible for each in self.changes)
         if not self.measured.applied:
-            return 3 if refused else 0
-        return 4 if refused or self.undone or self.measured.exit_code or any(map(_wrong, self.changes)) else 0
+            return report_exit_code(refused=refused)
+        wrong = refused or self.undone or self.measured.exit_code or any(map(_wrong, self.changes))
+        return report_exit_code(partly=wrong)
 
 
 def measure_schedulers(

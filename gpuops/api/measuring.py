@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from gpuops.errors import GpuopsError, NotConnected, Refused, VmNotFound
+from gpuops.errors import GpuopsError, NotConnected, Refused, VmNotFound, report_exit_code
 from gpuops.model.measurements.sharing_measurement import (
     MeasureWish,
     SchedulerBefore,
@@ -47,9 +47,8 @@ class SharingMeasured:
     @property
     def exit_code(self) -> int:
         """3 = nothing was begun, 4 = counts failed, wait for another scheduler, or VMs are left."""
-        if self.plan.rejections:
-            return 3
-        return 4 if self.applied and (self.failed or self.plan.later) else 0
+        partly = self.applied and (self.failed or self.plan.later)
+        return report_exit_code(refused=self.plan.rejections, partly=partly)
 
     @property
     def failed(self) -> bool:

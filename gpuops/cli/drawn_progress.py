@@ -19,7 +19,8 @@ from rich.text import Text
 
 from gpuops.cli import output
 from gpuops.clock import passed_s, wall_clock
-from gpuops.report.run_progress import RunProgress, begun, elapsed, progress_lines
+from gpuops.model.time_text import format_stopwatch
+from gpuops.report.run_progress import RunProgress, begun, progress_lines
 
 if TYPE_CHECKING:
     from gpuops.plan.core.plan import Outcome, Report
@@ -77,7 +78,7 @@ class _Picture:
 def _picture(progress: RunProgress, width: int) -> list[RenderableType]:
     """`desktops back ━━━━━━━ 12/40 4:10`, and the lines below it."""
     tally, now_s = progress.counted, passed_s()
-    count, taken = f"{tally.done:>{len(str(tally.total))}}/{tally.total}", elapsed(now_s - progress.began_s)
+    count, taken = f"{tally.done:>{len(str(tally.total))}}/{tally.total}", format_stopwatch(now_s - progress.began_s)
     room = width - len(f"{tally.label}  {count} {taken}")
     row = Table.grid(padding=(0, 1, 0, 0))
     bar = ProgressBar(total=tally.total, completed=tally.done, width=max(1, min(_WIDEST_BAR, room - 1)))

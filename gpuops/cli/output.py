@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+import typer
+
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
@@ -162,6 +164,12 @@ def errors_beside_result() -> bool:
         return os.path.sameopenfile(results().fileno(), sys.stderr.fileno())
     except (OSError, ValueError):
         return False
+
+
+def leave(exit_code: int) -> None:
+    """End the command with this exit code, unless it is 0."""
+    if exit_code:
+        raise typer.Exit(exit_code)
 
 
 def note(text: Shown) -> None:

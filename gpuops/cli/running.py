@@ -9,11 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import typer
-
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, RunOptions
 from gpuops.errors import GpuopsError, PolicyError, Refused, UsageError
+from gpuops.model.time_text import format_clock_second
 from gpuops.plan.core.plan import Report
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class Progress:
 
             self.told.add(step_key(outcome.step))
             line = outcome_line(outcome, self.report.before)
-            now = f"{wall_clock().astimezone():%H:%M:%S} [{self.ended}/{self.steps}] "
+            now = f"{format_clock_second(wall_clock().astimezone())} [{self.ended}/{self.steps}] "
             output.note(Text(now, "dim").append(line))
 
     def __enter__(self) -> Self:
@@ -167,8 +166,7 @@ def carry_out(
     # above the result a person reads the lines of --verbose already; a file that only the result goes to has it whole
     told = progress.told if output.errors_beside_result() else set()
     _show_report(report, kind, explain=run_options.explain, saved=saved, told=told)
-    if report.exit_code:
-        raise typer.Exit(report.exit_code)
+    output.leave(report.exit_code)
 
 
 def policy_of_run(path: Path, command: str, common: CommonOptions, *, looks_only: bool) -> Policy:

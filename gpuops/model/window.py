@@ -19,6 +19,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from gpuops.model.time_text import format_clock
+
 _DAY = timedelta(days=1)
 RETURN_FLOOR: Final = timedelta(minutes=45)
 """The least time that is kept for bringing desktops back, however fast they came back so far."""
@@ -68,7 +70,7 @@ class Night:
     def id(self) -> str:
         """The date of its evening; of a later night of the same day with its time, `2026-11-23T20:00`."""
         local = self.opens.astimezone(self.zone)
-        return f"{self.day.isoformat()}T{local:%H:%M}" if self.is_named_by_time else self.day.isoformat()
+        return f"{self.day.isoformat()}T{format_clock(local)}" if self.is_named_by_time else self.day.isoformat()
 
     @property
     def returns_from(self) -> datetime:
@@ -189,8 +191,8 @@ class Window:
         return hours.back_by - hours.opens if hours is not None else timedelta()
 
     def __str__(self) -> str:
-        back = "" if self.back_by is None else f", desktops back by {_on(self.back_on)}{self.back_by:%H:%M}"
-        return f"{self.opens:%H:%M} to {_on(self.closes_on)}{self.closes:%H:%M} {self.zone}{back}"
+        back = "" if self.back_by is None else f", desktops back by {_on(self.back_on)}{format_clock(self.back_by)}"
+        return f"{format_clock(self.opens)} to {_on(self.closes_on)}{format_clock(self.closes)} {self.zone}{back}"
 
 
 def _on(day: Weekday | date | None) -> str:

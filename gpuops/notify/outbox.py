@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.errors import StateDamaged
+from gpuops.execute.state.lock_names import notices_of_run_lock, receiver_lock
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.model.notice import NoticeText
 from gpuops.report.notice import ToldRun
@@ -62,7 +63,7 @@ class Outbox:
     def begin(self, run: ToldRun, began: datetime) -> BegunRun:
         """Enters a run."""
         with self._writing() as connection:
-            descriptor = self._lock(self._lock_file(run.id))
+            descriptor = self._lock(notices_of_run_lock(self.state_dir, run.id))
             begun = BegunRun(run, began, descriptor)
             row = (run.id, run.vcenter, run.command, began.isoformat())
             connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", row)
@@ -76,7 +77,7 @@ class Outbox:
             connection.execute("DELETE FROM runs WHERE id = ?", (begun.run.id,))
         begun.let_go()
         with suppress(OSError):
-            self._lock_file(begun.run.id).unlink(missing_ok=True)
+            notices_of_run_lock(self.state_dir, begun.run.id).unlink(missing_ok=True)
 
     def died(self, vcenter: str) -> tuple[BegunRun, ...]:
         """The runs of this target that did not end and whose process is gone: held until `end`, or `let_go`."""
@@ -84,7 +85,7 @@ class Outbox:
             rows = connection.execute("SELECT id, command, began FROM runs WHERE vcenter = ?", (vcenter,)).fetchall()
         found = []
         for run, command, began in rows:
-            descriptor = self._lock(self._lock_file(run))
+            descriptor = self._lock(notices_of_run_lock(self.state_dir, run))
             if descriptor is None:
                 continue
             begun = BegunRun(ToldRun(run, vcenter, command), datetime.fromisoformat(began), descriptor)
@@ -92,7 +93,7 @@ class Outbox:
                 found.append(begun)
             else:  # it has ended meanwhile
                 begun.let_go()
-                self._lock_file(run).unlink(missing_ok=True)
+                notices_of_run_lock(self.state_dir, run).unlink(missing_ok=True)
         return tuple(found)
 
     def _is_entered(self, run: str) -> bool:
@@ -148,16 +149,12 @@ class Outbox:
     @contextmanager
     def sending_to(self, receiver_id: str) -> Iterator[bool]:
         """Whether this process alone sends to that receiver of this machine, as long as the block lasts."""
-        descriptor = self._lock(self.state_dir / f"notices-to-{receiver_id}.lock")
+        descriptor = self._lock(receiver_lock(self.state_dir, receiver_id))
         try:
             yield descriptor is not None
         finally:
             if descriptor is not None:
                 os.close(descriptor)
-
-    def _lock_file(self, run: str) -> Path:
-        # an id of `new_run_id`, or what a damaged file holds
-        return self.state_dir / f"notices-run-{uuid.uuid5(uuid.NAMESPACE_OID, run).hex[:16]}.lock"
 
     def _lock(self, path: Path) -> int | None:
         """A descriptor that holds the file's lock; None = another process does."""

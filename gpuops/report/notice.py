@@ -9,9 +9,10 @@ from shlex import quote
 from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.diagnosis.answer import Diagnosed
-from gpuops.errors import GpuopsError, Locked, PolicyError, TargetError, UsageError
+from gpuops.errors import GpuopsError, Locked, NotConnected, PolicyError, TargetError, UsageError, report_exit_code
 from gpuops.model.measurements.component import WORDS, Component
 from gpuops.model.notice import Notice, NoticeKind, NoticeText, Receipt
+from gpuops.model.time_text import format_zoned_minute, format_zoned_second
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import Step
 from gpuops.plan.hosts.change.rolling_plan import ChangeReport
@@ -82,7 +83,7 @@ def notice_of_error(error: Exception, run: ToldRun, at: datetime) -> Notice | No
 
 def notice_of_death(run: ToldRun, began: datetime, at: datetime) -> Notice:
     """What is told of a run whose process is gone and that did not end."""
-    headline = f"{run.command} that began at {began:%Y-%m-%d %H:%M %Z} did not end: its process is gone"
+    headline = f"{run.command} that began at {format_zoned_minute(began)} did not end: its process is gone"
     return Notice(NoticeKind.DIED, run.vcenter, (run.id,), at, headline, (), _after_death(run))
 
 
@@ -131,7 +132,7 @@ def notice_text(notice: Notice) -> NoticeText:
         *(["", *named] if named else []),
         *(["", f"next: {_line(notice.next_move)}"] if notice.next_move else []),
         "",
-        f"vCenter {_line(notice.vcenter)}, {notice.at:%Y-%m-%d %H:%M:%S %Z}, notice {notice.key}",
+        f"vCenter {_line(notice.vcenter)}, {format_zoned_second(notice.at)}, notice {notice.key}",
     ]
     return NoticeText(notice.key, subject, "\n".join(lines) + "\n")
 
@@ -175,7 +176,7 @@ class NotifyFlushDocument(NotifyTestDocument, frozen=True):
 def receipts_exit_code(receipts: Sequence[Receipt]) -> int:
     """0 all accepted, 4 some did not, 5 nobody did."""
     wrong = sum(1 for each in receipts if each.trouble)
-    return 0 if not wrong else 5 if wrong == len(receipts) else 4
+    return NotConnected.exit_code if wrong and wrong == len(receipts) else report_exit_code(partly=wrong)
 
 
 def _line(text: str) -> str:

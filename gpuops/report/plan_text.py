@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from gpuops.model.time_text import format_duration
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Plan, Rejection, Report, Verdict
 from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices.settings import KEY as BASELINE_KEY
 from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.layout import Shown, Text, cut_off, padded
-from gpuops.report.text import count, duration
+from gpuops.report.text import count
 
 _LONGEST_VALUE: Final = 100
 STYLES: Final = {
@@ -88,7 +89,7 @@ def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
     line = Text(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
     line.append(title(outcome.step, inventory))
     if outcome.duration_s is not None:
-        line.append(f"  {duration(outcome.duration_s)}", "dim")
+        line.append(f"  {format_duration(outcome.duration_s)}", "dim")
     if outcome.reason:
         line.append(f"  {outcome.reason}")
     return line

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpuops.model.time_text import format_clock, format_minute, format_stopwatch
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
@@ -194,9 +195,9 @@ def _end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:
     eta = _next_minute(here + timedelta(seconds=left_s)) if left_s is not None else None
     if due is None:
         if eta is not None:
-            yield f"ETA {_clock(eta, here)} {eta:%Z}"
+            yield f"ETA {_clock(eta, here)} {eta.tzname()}"
         return
-    back_by = f"back_by {_clock(due, here)} {due:%Z}"
+    back_by = f"back_by {_clock(due, here)} {due.tzname()}"
     if eta is not None:
         ends = f"ETA {_clock(eta, here)}"
         yield f"late: {ends} is after {back_by}" if eta > due else f"{ends}, {back_by}"
@@ -212,22 +213,15 @@ def _next_minute(moment: datetime) -> datetime:
 
 def _clock(moment: datetime, now: datetime) -> str:
     """`05:41`, with its date where that is another one than today's."""
-    return f"{moment:%H:%M}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M}"
+    return format_clock(moment) if moment.date() == now.date() else format_minute(moment)
 
 
 def _in_flight(progress: RunProgress, now_s: float, width: int) -> Iterator[str]:
     """The VMs in flight, the one that takes longest first."""
     longest = sorted(progress.in_flight, key=lambda each: each.since_s)
     for each in longest[:SHOWN]:
-        doing, taken = DOING[type(each.step)], elapsed(now_s - each.since_s)
+        doing, taken = DOING[type(each.step)], format_stopwatch(now_s - each.since_s)
         name = shortened(vm_name(each.step.vm, progress.before), width - len(f"  {doing}  {taken}"))
         yield f"  {doing} {name} {taken}"
     if len(longest) > SHOWN:
         yield f"  and {len(longest) - SHOWN} more"
-
-
-def elapsed(seconds: float) -> str:
-    """`0:42`, `12:05`, `1:02:05`."""
-    minutes, rest = divmod(max(0, int(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

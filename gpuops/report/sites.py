@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Self, TypeAlias
 from zoneinfo import ZoneInfo
 
-from gpuops.errors import NotConnected
+from gpuops.errors import NotConnected, PartlyDone, UsageError
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.report.csv_text import cell_text
 from gpuops.report.document import Document, DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.json_text import DocumentTexts
@@ -79,7 +80,7 @@ def exit_code_of(answers: Sequence[SiteAnswer]) -> int:
     if not failed:
         return max(each.exit_code for each in answers)
     if any(each.failure is None for each in answers):
-        return 4
+        return PartlyDone.exit_code
     return failed.pop() if len(failed) == 1 else NotConnected.exit_code
 
 
@@ -87,7 +88,7 @@ def common_failure(answers: Sequence[SiteAnswer]) -> SiteFailure | None:
     """The one reason that a request is wrong wherever it is asked (exit code 2); None = it is not."""
     failures = {each.failure for each in answers}
     only = failures.pop() if len(failures) == 1 else None
-    return only if only is not None and only.exit_code == 2 else None
+    return only if only is not None and only.exit_code == UsageError.exit_code else None
 
 
 def blocks(shown: Shown) -> tuple[Block, ...]:
@@ -131,7 +132,7 @@ def _below_headings(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
     for number, each in enumerate(answered):
         if number:
             yield ""
-        yield Text(each.site, "bold").append(f", {each.local_time:%Y-%m-%d %H:%M %Z}", "dim")
+        yield Text(each.site, "bold").append(f", {format_zoned_minute(each.local_time)}", "dim")
         yield each.view
 
 

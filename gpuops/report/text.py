@@ -19,17 +19,6 @@ def size(mib: float | None) -> str:
     return f"{round(mib / 1024, 1):g} GiB"
 
 
-def duration(seconds: float) -> str:
-    """`1.2 s`, `3 min 20 s`, `2 h 05 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
-
-
 def count(number: int, noun: str) -> str:
     """`1 host`, `2 hosts`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -11,6 +11,7 @@ from typing import Final
 from gpuops.errors import UsageError
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.runners import Half
+from gpuops.model.time_text import format_minute
 from gpuops.model.window import Night
 
 EVERY: Final = timedelta(minutes=10)
@@ -76,7 +77,7 @@ def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
             begun = (each for window in other.windows for each in window.nights_begun(until))
             if any(each.opens < until and each.closes > night.closes for each in begun):
                 raise UsageError(
-                    f"desktops of {one.name} come back from {night.closes:%Y-%m-%d %H:%M UTC} on, and a window of "
+                    f"desktops of {one.name} come back from {format_minute(night.closes)} UTC on, and a window of "
                     f"{other.name} is open then: a return ends every night of its vCenter",
                     hint="let windows of one vCenter close together, or open after `back_by` of the others",
                 )

@@ -26,7 +26,6 @@ from sqlalchemy import (
     delete,
     func,
     select,
-    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -34,6 +33,7 @@ from sqlalchemy.dialects.postgresql import insert
 from gpuops.execute.journal.stores import open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
+from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 
 HELP: Final = "gpuops help runner"
 UNPLAYED: Final = timedelta(minutes=30)
@@ -91,7 +91,7 @@ def exchange(
         bring_up(database, Contents.RUNNERS)
         with database.writing() as connection:
             # of two runners one waits for the other: each may write rows of any target
-            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops runner targets'))"))
+            hold_to_the_end(connection, DatabaseLock.RUNNER_TARGETS)
             connection.execute(delete(_table).where(_table.c.site.in_(over)))
             for is_left, targets in ((False, played), (True, left)):
                 for site in sorted(targets):

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuops.api import Site, capacity, catalog_of, guest_check, place, readiness
 from gpuops.config.date_text import parse_since
-from gpuops.errors import Refused, UsageError
+from gpuops.errors import PartlyDone, Refused, UsageError
 from gpuops.model.guests.guest import GuestWay
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
@@ -77,7 +77,7 @@ def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, war
         return unchanged(result, warnings)
     lacks = "has no address" if state.tools_running else "does not run VMware Tools"
     reason = f"{vm.name}: its guest {lacks} after {timeout_s:.0f} s (next: look at its console)"
-    return TaskResult({"changed": False, **result, "reasons": [reason]}, 4, reason, tuple(warnings))
+    return TaskResult({"changed": False, **result, "reasons": [reason]}, PartlyDone.exit_code, reason, tuple(warnings))
 
 
 @reading

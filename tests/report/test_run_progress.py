@@ -30,7 +30,7 @@ from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.report.layout import cells
-from gpuops.report.run_progress import DOING, SHOWN, RunProgress, begun, elapsed, progress_lines
+from gpuops.report.run_progress import DOING, SHOWN, RunProgress, begun, progress_lines
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WINDOW = Window(time(20), time(5), BERLIN, back_by=time(7))
@@ -222,13 +222,6 @@ def test_a_name_is_harmless_and_fits(name: str, shown: str) -> None:
 
 def test_each_kind_of_step_has_its_word() -> None:
     assert set(DOING) == set(get_args(Step))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(-1, "0:00"), (59.9, "0:59"), (725, "12:05"), (3600, "1:00:00"), (90_000, "25:00:00")]
-)
-def test_elapsed(seconds: float, shown: str) -> None:
-    assert elapsed(seconds) == shown
 
 
 def test_a_run_before_its_evening_says_the_day() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.report.text import count, duration, size
+from gpuops.report.text import count, size
 
 
 @pytest.mark.parametrize(
@@ -12,14 +12,6 @@ from gpuops.report.text import count, duration, size
 )
 def test_size(mib: float | None, text: str) -> None:
     assert size(mib) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1 min 00 s"), (3599.6, "1 h 00 min"), (7500, "2 h 05 min")],
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_count() -> None:

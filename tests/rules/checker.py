@@ -6,6 +6,7 @@ ruff's rules (S among them) hold in the whole tree; these are of this house: one
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -168,6 +169,36 @@ def _names_of_python(node: ast.AST) -> bool:
     return ast.unparse(node.value) not in ("type(error)", "type(cause)")  # the class of an error, in a message
 
 
+def _named_lock(node: ast.AST) -> bool:
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and "\n" not in text and (text.endswith(".lock") or "pg_advisory" in text)
+
+
+def _literal_exit_code(node: ast.AST) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        codes = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
+        return node.name.endswith("exit_code") and any(_number(each) for code in codes for each in ast.walk(code))
+    ends = last(called(node)) in ("Exit", "SystemExit", "exit", "_exit", "leave", "TaskResult")
+    return ends and isinstance(node, ast.Call) and any(_number(each) for each in node.args)
+
+
+def _number(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value != 0
+
+
+def _loop_that_rests(node: ast.AST) -> bool:
+    rests = ("sleep", "pause", "_pause")
+    return isinstance(node, ast.While) and any(last(called(each)) in rests for each in ast.walk(node))
+
+
+_TIME_SPEC: Final = re.compile(r"%[A-Za-z]")
+
+
+def _formatted_time(node: ast.AST) -> bool:
+    spec = node.format_spec if isinstance(node, ast.FormattedValue) else None
+    return last(called(node)) == "strftime" or (spec is not None and _TIME_SPEC.search(ast.unparse(spec)) is not None)
+
+
 TRANSPORT: Final = "gpuops/vsphere/transport/"
 RULES: Final = (
     Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _unverified),
@@ -207,6 +238,38 @@ RULES: Final = (
         "clock.py alone asks the machine for the time, so that a test moves it for the whole program at once",
         _asks_the_machine_for_the_time,
         ("gpuops/clock.py",),
+    ),
+    Rule(
+        "formatted-time",
+        "model/time_text.py alone knows formats of time, so that a moment looks the same everywhere",
+        _formatted_time,
+        ("gpuops/model/time_text.py", "gpuops/sim/"),  # the simulator imports nothing of the model but devices
+    ),
+    Rule(
+        "loop-that-rests",
+        "clock.rounds looks again until the time is up, and once more then",
+        _loop_that_rests,
+        (
+            "gpuops/clock.py",
+            "gpuops/execute/site/vcenter_wait.py",  # by the hours of a policy, with rests that outlast a wait
+            "gpuops/execute/cluster_run/running.py",  # its limit changes while it waits
+            "gpuops/execute/measurements/observing.py",  # from here on services: they go on for ever
+            "gpuops/execute/rotation/watch.py",
+            "gpuops/web/following.py",
+            "gpuops/sim/",  # a vCenter of its own
+        ),
+    ),
+    Rule(
+        "literal-exit-code",
+        "errors.py alone knows the numbers of exit codes",
+        _literal_exit_code,
+        ("gpuops/errors.py",),
+    ),
+    Rule(
+        "named-lock",
+        "state/lock_names.py has the names of all locks, which never change",
+        _named_lock,
+        ("gpuops/execute/state/lock_names.py", "gpuops/sim/"),
     ),
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),
@@ -320,7 +383,16 @@ RULES: Final = (
 
 def broken(source: str, path: str) -> Iterator[str]:
     """What this file breaks, a line each: place, rule, reason. `path` is relative to the project."""
-    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom)
+    spoken = (
+        ast.Call,
+        ast.Attribute,
+        ast.Import,
+        ast.ImportFrom,
+        ast.FormattedValue,
+        ast.While,
+        ast.FunctionDef,
+        ast.Constant,
+    )
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, spoken)]
     for rule in RULES:
         if rule.speaks_of(path):

@@ -111,8 +111,7 @@ def place(
     output.show(
         placements_text(found, explain=request.explain), placements_document(found, api.catalog_of(found.before))
     )
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)
 
 
 def _layout(text: str, host: str | None) -> ApplyLayout:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, MeasureOptions
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
 
 if TYPE_CHECKING:
     from gpuops.api.measuring import MeasurementLeft
@@ -66,8 +64,7 @@ def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | 
         found = measure(wish, site, apply=not options.dry_run, consent=consent)
     shown = measured_text(found.plan, found.measurement, found.left) if found.applied else measure_plan_text(found.plan)
     output.show(shown, measured_document(found.plan, found.measurement, found.left, applied=found.applied))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)
 
 
 def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: MeasureWish) -> None:
@@ -97,8 +94,7 @@ def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: Measur
         measured.plan, measured.measurement, measured.left, applied=measured.applied, changes=found.changes
     )
     output.show([shown, *map(change_text, found.changes)], document)
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)
 
 
 def _rolling(options: MeasureOptions) -> Rolling:
@@ -128,8 +124,7 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
         found, id=found.measurement and found.measurement.id, undone=found.undone or None
     )
     output.show(left_text(*told(found), applied=found.applied), document)
-    if found.left or (found.undone and found.applied):
-        raise typer.Exit(4)
+    output.leave(report_exit_code(partly=found.left or (found.undone and found.applied)))
 
 
 def _wish(options: MeasureOptions, profile: str | None, overlap: str | None) -> MeasureWish:

@@ -196,5 +196,4 @@ def show(report: ChangeReport | Report) -> None:
         show_brief(line, report.plan.warnings, document)
     else:
         output.show(report_text(report) if isinstance(report, Report) else change_text(report), document)
-    if report.exit_code:
-        raise typer.Exit(report.exit_code)
+    output.leave(report.exit_code)

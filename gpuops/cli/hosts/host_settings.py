@@ -14,7 +14,7 @@ from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, DryRun, Format, HostShellOptions, RebootOptions
 from gpuops.cli.spread import Fixed, reads_sites, spread
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
 from gpuops.plan.hosts.graphics.mode import SetMode
@@ -191,8 +191,7 @@ def mig_show(common: CommonOptions, host_shell: HostShellOptions, scope: Scope) 
         host_shell.give_to(site)
         inventory, hosts = mig_show(site, scope)
     output.show(mig_text(inventory, hosts), mig_document(inventory, hosts))
-    if any(host.settings is not None and host.settings.silent for host in hosts):
-        raise typer.Exit(4)
+    output.leave(report_exit_code(partly=any(host.settings is not None and host.settings.silent for host in hosts)))
 
 
 @mig_set.command("on")
@@ -265,8 +264,7 @@ def mig_check(
         layouts = (find_layout(config, layouts, file),)
     judged = [judge_layout(layout, board) for layout in layouts]
     output.show(layouts_text(judged, board, file), layouts_document(judged, board, file))
-    if code := layouts_exit_code(judged):
-        raise typer.Exit(code)
+    output.leave(layouts_exit_code(judged))
 
 
 def _switch_mig(
@@ -312,8 +310,7 @@ def set_on_hosts(
         show_brief(run_line(report, kind), report.plan.warnings, document)
     else:
         output.show(host_report_text(report), document)
-    if report.exit_code:
-        raise typer.Exit(report.exit_code)
+    output.leave(report.exit_code)
 
 
 def _roll(

@@ -11,7 +11,7 @@ from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, HostShellOptions
 from gpuops.cli.spread import reads_sites, spread
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
 from gpuops.plan.core.scope import Scope
 
 
@@ -69,8 +69,7 @@ def doctor(
         found = examine(site, scope, wishes, called)
     remember(common, found.inventory)
     output.show(doctor_text(found), doctor_document(found))
-    if strict and not found.healthy:
-        raise typer.Exit(3)
+    output.leave(report_exit_code(refused=strict and not found.healthy))
 
 
 def _list_assumptions(common: CommonOptions, host_shell: HostShellOptions, *, strict: bool) -> None:
@@ -84,8 +83,7 @@ def _list_assumptions(common: CommonOptions, host_shell: HostShellOptions, *, st
         host_shell.give_to(site)
         judged = judged_contact(site)
     output.show(assumptions_text(judged), AssumptionsDocument.made_of(judged))
-    if strict and any(row.standing is Standing.CONTRADICTED for row in judged.rows):
-        raise typer.Exit(3)
+    output.leave(report_exit_code(refused=strict and any(row.standing is Standing.CONTRADICTED for row in judged.rows)))
 
 
 roles = VerbTable("roles", "Compare vCenter's roles with those that gpuops needs, and make them.")

@@ -11,6 +11,7 @@ from gpuops.cli import completion, output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, PolicyFile
 from gpuops.cli.spread import spread
+from gpuops.errors import report_exit_code
 from gpuops.model.guests.guest import GuestWay
 from gpuops.plan.guest.rows import MustHave
 
@@ -77,8 +78,7 @@ def guest_check(
         site.say = output.note
         found = api.guest_check(question, read_inventory(site, common), site, rules)
     output.show(guest_check_text(found, via), guest_check_document(found, via))
-    if strict and not found.ready:
-        raise typer.Exit(3)
+    output.leave(report_exit_code(refused=strict and not found.ready))
 
 
 def _door(via: GuestWay, user: str | None, host: str | None, port: int | None) -> SshDoor | None:

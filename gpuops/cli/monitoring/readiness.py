@@ -10,6 +10,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions
 from gpuops.cli.spread import reads_sites, spread
+from gpuops.errors import report_exit_code
 from gpuops.plan.core.scope import Scope
 
 
@@ -40,5 +41,4 @@ def readiness(
     with open_site(common, saved=saved) as site:
         found = api.readiness(scope, read_inventory(site, common, saved=saved), site)
     output.show(readiness_text(found, scope), readiness_document(found))
-    if strict and not found.ready:
-        raise typer.Exit(3)
+    output.leave(report_exit_code(refused=strict and not found.ready))

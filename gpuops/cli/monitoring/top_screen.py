@@ -23,6 +23,7 @@ from rich.text import Text
 from gpuops.cli import output
 from gpuops.clock import wall_clock
 from gpuops.errors import LoginRefused, NotConnected
+from gpuops.model.time_text import format_clock_second
 from gpuops.report.layout import Line
 from gpuops.report.monitoring.top import Top, heading_lines
 from gpuops.report.monitoring.top_table import picture, rows_shown
@@ -113,7 +114,8 @@ class TopScreen:
                 if isinstance(error, LoginRefused) or not isinstance(error, NotConnected):
                     self._ended_by = error
                     return
-                since = f"since {wall_clock():%H:%M:%S %Z} vCenter is away: {error.message}"
+                now = wall_clock()
+                since = f"since {format_clock_second(now)} {now.tzname()} vCenter is away: {error.message}"
                 top, trouble = self._top, self._trouble or since
             with self._lock:
                 self._top, self._trouble = top, trouble

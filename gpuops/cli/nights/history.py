@@ -11,6 +11,7 @@ from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions
 from gpuops.cli.spread import also_csv, reads_sites, spread
 from gpuops.model.nights.history import EventKind
+from gpuops.model.time_text import format_minute
 
 history = VerbTable("history", "")
 
@@ -51,7 +52,7 @@ def listing(
     only = vcenter_of_site(common)
     found = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
     asked = f" of kind {kind.value}" if kind is not None else ""
-    asked += f" since {began:%Y-%m-%d %H:%M} UTC" if began is not None else ""
+    asked += f" since {format_minute(began)} UTC" if began is not None else ""
     output.show(history_text(found, asked), HistoryDocument.made_of(found), csv=lambda: history_csv(found))
 
 

@@ -123,8 +123,7 @@ def plan(
     with open_site(common, saved=saved) as site:
         found = rotate_plan(wanted, site, moment, policy_file=policy)
     output.show(preview_text(found, every_vm=every_vm), preview_document(found))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)
 
 
 @spread

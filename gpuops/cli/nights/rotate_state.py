@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,6 +13,8 @@ from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions, DryRun, PolicyFile
 from gpuops.cli.spread import reads_sites, spread
+from gpuops.errors import PartlyDone, StateDamaged
+from gpuops.model.time_text import format_second
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.status import RotationStatus
@@ -52,8 +54,7 @@ def status(
             return
         found = rotate_status(site, wanted, policy_file=policy)
     _show(found)
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)
 
 
 def _show(found: RotationStatus) -> None:
@@ -66,21 +67,21 @@ def _watch(look: Callable[[], RotationStatus]) -> None:
     from gpuops.report.layout import Text
 
     try:
-        for found in changes(look, lambda: clock.pause(EVERY_S)):
-            output.progress(Text(f"{clock.wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
+        for found in changes(look, clock.rounds((EVERY_S,))):
+            output.progress(Text(format_second(clock.wall_clock().astimezone()), "dim"))
             _show(found)
     except KeyboardInterrupt:
         return  # how a watch ends
 
 
-def changes(look: Callable[[], RotationStatus], pause: Callable[[], None]) -> Iterator[RotationStatus]:
+def changes(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Iterator[RotationStatus]:
     """The first look, and each that shows something else than the one before; it goes on while vCenter is away."""
     from gpuops.errors import VcenterUnreachable
     from gpuops.report.layout import Text
 
     shown: Document | None = None
     away = ""
-    while True:
+    for _ in rounds:
         try:
             found = look()
         except VcenterUnreachable as lost:
@@ -95,7 +96,6 @@ def changes(look: Callable[[], RotationStatus], pause: Callable[[], None]) -> It
             if seen != shown:
                 shown = seen
                 yield found
-        pause()
 
 
 def _without_lease_renewal(found: RotationStatus) -> Document:
@@ -142,8 +142,7 @@ def verify(
     state_dir, url = journal_of(common)
     found = rotate_audit_verify(state_dir, url, head)
     output.show(audit_text(found), RotateAuditDocument.made_of(found))
-    if not found.whole:
-        raise typer.Exit(7)
+    output.leave(0 if found.whole else StateDamaged.exit_code)
 
 
 @spread
@@ -161,7 +160,6 @@ def overdue(common: CommonOptions) -> None:
     """
     from gpuops.api import overdue_vcenters
     from gpuops.cli.opening import journal_of
-    from gpuops.errors import PartlyDone, StateDamaged
     from gpuops.report.nights.rotation_status import RotationOverdueDocument, all_overdue_text
 
     unreadable = list[StateDamaged]()
@@ -172,8 +170,7 @@ def overdue(common: CommonOptions) -> None:
         all_overdue_text(vcenters, reasons),
         RotationOverdueDocument.from_attributes(overdue=vcenters, overdue_unknown=reasons),
     )
-    if vcenters or unreadable:
-        raise typer.Exit(PartlyDone.exit_code if vcenters else StateDamaged.exit_code)
+    output.leave(PartlyDone.exit_code if vcenters else StateDamaged.exit_code if unreadable else 0)
 
 
 @spread

@@ -11,6 +11,7 @@ from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, PolicyFile
 from gpuops.cli.services import collect_garbage_often
 from gpuops.cli.spread import spread
+from gpuops.model.time_text import format_second
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.nights.watch_look import WatchReport
@@ -71,5 +72,5 @@ def _tell(told: WatchReport) -> None:
     from gpuops.report.nights.watch import look_document, told_lines
 
     if told.outcomes or told.look.gives.still_missing or output.manners().verbose:
-        output.note(Text(f"{wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
+        output.note(Text(format_second(wall_clock().astimezone()), "dim"))
         output.show(told_lines(told), look_document(told))

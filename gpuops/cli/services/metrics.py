@@ -133,7 +133,7 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
         with listening(OPTION, address, handler(pages, b"")) as port:
             told = f"metrics of {count(len(processes), 'vCenter')}"
             output.progress(f"{told} are at port {port} of {address[0]}, path /metrics")
-            raise typer.Exit(wait_for_the_end(processes))
+            output.leave(wait_for_the_end(processes))
 
 
 def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:

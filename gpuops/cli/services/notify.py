@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from gpuops.cli import output
 from gpuops.cli.commands import VerbTable
 from gpuops.cli.options import CommonOptions
@@ -29,8 +27,7 @@ def test(common: CommonOptions) -> None:
 
     receipts = notify_test(notice_way_of(common))
     output.show(receipts_text(receipts), NotifyTestDocument.from_attributes(receivers=receipts))
-    if code := receipts_exit_code(receipts):
-        raise typer.Exit(code)
+    output.leave(receipts_exit_code(receipts))
 
 
 @notify.command()
@@ -51,5 +48,4 @@ def flush(common: CommonOptions) -> None:
 
     receipts = notify_flush(notice_way_of(common))
     output.show(receipts_text(receipts), NotifyFlushDocument.from_attributes(receivers=receipts))
-    if code := receipts_exit_code(receipts):
-        raise typer.Exit(code)
+    output.leave(receipts_exit_code(receipts))

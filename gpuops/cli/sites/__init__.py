@@ -12,8 +12,6 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions
 from gpuops.errors import UsageError
@@ -119,5 +117,4 @@ def _show(answers: list[SiteAnswer], files: Any) -> None:
     tables = {each.site: each.csv for each in answers if each.failure is None}
     document, shown = sites_document(answers), text if text is not None else sites_text(answers)
     output.show(shown, document, csv=lambda: merged_csv(tables))
-    if code := exit_code_of(answers):
-        raise typer.Exit(code)
+    output.leave(exit_code_of(answers))

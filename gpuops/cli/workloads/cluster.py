@@ -71,8 +71,7 @@ def cluster_create(
         made = api.cluster_create(wish, site, apply=not dry_run, keep=resume, consent=consent)
     output.refused(made.plan.reasons)
     output.show(cluster_made_text(made), ClusterCreateDocument.made_of(made))
-    if made.exit_code:
-        raise typer.Exit(made.exit_code)
+    output.leave(made.exit_code)
 
 
 @cluster.command("show")
@@ -135,5 +134,4 @@ def cluster_delete(
             found = api.cluster_delete(wanted, site, apply=True)
     output.refused(found.reasons)
     output.show(cluster_removed_text(found), ClusterDeleteDocument.made_of(found))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)

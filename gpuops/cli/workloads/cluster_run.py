@@ -11,7 +11,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, DryRun
 from gpuops.cli.spread import spread
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, Rendezvous, RunWish, Transport
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def cluster_run(
     else:
         output.note(end_text(found.end))
         output.show((), document)
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)
 
 
 @spread
@@ -117,8 +116,7 @@ def cluster_bench(
         site.say = output.progress
         found = bench(name, wish, site)
     output.show(bench_text(found), ClusterBenchDocument.made_of(found))
-    if not found.complete:
-        raise typer.Exit(4)
+    output.leave(report_exit_code(partly=not found.complete))
 
 
 def _node_counts(text: str) -> tuple[int, ...]:

@@ -60,5 +60,4 @@ def job_plan(
         found = plan(jobs, site, night, mounts)
     remember(common, found.placements.before)
     output.show(jobs_text(found, commands=commands), JobPlanDocument.made_of(found))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)

@@ -12,7 +12,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, PolicyFile
 from gpuops.cli.spread import reads_sites, spread
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime
 from gpuops.model.workloads.job_record import JobState
 
@@ -77,8 +77,7 @@ def job_submit(
         found = submit(jobs, site, rules)
         vcenter = site.vcenter.uuid
     output.show(submission_text(found), JobSubmitDocument.of_submission(found, vcenter))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)
 
 
 def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
@@ -190,8 +189,9 @@ def job_logs(
         _print(log.begin(found.written, found.cut_off))
         if follow and found.job.waits:
             output.note((f"{found.job.job.name} waits for a night: gpuops job list says when it is expected to start",))
-        while follow and found.job.state is JobState.RUNNING:
-            clock.pause(_LOOK_S)
+        for _ in clock.rounds((_LOOK_S,)) if follow else ():
+            if found.job.state is not JobState.RUNNING:
+                break
             before, found = found, job_output(str(found.job.number), site)
             _print(log.go_on(found.since(before)))
         _print(log.end())
@@ -219,8 +219,7 @@ def job_cancel(common: CommonOptions, job: JobName) -> None:
         found, deeds = cancel(job, site)
         vcenter = site.vcenter.uuid
     output.show(cancel_text(found, deeds), JobCancelDocument.from_attributes(vcenter=vcenter, job=found, deeds=deeds))
-    if not found.ended or any(deed.failed for deed in deeds):
-        raise typer.Exit(4)
+    output.leave(report_exit_code(partly=not found.ended or any(deed.failed for deed in deeds)))
 
 
 @spread
@@ -251,5 +250,4 @@ def job_run(
         found = run_jobs(wanted, site, stop=stop)
         vcenter = site.vcenter.uuid
     output.show(run_text(found), JobRunDocument.from_attributes(found, vcenter=vcenter))
-    if found.exit_code:
-        raise typer.Exit(found.exit_code)
+    output.leave(found.exit_code)

@@ -48,8 +48,7 @@ def _answer_pool_command(common: CommonOptions, kind: str, command: Callable[[Si
         answer = command(site)
     is_quiet = output.manners().quiet and not (answer.changed or answer.warnings or answer.exit_code)
     output.show([] if is_quiet else pool_answer_text(answer), DOCUMENTS[kind].made_of(answer))
-    if answer.exit_code:
-        raise typer.Exit(answer.exit_code)
+    output.leave(answer.exit_code)
 
 
 @pool.command("create")

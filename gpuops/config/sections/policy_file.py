@@ -30,6 +30,7 @@ from gpuops.model.nights.rotation import (
     SpareRule,
 )
 from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.time_text import format_clock
 from gpuops.model.window import Window
 
 SLOT_MINUTES = 15
@@ -288,7 +289,7 @@ class PolicyFile(Section):
                 return replace(queued, deadline=moment.replace(tzinfo=next(iter(zones.values()))))
             case time() if not windows:
                 raise Mistaken(
-                    f"deadline {queued.deadline:%H:%M} of {queued.label}: of which day, without a window?",
+                    f"deadline {format_clock(queued.deadline)} of {queued.label}: of which day, without a window?",
                     "add `windows`, or write it as 2026-11-24T06:00+01:00",
                 )
             case _:

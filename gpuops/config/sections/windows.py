@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from gpuops.config.decoding import Section, was_accepted
 from gpuops.config.sections.days import Days, TimeOfDay, Weekdays, days_of, read_time
 from gpuops.model.file_keys import Mistaken, Reads, Text
+from gpuops.model.time_text import format_clock
 from gpuops.model.window import RETURN_FLOOR, Weekday, Window
 
 _DAY = timedelta(days=1)
@@ -193,4 +194,4 @@ def _days_to_compare(windows: Sequence[Window]) -> set[date]:
 
 
 def _called(window: Window) -> str:
-    return f"window {window.name!r}" if window.name else f"the window that opens at {window.opens:%H:%M}"
+    return f"window {window.name!r}" if window.name else f"the window that opens at {format_clock(window.opens)}"

@@ -21,6 +21,7 @@ from gpuops.execute.runs.run_kind import RESUME_CHANGE
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import rotating
 from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, host_now, state_of
 
@@ -70,7 +71,7 @@ def _found(journal: Journal | None, thing: Thing, name: str, inventory: Inventor
             return standing.without(meant)
     before = next((each for each in journal.given_up() if _is_called(each, thing, name)), None) if journal else None
     if before is not None:
-        return Abandonment((before,), (f"it was given up at {before.at:%Y-%m-%d %H:%M %Z}",), already=True)
+        return Abandonment((before,), (f"it was given up at {format_zoned_minute(before.at)}",), already=True)
     if run is None:
         raise Refused(f"{name}: no change of hosts is open", hint=STATUS)
     what = "is no host of the change that is open" if thing is Thing.HOST else "was taken from no host, or is back"

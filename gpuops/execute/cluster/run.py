@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Final
 
+from gpuops.clock import rounds
 from gpuops.errors import Locked
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease.nonces import Nonces
@@ -58,18 +59,17 @@ def changing(site: Site, *, waits: bool = False) -> Iterator[Journal]:
     Raises Locked.
     """
     with ExitStack() as stack:
-        until_s, told = site.passed_s() + ROTATION_S, False
-        while True:
+        is_announced = False
+        for is_last in rounds((PAUSE_S,), ROTATION_S, rest=site.pause, seconds=site.passed_s):
             try:
                 journal = stack.enter_context(site.locked_journal(site.vcenter.uuid, alone=False))
                 break
             except LockedBy as held:
-                if not waits or site.passed_s() >= until_s:
+                if not waits or is_last:
                     raise
-                if not told:
+                if not is_announced:
                     site.say(f"{held.message}: waited for")
-                told = True
-                site.pause(PAUSE_S)
+                is_announced = True
         yield journal
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +23,10 @@ from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import file_database, make_file, open_database
 from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
+from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import from_stored, to_stored
+from gpuops.model.time_text import format_iso_utc
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
 
@@ -124,7 +126,7 @@ class JobStore:
                     raise another_unended(before)
                 last += 1
                 submitted = SubmittedJob(last, job, now, by)
-                row = {"number": last, "name": job.name, "at": _moment(now), "by": by, "body": _job_text(job)}
+                row = {"number": last, "name": job.name, "at": format_iso_utc(now), "by": by, "body": _job_text(job)}
                 connection.execute(insert(_jobs).values(vcenter=self.vcenter, **row))
                 added.append(submitted)
         return Submission(tuple(added), tuple(there))
@@ -138,7 +140,12 @@ class JobStore:
         with self._writing() as connection:
             if (connection.scalar(select(func.max(_records.c.seq)).where(*of_job)) or 0) != len(seen.records):
                 raise JobChanged(seen, record.event)
-            row = {"seq": seq, "event": record.event.value, "at": _moment(record.at), "body": _record_text(record)}
+            row = {
+                "seq": seq,
+                "event": record.event.value,
+                "at": format_iso_utc(record.at),
+                "body": _record_text(record),
+            }
             connection.execute(insert(_records).values(vcenter=self.vcenter, number=seen.number, **row))
         return seen.with_record(record)
 
@@ -222,8 +229,7 @@ class JobStore:
         with closing(self._database()) as database:
             bring_up(database, Contents.JOURNAL)
             with database.writing() as connection:
-                if connection.dialect.name == "postgresql":  # two machines that both add: one after the other
-                    connection.execute(sql_text("SELECT pg_advisory_xact_lock(hashtext('gpuops jobs'))"))
+                hold_to_the_end(connection, DatabaseLock.JOBS)  # two machines that both add: one after the other
                 yield connection
 
     def _database(self) -> Database:
@@ -237,10 +243,6 @@ def another_unended(before: SubmittedJob) -> Refused:
         f"job {name}: another one of that name has not ended (number {before.number})",
         hint=f"choose another name, or gpuops job cancel {name} first",
     )
-
-
-def _moment(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat()
 
 
 def _job_text(job: ContainerJob) -> str:

@@ -16,6 +16,7 @@ from gpuops.errors import StateDamaged
 from gpuops.execute import migrations
 from gpuops.execute.journal.database import RETURN_HINT, Database
 from gpuops.execute.migrations import HEAD, Contents
+from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -79,8 +80,7 @@ def upgrade(database: Database, contents: Contents) -> str | None:
 
     try:
         with database.writing() as connection:
-            if connection.dialect.name == "postgresql":  # SQLite has one writer anyway
-                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops tables'))"))
+            hold_to_the_end(connection, DatabaseLock.TABLES)
             before = database.revision(connection)
             dropped = ""
             if before != HEAD:

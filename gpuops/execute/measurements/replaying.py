@@ -13,6 +13,7 @@ from gpuops.errors import UsageError
 from gpuops.execute.measurements.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import Retention, Span
 from gpuops.model.nights.rotation import Policy, Pool
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night
@@ -85,7 +86,7 @@ def _pool(
 def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]:
     if now - since > timedelta(days=FINE_DAYS):
         raise UsageError(
-            f"--replay: steps of five minutes are kept for {FINE_DAYS} days, and {since:%Y-%m-%d} is longer ago",
+            f"--replay: steps of five minutes are kept for {FINE_DAYS} days, and {since.date()} is longer ago",
             hint=f"say --replay {FINE_DAYS}d, or less",
         )
     if not policy.windows:
@@ -96,7 +97,7 @@ def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]
     nights = advice.whole_nights(policy, since, now)
     if not nights:
         raise UsageError(
-            f"no night of policy {policy.name} opened and ended since {since:%Y-%m-%d %H:%M %Z}",
+            f"no night of policy {policy.name} opened and ended since {format_zoned_minute(since)}",
             hint=f"go further back, up to --replay {FINE_DAYS}d",
         )
     return nights

@@ -13,12 +13,12 @@ from gpuops.execute.measurements import rolling_up
 from gpuops.execute.measurements.packing import Block, pack
 from gpuops.execute.measurements.store_reads import FIRST_DAY, MeasurementReads, Step, Tier, spans_of
 from gpuops.execute.measurements.tables import (
-    alone,
     blocks_table,
     made_database,
     spans_table,
     vgpus_table,
 )
+from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 from gpuops.model.measurements.measurement import Retention
 
 ROWS_AT_ONCE: Final = 500
@@ -43,7 +43,7 @@ class Measurements(MeasurementReads):
             for at, part in _cut(block, begin, tier):
                 by_block.setdefault(at, {})[entity] = part
         with self._database.writing() as connection:
-            alone(connection, self._vcenter)
+            hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
             for at, parts in by_block.items():
                 self._merge(connection, Step.FINE, at, parts)
 
@@ -51,7 +51,7 @@ class Measurements(MeasurementReads):
         """From here on the day has had so many vGPUs of each profile at once, or as many as before if that is more."""
         day = (now.astimezone(UTC).date() - FIRST_DAY).days
         with self._database.writing() as connection:
-            alone(connection, self._vcenter)
+            hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
             mine = (vgpus_table.c.vcenter == self._vcenter, vgpus_table.c.day == day)
             query = select(vgpus_table.c.profile, vgpus_table.c.most).where(*mine)
             there = {str(row.profile): int(row.most) for row in connection.execute(query)}
@@ -66,7 +66,7 @@ class Measurements(MeasurementReads):
     def note_observed(self, begin: int, until: int) -> None:
         """From here on this while counts as observed."""
         with self._database.writing() as connection:
-            alone(connection, self._vcenter)
+            hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
             touching = [
                 span
                 for span in spans_of(connection, self._vcenter)
@@ -96,7 +96,7 @@ class Measurements(MeasurementReads):
         )
         while True:
             with self._database.writing() as connection:
-                alone(connection, self._vcenter)
+                hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
                 rows = connection.execute(due.limit(ROWS_AT_ONCE)).all()
                 for begin in {row.begin for row in rows}:
                     at = begin // hour.block_s * hour.block_s
@@ -123,7 +123,7 @@ class Measurements(MeasurementReads):
     def forget(self, now: datetime, retention: Retention) -> None:
         """Drops blocks whose steps are all older than is to be kept."""
         with self._database.writing() as connection:
-            alone(connection, self._vcenter)
+            hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
             for step, days in ((Step.FINE, retention.fine_days), (Step.HOUR, retention.hourly_days)):
                 oldest = int((now - timedelta(days=days)).timestamp())
                 connection.execute(

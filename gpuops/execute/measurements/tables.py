@@ -18,7 +18,6 @@ from sqlalchemy import (
     Table,
     inspect,
     select,
-    text,
 )
 
 from gpuops.errors import StateDamaged
@@ -88,13 +87,6 @@ def found_database(state_dir: Path, url: str) -> Database | None:
 
 def _opened(state_dir: Path, url: str) -> Database:
     return open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, PAGE_BYTES, **_TOLD)
-
-
-def alone(connection: Connection, vcenter: str) -> None:
-    """Keep other writers of this vCenter's measurements away until the transaction ends; SQLite has one writer."""
-    if connection.dialect.name == "postgresql":
-        lock = text("SELECT pg_advisory_xact_lock(hashtext(:lock))")
-        connection.execute(lock, {"lock": f"gpuops measurements {vcenter}"})
 
 
 def _has_tables(connection: Connection, database: Database) -> bool:

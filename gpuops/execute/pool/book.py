@@ -21,6 +21,7 @@ from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.stores import make_file, open_database
 from gpuops.execute.journal.upgrading import to_read, to_write
 from gpuops.execute.migrations import Contents
+from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 from gpuops.files.file import NOT_PARSED
 from gpuops.model.stored import to_stored, with_field_names
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LendingPool, PoolServer
@@ -128,9 +129,7 @@ class PoolBooks:
         if self._database is None:
             raise StateDamaged("the book of pools was opened to read", hint="this is a fault of gpuops: report it")
         with self._database.writing() as connection:
-            if connection.dialect.name == "postgresql":
-                lock = {"lock": f"gpuops pools {self._vcenter}"}
-                connection.execute(sql.text("SELECT pg_advisory_xact_lock(hashtext(:lock))"), lock)
+            hold_to_the_end(connection, DatabaseLock.POOLS, self._vcenter)
             yield connection
 
     def _pool(self, name: str) -> tuple[sql.ColumnElement[bool], sql.ColumnElement[bool]]:

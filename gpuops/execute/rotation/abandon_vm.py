@@ -19,6 +19,7 @@ from gpuops.execute.site import Site
 from gpuops.model.nights.journal import GivenUp, Thing
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, state_of
 from gpuops.plan.core.command_line import called, command
@@ -68,7 +69,7 @@ def _found(
         return _abandonment(still[-1], inventory, now, ""), None
     if journal is not None and (before := next((each for each in meant if each.given_up), None)) is not None:
         given = journal.state.given_up[before.vm]
-        return Abandonment((given,), (f"it was given up at {given.at:%Y-%m-%d %H:%M %Z}",), already=True), None
+        return Abandonment((given,), (f"it was given up at {format_zoned_minute(given.at)}",), already=True), None
     text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
     if policy is None and text:
         policy = parse_policy(text, "the journal", accepted_before=True)

@@ -16,7 +16,7 @@ from typing import Final
 from gpuops.errors import StateDamaged
 from gpuops.execute.site import Site
 from gpuops.execute.state.audit_log import append
-from gpuops.execute.state.lock import lock_path
+from gpuops.execute.state.lock_names import vcenter_lock
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.plan.rotation.returns.return_time import ends_at, holder_text
 
@@ -36,7 +36,7 @@ def end_hung_run(holder: LockHolder, site: Site) -> bool:
     except OSError:  # it has ended by itself
         return True
     try:
-        if not _holds(holder.pid, lock_path(site.state_dir, site.vcenter.uuid)):
+        if not _holds(holder.pid, vcenter_lock(site.state_dir, site.vcenter.uuid)):
             return False
         who = holder_text(holder, now)
         _tell(site, f"{who}: ended, for desktops are to come back", holder, "SIGTERM")

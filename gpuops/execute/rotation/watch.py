@@ -26,6 +26,7 @@ from gpuops.execute.site import Site, agreed, catalog_of
 from gpuops.execute.state.service_manager import BEGUN, GOES_ON, tell_systemd
 from gpuops.model.nights.night_record import Role
 from gpuops.model.nights.rotation import GivesWayBy, Policy, SpareRule
+from gpuops.model.time_text import format_stamp
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Report, Verdict
@@ -132,7 +133,7 @@ class Watch:
         again has more of it."""
         done = [each.original.uuid or each.original.vm for each in ended if _has_finished(each)]
         running = {vm.instance_uuid or vm.ref for vm in inventory.vms.values() if vm.power is PowerState.ON}
-        now = f"{self.site.clock():%Y-%m-%dT%H:%M:%S%z}"
+        now = format_stamp(self.site.clock())
         finished = {**self.state.finished, **dict.fromkeys(done, now)}
         finished = {uuid: at for uuid, at in finished.items() if uuid not in running}
         if finished != self.state.finished:

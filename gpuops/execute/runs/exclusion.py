@@ -8,6 +8,7 @@ from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.runs.run_kind import CHANGE, CUT_OFF_HINT, RESUME_CHANGE, ROTATION_RUNS
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.taken_vms import vms_of
@@ -24,7 +25,7 @@ def no_change_open(journal: Journal | None) -> None:
     run = open_change(journal)
     if run is not None:
         raise Refused(
-            f"the change of hosts that began at {run.started:%Y-%m-%d %H:%M %Z} did not end",
+            f"the change of hosts that began at {format_zoned_minute(run.started)} did not end",
             hint=f"gpuops change status shows it; {RESUME_CHANGE} or gpuops change abort ends it",
         )
 
@@ -34,7 +35,7 @@ def no_rotation_open(journal: Journal | None) -> None:
     runs = journal.open_runs(ROTATION_RUNS) if journal is not None else ()
     if runs:
         raise Refused(
-            f"the {runs[-1].kind.removeprefix('rotate ')} that began at {runs[-1].started:%Y-%m-%d %H:%M %Z} "
+            f"the {runs[-1].kind.removeprefix('rotate ')} that began at {format_zoned_minute(runs[-1].started)} "
             "did not end",
             hint=CUT_OFF_HINT,
         )

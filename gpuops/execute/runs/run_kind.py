@@ -11,6 +11,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
 from gpuops.execute.state.lock import rotating
 from gpuops.model.nights.night_record import LockHolder
+from gpuops.model.time_text import format_zoned_minute
 
 
 class RunKind(StrEnum):
@@ -60,6 +61,6 @@ def morning_first(kind: RunKind, left_open: Sequence[Run]) -> None:
     if kind.takes and cut_off is not None:
         what = "morning" if cut_off.kind == RunKind.DAY else "restore"
         raise Refused(
-            f"the {what} that began at {cut_off.started:%Y-%m-%d %H:%M %Z} did not end",
+            f"the {what} that began at {format_zoned_minute(cut_off.started)} did not end",
             hint=CUT_OFF_HINT,
         )

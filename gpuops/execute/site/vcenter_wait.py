@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from gpuops.errors import NotConnected, ProtocolError, Trouble, VcenterUnreachable
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.rotation.returns.return_time import waits_until
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class VcenterWait:
 
     def _shown(self, moment: datetime) -> str:
         zone = self.policy.windows[0].zone if self.policy is not None and self.policy.windows else UTC
-        return f"{moment.astimezone(zone):%Y-%m-%d %H:%M %Z}"
+        return format_zoned_minute(moment.astimezone(zone))
 
 
 def _may_come_back(error: NotConnected) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.errors import StateDamaged, UsageError
+from gpuops.execute.state.lock_names import BUNDLE_NAMES
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.files.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.files.private_file import write_new, write_private
@@ -19,7 +20,6 @@ from gpuops.files.private_file import write_new, write_private
 KEY_BYTES: Final = 32
 _KEY: Final = "bundle.key"
 _NAMES: Final = "bundle-names.json"
-_LOCK: Final = "bundle-names.lock"
 _KINDS: Final = {
     "vm": "VM", "host": "host", "domain-c": "cluster", "domain-s": "host without a cluster",
     "datastore": "datastore", "resgroup": "resource pool", "resgroup-v": "vApp",
@@ -65,7 +65,7 @@ def remember(state_dir: Path, given: Mapping[str, str]) -> None:
     Two bundles at once lose none: the second waits until the first has written its names.
     """
     prepare_state_dir(state_dir)
-    path = state_dir / _LOCK
+    path = state_dir / BUNDLE_NAMES
     private_file(path)
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

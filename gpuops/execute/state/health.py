@@ -15,6 +15,7 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.execute.state.http_listener import GetHandler, ListenOption, listening
+from gpuops.model.time_text import format_stamp
 
 STALE_S: Final = 900.0
 """A look at vCenter that ended so long ago is none any more: three times the longest wait between two looks."""
@@ -32,7 +33,7 @@ class Health:
     def looked(self, *, found: bool = True) -> None:
         """A look has ended just now; whether it found what the service needs."""
         with self._lock:
-            self._looked = clock.passed_s(), f"{clock.wall_clock():%Y-%m-%dT%H:%M:%SZ}", found
+            self._looked = clock.passed_s(), format_stamp(clock.wall_clock()), found
 
     def told(self, *, ready: bool = False) -> tuple[int, dict[str, str | None]]:
         """The HTTP status, and what is said. `ready`: asked is whether it can do its work, not only whether it goes

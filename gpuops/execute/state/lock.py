@@ -12,15 +12,17 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from gpuops import clock
 from gpuops.errors import Locked, StateDamaged
+from gpuops.execute.state.lock_names import vcenter_lock
 from gpuops.execute.state.service_manager import GOES_ON, tell_systemd
 from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 from gpuops.model.nights.night_record import LockHolder
+from gpuops.model.time_text import format_stamp
 
 TRIES: Final = 5
 PAUSE_S: Final = 0.02
@@ -102,7 +104,7 @@ def locked_to_return(state_dir: Path, vcenter: str, now: datetime, *, doing: str
         try:
             hold = stack.enter_context(locked(state_dir, vcenter, now, alone=True, doing=doing))
         except StateDamaged as damaged:
-            stack.enter_context(_locked_as_it_is(lock_path(state_dir, vcenter), state_dir))
+            stack.enter_context(_locked_as_it_is(vcenter_lock(state_dir, vcenter), state_dir))
             hold = LockHold(None, LockHolder(os.getpid(), now, doing), damaged)
         yield hold
 
@@ -139,17 +141,12 @@ def _text(holder: LockHolder) -> str:
 
 
 def _moment(moment: datetime | None) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment is not None else ""
-
-
-def lock_path(state_dir: Path, vcenter: str) -> Path:
-    """The file that is locked."""
-    return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}.lock"
+    return format_stamp(moment) if moment is not None else ""
 
 
 def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
     """Who rotates this vCenter from this machine now; None = nobody does. Raises StateDamaged."""
-    if not lock_path(state_dir, vcenter).exists():
+    if not vcenter_lock(state_dir, vcenter).exists():
         return None
     descriptor = _open(state_dir, vcenter)
     try:
@@ -165,7 +162,7 @@ def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
 
 def _open(state_dir: Path, vcenter: str) -> int:
     prepare_state_dir(state_dir)
-    path = lock_path(state_dir, vcenter)
+    path = vcenter_lock(state_dir, vcenter)
     private_file(path)
     return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 

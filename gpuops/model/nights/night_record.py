@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.time_text import format_stamp, format_zoned_second, parse_zoned
 from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import VmDrs
 
@@ -100,7 +101,7 @@ class LockHolder:
     def __str__(self) -> str:
         if self.pid is None or self.since is None:
             return "another run"
-        return f"pid {self.pid} since {self.since:%Y-%m-%d %H:%M:%S %Z}"
+        return f"pid {self.pid} since {format_zoned_second(self.since)}"
 
 
 class Marker(NamedTuple):
@@ -122,7 +123,7 @@ def marker_value(
     """The marker as vCenter keeps it: `2026-11-20 ml`, or with all that it may hold
     `2026-11-20 ml drs=cluster seen=2026-11-21T05:00:00Z lease=7`."""
     told = f"{night} {role}" + (f" drs={drs}" if drs is not None else "")
-    told += f" seen={seen.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if seen is not None else ""
+    told += f" seen={format_stamp(seen)}" if seen is not None else ""
     return told + (f" lease={lease}" if lease is not None else "")
 
 
@@ -146,7 +147,7 @@ def parse_marker(text: str) -> Marker | None:
             night,
             Role(role.lower()),
             _DRS_BY_WORD[drs.lower()] if drs is not None else None,
-            _moment(seen.upper()) if seen is not None else None,
+            parse_zoned(seen.upper()) if seen is not None else None,
             lease_number(lease) if lease is not None else None,
         )
     except (IndexError, KeyError, ValueError):
@@ -163,11 +164,3 @@ def lease_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_LEASES))):
         raise ValueError(text)
     return int(text)
-
-
-def _moment(text: str) -> datetime:
-    """Raises ValueError, for a time without its zone too."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(text)
-    return found

@@ -18,6 +18,7 @@ from gpuops.model.measurements.measurement import CPU_MHZ
 from gpuops.model.nights.fair_share import FairShare
 from gpuops.model.nights.ml_queue import GuestCommand, MlStop, QueuedVm
 from gpuops.model.nights.selector import Mark, Selector
+from gpuops.model.time_text import format_clock, format_minute, format_minute_id
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.window import Night, Window, moments
 from gpuops.model.workloads.job_rules import JobRules
@@ -358,18 +359,19 @@ class Policy:
             return night.id
         if self.windows:
             return now.astimezone(self.windows[0].zone).date().isoformat()
-        return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
+        return format_minute_id(now)
 
     def moment(self, local: datetime) -> datetime:
         """The moment that is meant: one without an offset is read in the zone of the windows. Raises UsageError."""
         if local.tzinfo is not None:
             return local
-        zone = self._zone(f"{local:%Y-%m-%d %H:%M}", f"add the offset: {local:%Y-%m-%dT%H:%M}Z, or +01:00")
+        zone = self._zone(format_minute(local), f"add the offset: {local.isoformat(timespec='minutes')}Z, or +01:00")
         return moments(local.date(), local.time(), zone)[0]
 
     def next_at(self, clock: time, now: datetime) -> datetime:
         """The first moment from now on at which clocks in the zone of the windows show this. Raises UsageError."""
-        zone = self._zone(f"{clock:%H:%M}", f"say the date and the offset: {now:%Y-%m-%d}T{clock:%H:%M}Z, or +01:00")
+        clock_text = format_clock(clock)
+        zone = self._zone(clock_text, f"say the date and the offset: {now.date()}T{clock_text}Z, or +01:00")
         day = now.astimezone(zone).date()
         found = (moment for number in range(3) for moment in moments(day + timedelta(days=number), clock, zone))
         return next(moment for moment in found if moment >= now)

@@ -12,6 +12,7 @@ from msgspec import Meta
 from gpuops.errors import UsageError
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.file_keys import Key, Text, reads_by
+from gpuops.model.time_text import parse_zoned
 from gpuops.model.vcenter.host import NumaPolicy
 
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?) ?(?P<unit>[MGT])(?:i?B)?", re.IGNORECASE)
@@ -21,12 +22,10 @@ _MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
 def moment(text: str) -> datetime:
     """The moment written as `2026-11-03T05:00+01:00`. Raises UsageError, for one without an offset from UTC too."""
     try:
-        found = datetime.fromisoformat(text.strip())
+        return parse_zoned(text.strip())
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise UsageError(f"{text!r} is no moment", hint="write date, time and offset from UTC: 2026-11-03T05:00+01:00")
-    return found
+        hint = "write date, time and offset from UTC: 2026-11-03T05:00+01:00"
+        raise UsageError(f"{text!r} is no moment", hint=hint) from None
 
 
 def memory_mib(text: str) -> int:

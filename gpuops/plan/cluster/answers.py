@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpuops.errors import report_exit_code
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.cluster.members import MarkedVm
 from gpuops.plan.cluster.plan import ClusterPlan
@@ -29,7 +30,7 @@ class ClusterMade:
     @property
     def exit_code(self) -> int:
         """3 = nothing was begun, 4 = it failed."""
-        return 3 if self.plan.rejections else 4 if self.failed else 0
+        return report_exit_code(refused=self.plan.rejections, partly=self.failed)
 
     @property
     def changed(self) -> bool:
@@ -63,7 +64,7 @@ class ClusterRemoved:
 
     @property
     def exit_code(self) -> int:
-        return 3 if self.rejections else 4 if self.left else 0
+        return report_exit_code(refused=self.rejections, partly=self.left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from gpuops.model.nights.journal import GivenUp, Thing
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
@@ -31,7 +32,7 @@ class Missed:
 
     @property
     def since(self) -> str:
-        return f"was given up at {self.given.at:%Y-%m-%d %H:%M %Z} ({self.given.of}); {self.now}"
+        return f"was given up at {format_zoned_minute(self.given.at)} ({self.given.of}); {self.now}"
 
 
 def host_now(ref: str, uuid: str | None, inventory: Inventory) -> Host | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, Generic, Protocol
 
-from gpuops.errors import Trouble
+from gpuops.errors import StateDamaged, Trouble, report_exit_code
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.core.rejection import Rejection as Rejection
@@ -154,8 +154,7 @@ class Report(Generic[AnyStep]):
     def exit_code(self) -> int:
         """0 done or nothing to do, 3 infeasible, 4 partly done, 7 without its journal (README, exit codes)."""
         if self.journal_lost:
-            return 7
-        if not self.plan.feasible:
-            return 3
+            return StateDamaged.exit_code
         bad = {Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED}
-        return 4 if self.plan.unmet or any(outcome.verdict in bad for outcome in self.outcomes) else 0
+        partly = self.plan.unmet or any(outcome.verdict in bad for outcome in self.outcomes)
+        return report_exit_code(refused=not self.plan.feasible, partly=partly)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpuops.errors import report_exit_code
 from gpuops.model.workloads.job_record import SubmittedJob
 from gpuops.plan.core.rejection import Rejection
 from gpuops.plan.jobs.turns import JobTurn
@@ -21,7 +22,7 @@ class JobSubmission:
 
     @property
     def exit_code(self) -> int:
-        return 3 if self.rejections else 0
+        return report_exit_code(refused=self.rejections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +72,4 @@ class JobsRun:
     def exit_code(self) -> int:
         """4 if a guest refused an action, or a VM of the template could not be created or removed."""
         failed = any(deed.failed for deed in self.deeds) or any(deed.failed for deed in self.vms)
-        return 4 if failed else 0
+        return report_exit_code(partly=failed)

@@ -22,6 +22,7 @@ import numpy as np
 
 from gpuops.advise.occupancy import gpu_states
 from gpuops.advise.sizing.sharing import slowdowns
+from gpuops.errors import report_exit_code
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.scheduler import SchedulerPolicy, VgpuScheduler
@@ -153,7 +154,8 @@ class JobsAnswer:
     @property
     def exit_code(self) -> int:
         """3 if a job has no place, has a forbidden mount, or needs more nights than it may have."""
-        return 3 if self.refused or self.forbidden or any(job.too_long for job in self.planned) else 0
+        too_long = any(job.too_long for job in self.planned)
+        return report_exit_code(refused=self.refused or self.forbidden or too_long)
 
 
 def planned_jobs(question: JobsQuestion, inventory: Inventory, catalog: Catalog) -> JobsAnswer:

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import ClassVar, Final, TypeAlias
 
 from gpuops.advise.managed_vms import managed_elsewhere
@@ -22,6 +22,7 @@ from gpuops.errors import UsageError
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.nights.fair_share import FairShare
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.time_text import format_iso_utc
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_record import SubmittedJob
@@ -337,7 +338,7 @@ def _wrong_profile(turn: JobTurn, inventory: Inventory, catalog: Catalog) -> str
 
 def _id(job: SubmittedJob) -> str:
     """Return the id of a job. Jobs of two lists never share number, moment and person."""
-    identity = f"{job.number} {job.submitted_at.astimezone(UTC).isoformat()} {job.by}"
+    identity = f"{job.number} {format_iso_utc(job.submitted_at)} {job.by}"
     return hashlib.sha256(identity.encode("utf-8")).hexdigest()[:16]
 
 

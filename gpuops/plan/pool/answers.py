@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpuops.errors import report_exit_code
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook
 from gpuops.plan.core.rejection import Rejection
 
@@ -49,4 +50,4 @@ class PoolAnswer:
     @property
     def exit_code(self) -> int:
         """3 = refused, 4 = something failed."""
-        return 3 if self.rejections else 4 if self.failed else 0
+        return report_exit_code(refused=self.rejections, partly=self.failed)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from gpuops.model.time_text import format_hours, format_minute
 from gpuops.model.workloads.lease_book import (
     REPORTED_DEAD,
     GpuLease,
@@ -37,7 +38,7 @@ def lend(book: LeaseBook, wish: LeaseWish, id: str, now: datetime) -> Decision:
         if (lease.wish.memory_mib, lease.wish.gpus, lease.wish.lasts) == (wish.memory_mib, wish.gpus, wish.lasts):
             return book, ()
         rule = f"has the lease {lease.id} already: {lease.wish.gpus} x {lease.wish.memory_mib} MiB until"
-        rule = f"{rule} {lease.ends_at:%Y-%m-%d %H:%MZ}"
+        rule = f"{rule} {format_minute(lease.ends_at)}Z"
         hint = f"{command('pool return', pool=book.pool.name, client=lease.client)} first"
         return book, (Rejection(lease.client, rule, hint=hint),)
     shares = choose_shares(wish, book)
@@ -56,11 +57,11 @@ def _refusals(book: LeaseBook, wish: LeaseWish, room: int, now: datetime) -> Ite
     """Yield every reason why it is not lent now: a limit of the pool's file, or no room beside other leases."""
     pool, client = book.pool, wish.client
     if wish.lasts > pool.longest:
-        longest = format_duration(pool.longest)
-        rule = f"{format_duration(wish.lasts)} is longer than pool {pool.name} lends: {longest}"
+        longest = format_hours(pool.longest)
+        rule = f"{format_hours(wish.lasts)} is longer than pool {pool.name} lends: {longest}"
         yield Rejection(client, rule, hint=f"ask for at most {longest}")
     ends = [lease.ends_at for lease in book.leases if lease.holds and lease.ends_at > now]
-    later = f"; the next lease ends at {min(ends):%Y-%m-%d %H:%MZ}" if ends else ""
+    later = f"; the next lease ends at {format_minute(min(ends))}Z" if ends else ""
     shares = [lease.shares for lease in book.leases if lease.holds and lease.wish.owner == wish.owner]
     lent_mib, quota = sum(share.memory_mib for share in sum(shares, ())), pool.quota_of(wish.owner)
     for rule, needed, limit, lent, unit in (
@@ -108,12 +109,6 @@ def choose_shares(wish: LeaseWish, book: LeaseBook) -> tuple[LentShare, ...]:
         shares += [LentShare(name, gpu, wish.memory_mib) for _, gpu in best[name]]
         del rooms[name]
     return tuple(sorted(shares, key=lambda share: (share.server, share.gpu)))
-
-
-def format_duration(duration: timedelta) -> str:
-    """Return `4 h`, `1 h 30 min`, `20 min`."""
-    hours, minutes = divmod(round(duration.total_seconds() / 60), 60)
-    return f"{hours} h" if not minutes else f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
 def settle(book: LeaseBook, now: datetime) -> LeaseBook:

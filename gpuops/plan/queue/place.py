@@ -22,7 +22,7 @@ from typing import Annotated, Final
 
 from gpuops.advise.expected_start import with_expected
 from gpuops.advise.occupancy import Tenant, gpu_states
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.vcenter.host import Host, NumaPolicy
 from gpuops.model.vcenter.inventory import Inventory
@@ -205,7 +205,7 @@ class Placements:
     @property
     def exit_code(self) -> int:
         """3 if a workload has no place, else 0."""
-        return 3 if self.refused else 0
+        return report_exit_code(refused=self.refused)
 
 
 @dataclass(frozen=True, slots=True)

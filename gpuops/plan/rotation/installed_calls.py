@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from gpuops.model.nights.rotation import Policy
 from gpuops.model.nights.runners import Half
+from gpuops.model.time_text import format_clock, format_minute
 from gpuops.model.window import RETURN_FLOOR, Night, Weekday
 from gpuops.plan.rotation.timers import minute_of_week, nights_ahead
 
@@ -229,17 +230,20 @@ def misfits(policy: Policy, calls: Sequence[InstalledCalls], now: datetime) -> t
         night, at = late[0]
         due = night.returns_from.astimezone(night.zone)
         is_within_a_day = at != night.returns_from + _DAY
-        called = f"comes at {at.astimezone(night.zone):%H:%M}" if is_within_a_day else "does not come within a day"
+        called = (
+            f"comes at {format_clock(at.astimezone(night.zone))}" if is_within_a_day else "does not come within a day"
+        )
+        latest = format_clock(_latest_start(night).astimezone(night.zone))
         mismatches.append(
             f"the first call of `rotate day` is late on {len(late)} of {len(nights)} mornings: after the night of "
-            f"{_evening(night)} the return must begin by {_latest_start(night).astimezone(night.zone):%H:%M} (due from "
-            f"{due:%H:%M}), and the first call {called} ({where})"
+            f"{_evening(night)} the return must begin by {latest} (due from "
+            f"{format_clock(due)}), and the first call {called} ({where})"
         )
     if early:
         night, at = early[0]
         mismatches.append(
             f"`rotate day` is called in {len(early)} of {len(nights)} nights while the window is open, and ends them: "
-            f"first that of {_evening(night)} at {at.astimezone(night.zone):%H:%M} ({where})"
+            f"first that of {_evening(night)} at {format_clock(at.astimezone(night.zone))} ({where})"
         )
     return tuple(f"{text}; {_RENDER_HINT}" for text in mismatches)
 
@@ -281,7 +285,8 @@ def _find_late_call(calls: Sequence[InstalledCalls], night: Night) -> datetime |
 
 
 def _evening(night: Night) -> str:
-    return f"{night.opens.astimezone(night.zone):%a %Y-%m-%d %H:%M} {night.zone}"
+    opens = night.opens.astimezone(night.zone)
+    return f"{Weekday.of(opens.date()).title()} {format_minute(opens)} {night.zone}"
 
 
 def of_policy_file(calls: Iterable[InstalledCalls], file: str | None) -> tuple[InstalledCalls, ...]:

@@ -22,6 +22,7 @@ from gpuops.errors import Refused
 from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.night_record import MOST_LEASES, parse_marker
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.time_text import format_zoned_second
 from gpuops.model.vcenter.inventory import Inventory
 
 KEY: Final = "gpuops.lease"
@@ -187,4 +188,4 @@ def may_act(left_s: float) -> bool:
 
 def lease_holder_text(lease: Lease) -> str:
     """Return who holds the lease and until when, for a message."""
-    return f"{lease.owner} holds the lease until {lease.expires:%Y-%m-%d %H:%M:%S %Z} by vCenter's clock"
+    return f"{lease.owner} holds the lease until {format_zoned_second(lease.expires)} by vCenter's clock"

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from gpuops.model.nights.night_record import Original, Role
+from gpuops.model.time_text import format_zoned_second
 from gpuops.model.vcenter.vm import PowerState, Vm
 
 GRAIN: Final = timedelta(seconds=1)
@@ -68,4 +69,4 @@ def runs_anew(then: datetime | None, vm: Vm) -> bool:
 
 
 def _in_utc(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S %Z}"
+    return format_zoned_second(moment.astimezone(UTC))

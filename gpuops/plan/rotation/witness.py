@@ -38,6 +38,7 @@ from typing import Final, NamedTuple
 from gpuops.model.nights.ml_queue import entry_of
 from gpuops.model.nights.night_record import Marker, Original, Role, parse_marker
 from gpuops.model.nights.rotation import LATE, Policy
+from gpuops.model.time_text import format_second
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
@@ -213,7 +214,7 @@ def _may_be_resumed(witness: Witness) -> bool:
 
 
 def _in_utc(moment: datetime | None) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment is not None else "an unknown time"
+    return f"{format_second(moment.astimezone(UTC))} UTC" if moment is not None else "an unknown time"
 
 
 @dataclass(frozen=True, slots=True)

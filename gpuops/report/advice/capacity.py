@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Self
 
 from gpuops.advise.capacity import Slots
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.capacity.capacity_request import Capacity
 from gpuops.plan.capacity.fleet_room import Beside, Device, Fit, FleetPart, Largest, Level
 from gpuops.plan.core.scope import Scope
@@ -221,7 +222,7 @@ def _heading(found: Capacity) -> str:
     inventory = found.inventory
     return (
         f"vCenter {inventory.api_version}: {count(found.now.hosts, 'host')} with "
-        f"{count(found.now.gpus, 'GPU')}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+        f"{count(found.now.gpus, 'GPU')}, read {format_zoned_minute(inventory.taken_at)}"
     )
 
 

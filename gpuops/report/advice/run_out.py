@@ -7,6 +7,7 @@ from datetime import date
 from typing import Annotated, Self
 
 from gpuops.advise.run_out import FEWEST_DAYS, HORIZON, TESTED_AHEAD, RunOut
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, table_of
@@ -15,7 +16,7 @@ from gpuops.report.text import count
 
 def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
     """A row for each profile, the one that runs out first at the top."""
-    read_at = f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+    read_at = f"read {format_zoned_minute(inventory.taken_at)}"
     head = f"vCenter {inventory.api_version}: when vGPU profiles run out, {read_at}"
     if not found:
         return (Text(head, "bold"), Text("no VM has a vGPU, and no history has one"))

@@ -10,6 +10,7 @@ from typing import Annotated, Self
 from gpuops.advise.sizing.advice import GpuShare, SharersAdvice, SharersRow, SizedVm
 from gpuops.advise.sizing.question import BusyHistory
 from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.capacity.sizing import SizingAnswer, SizingSource
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
@@ -39,7 +40,7 @@ def _head(found: SizingAnswer) -> str:
             return f"{count(len(found.sizing.vms), 'VM')}{of} by a file of workloads"
         case SizingSource.HISTORY:
             assert found.inventory is not None, "history is of a vCenter"
-            read_at = f"read {found.inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+            read_at = f"read {format_zoned_minute(found.inventory.taken_at)}"
             vcenter = found.inventory.api_version
             return f"vCenter {vcenter}: {count(len(found.sizing.vms), 'VM')}{of} with a history, {read_at}"
 
@@ -126,7 +127,7 @@ def _notes(found: SizingAnswer) -> Iterator[str]:
     if history is not None:
         least, most = min(history.hours), max(history.hours)
         hours = f"{most:.0f} h" if f"{least:.0f}" == f"{most:.0f}" else f"{least:.0f} to {most:.0f} h"
-        yield f"by {hours} of history of {count(len(history.hours), 'VM')} since {history.since:%Y-%m-%d %H:%M %Z}"
+        yield f"by {hours} of history of {count(len(history.hours), 'VM')} since {format_zoned_minute(history.since)}"
         if found.inventory is not None and found.inventory.taken_at - history.since < _A_WEEK:
             yield "that is less than a week: of other days, which may be busier, nothing is known"
         if history.full:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Self
 
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.what_if.demand import DemandSource, PlacedDemand
 from gpuops.plan.what_if.question import DrawnFigure, FleetOutcome, NightOutcome, WhatIfAnswer
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, VersionedSiteDocument, printed
@@ -22,7 +23,10 @@ def what_if_text(found: WhatIfAnswer, saved: Path | None = None) -> Shown:
     """The changes, one table, and what it stands on."""
     inventory, then = found.inventory, found.then.fleet
     lines: list[Shown] = [
-        Text(f"vCenter {inventory.api_version}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}; what if:", "bold")
+        Text(
+            f"vCenter {inventory.api_version}, read {format_zoned_minute(inventory.taken_at)}; what if:",
+            "bold",
+        )
     ]
     lines += [Text(f"  {each}") for each in then.done]
     lines.append(TextTable("", "now", "then", "difference", right=(1, 2), rows=_rows(found)))

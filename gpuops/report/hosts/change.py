@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import UNSET, UnsetType
 
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host_settings import Displacement, VsanMode
 from gpuops.plan.core.plan import Outcome, Verdict
 from gpuops.plan.core.steps import HostStep
@@ -117,7 +118,8 @@ def status_text(status: ChangeStatus) -> Shown:
     done = sum(part.state == "done" for part in status.parts)
     at_it = f"{status.holder} is at it" if status.holder else "nobody is at it: gpuops change resume, or abort"
     closing = (
-        f"{status.verb}, begun {status.began:%Y-%m-%d %H:%M %Z}: {done} of {count(len(status.parts), status.noun)} done"
+        f"{status.verb}, begun {format_zoned_minute(status.began)}: "
+        f"{done} of {count(len(status.parts), status.noun)} done"
     )
     return (*lines, Text(f"{closing}; {at_it}", "bold"), *missed)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Self
 
 from gpuops.advise.capacity import Slots
 from gpuops.advise.gpu_layouts import JudgedLayout, JudgedPart, LayoutVerdict
+from gpuops.errors import report_exit_code
 from gpuops.model.devices.catalog import Board
 from gpuops.model.devices.gpu import VgpuMode
 from gpuops.model.devices.gpu_layout import LayoutForm
@@ -28,7 +29,7 @@ def layouts_exit_code(layouts: Sequence[JudgedLayout]) -> int:
     """3 if one does not fit or is not known to, or if none is for the GPU model."""
     verdicts = {judged.verdict for judged in layouts}
     is_refused = verdicts & {LayoutVerdict.DOES_NOT_FIT, LayoutVerdict.UNKNOWN} or LayoutVerdict.FITS not in verdicts
-    return 3 if is_refused else 0
+    return report_exit_code(refused=is_refused)
 
 
 def layouts_text(layouts: Sequence[JudgedLayout], board: Board, file: Path) -> Iterator[Shown]:

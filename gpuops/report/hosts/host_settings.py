@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from gpuops.model.devices.gpu import PhysicalGpu, VgpuMode
 from gpuops.model.devices.scheduler import Frequency, RoundRobin, SchedulerPolicy, TimeSlices, VgpuScheduler
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SmiState
 from gpuops.model.vcenter.inventory import Inventory
@@ -29,7 +30,7 @@ def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     gpus = sum(len(host.gpus) for host in hosts)
     heading = (
         f"vCenter {inventory.api_version}: {count(len(hosts), 'host')} with {count(gpus, 'GPU')}, "
-        f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+        f"read {format_zoned_minute(inventory.taken_at)}"
     )
     lines: list[Shown] = [Text(heading, "bold")]
     for host in hosts:
@@ -156,7 +157,7 @@ _WORDS: Final = {True: "on", False: "off", None: "unknown"}
 def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     """A heading and a table for each host; a host that did not answer says why."""
     heading = f"vCenter {inventory.api_version}: {count(len(hosts), 'host')}"
-    lines: list[Shown] = [Text(f"{heading}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}", "bold")]
+    lines: list[Shown] = [Text(f"{heading}, read {format_zoned_minute(inventory.taken_at)}", "bold")]
     for host in hosts:
         lines += [Text(), Text(host.name, "bold"), _mig_table(host)]
         lines += [Text(f"  {text}", "yellow") for text in (host.settings or HostSettings()).unread]
@@ -256,7 +257,7 @@ def scheduler_text(found: Schedulers) -> Shown:
     gpus = sum(len(each.gpus) for each in found.hosts)
     heading = (
         f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
-        f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+        f"read {format_zoned_minute(inventory.taken_at)}"
     )
     lines: list[Shown] = [Text(heading, "bold")]
     for host in found.hosts:

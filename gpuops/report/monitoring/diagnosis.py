@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from gpuops.advise.diagnosis.tellable import NEEDS
 from gpuops.model.measurements.component import WORDS, Component
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.report.document import DocumentRecord, PrintedDocument, SiteDocument, printed
 from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count
@@ -44,7 +45,9 @@ SETTLE: Final = (
 def diagnosed_text(found: Diagnosed, inventory: Inventory) -> Shown:
     """Of each VM the most probable components with their numbers, and the next move of the first."""
     of = count(len(found.vms), "VM")
-    parts: list[Shown] = [Text(f"{of} with a vGPU and a history, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}", "bold")]
+    parts: list[Shown] = [
+        Text(f"{of} with a vGPU and a history, read {format_zoned_minute(inventory.taken_at)}", "bold")
+    ]
     for vm in found.vms:
         parts.append(Text(f"{vm.vm} ({vm.id}), {vm.hours:.0f} h of history:"))
         parts += _suspects(vm.diagnosis)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.role import RoleState
 from gpuops.plan.doctor.examination import Examination
 from gpuops.plan.doctor.finding import Finding, Severity
@@ -21,7 +22,7 @@ def doctor_text(found: Examination) -> Shown:
     gpus = sum(len(host.gpus) for host in found.hosts)
     heading = (
         f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
-        f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+        f"read {format_zoned_minute(inventory.taken_at)}"
     )
     lines = [line for finding in found.findings for line in _lines(finding)]
     return (Text(heading, "bold"), *lines, Text(_summary(found), "bold"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Self
 
 from gpuops.model.guests.guest import GuestWay
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.guest.question import GuestVerdict, GuestVerdicts, counts
 from gpuops.plan.guest.rows import GuestRow, GuestState
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
@@ -23,7 +24,7 @@ def guest_check_text(found: GuestVerdicts, way: GuestWay) -> Shown:
     inventory = found.inventory
     head = (
         f"vCenter {inventory.api_version}: {count(len(found.guests), 'guest')} by {_WAYS[way]}, "
-        f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+        f"read {format_zoned_minute(inventory.taken_at)}"
     )
     return (
         Text(head, "bold"),

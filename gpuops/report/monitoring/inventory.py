@@ -16,6 +16,7 @@ from gpuops.advise.managed_vms import manager_of
 from gpuops.model.devices.gpu import GraphicsType, PhysicalGpu, VgpuMode
 from gpuops.model.devices.other_device import OtherDevice
 from gpuops.model.devices.profile_name import parse
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
@@ -65,7 +66,7 @@ def without_gpus(fleet: Fleet) -> Iterator[Text]:
 def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
     """`vCenter 8.0.3.0: 2 hosts with 8 GPUs, 14 VMs, read 2026-11-21 02:49 UTC`."""
     shown = f"{count(hosts, 'host')} with {count(gpus, 'GPU')}, {count(len(inventory.vms), 'VM')}"
-    read_at = f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+    read_at = f"read {format_zoned_minute(inventory.taken_at)}"
     return Text(f"vCenter {inventory.api_version}: {shown}, {read_at}", "bold")
 
 

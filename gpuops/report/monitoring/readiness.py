@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.vm import Vm
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.change.emptying import LEAVES_BY, Leaving, Staying
@@ -25,7 +26,7 @@ def readiness_text(found: Readiness, scope: Scope) -> Shown:
     inventory = found.inventory
     head = (
         f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with GPUs, "
-        f"read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+        f"read {format_zoned_minute(inventory.taken_at)}"
     )
     if not found.hosts:
         return (Text(head, "bold"), Text(str(scope.nowhere("readiness", inventory))))

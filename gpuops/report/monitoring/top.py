@@ -14,6 +14,7 @@ from functools import cached_property
 from gpuops.advise.idle import JudgedVm
 from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.measurements.gpu_use import CurrentUse, MeasuredUse
+from gpuops.model.time_text import format_clock_second
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, VgpuDevice, Vm
@@ -225,7 +226,7 @@ def heading_lines(top: Top) -> tuple[Text, ...]:
     known = [use.utilization_percent for use in gpus if use.utilization_percent is not None]
     used = f"{sum(known) / len(known):.0f} % used ({len(known)} of them measured)" if known else "use not known"
     about = f"{count(len(hosts), 'host')} with {count(len(gpus), 'GPU')}, {used}"
-    read_at = f"{top.inventory.taken_at:%H:%M:%S %Z}"
+    read_at = f"{format_clock_second(top.inventory.taken_at)} {top.inventory.taken_at.tzname()}"
     first = Text(f"vCenter {top.inventory.api_version}: {about}, read {read_at}", "bold")
     return (first, *_running(top))
 

@@ -18,6 +18,7 @@ from gpuops.model.nights.history import (
     PastVm,
     share_of,
 )
+from gpuops.model.time_text import format_minute
 from gpuops.report.layout import Column, Shown, Text, TextTable, table_of
 from gpuops.report.nights.history_rows import people_of
 from gpuops.report.text import count
@@ -211,4 +212,4 @@ def _part(share: float | None, available: GpuHours) -> str:
 
 
 def _minute(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
+    return format_minute(moment.astimezone(UTC))

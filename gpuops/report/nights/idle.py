@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Self
 
-from gpuops.advise.evidence import SourceReading, Use, told
+from gpuops.advise.evidence import SourceReading, Use
 from gpuops.advise.idle import JudgedVm, verdicts_without_sessions
 from gpuops.model.desktops.evidence import Source
+from gpuops.model.time_text import format_limit, format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.report.document import DocumentRecord, Ref, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, table_of
@@ -19,7 +20,7 @@ _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
 def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -> Shown:
     """A row for each VM; with `explain` one for each source of each VM."""
-    heading = Text(f"{count(len(judged), 'VM')}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}", "bold")
+    heading = Text(f"{count(len(judged), 'VM')}, read {format_zoned_minute(inventory.taken_at)}", "bold")
     if explain:
         return (heading, *(line for each in judged for line in _explained(each)))
     table = table_of(
@@ -124,7 +125,7 @@ def _because(judged: JudgedVm) -> str:
 
 
 def _age(reading: SourceReading) -> str:
-    return "-" if reading.age_s is None else told(reading.age_s) if reading.age_s else "now"
+    return "-" if reading.age_s is None else format_limit(reading.age_s) if reading.age_s else "now"
 
 
 def _number(value: int | None, unit: str) -> str:
@@ -132,4 +133,4 @@ def _number(value: int | None, unit: str) -> str:
 
 
 def _for(seconds: float | None) -> str:
-    return "now" if seconds is None else told(seconds // 60 * 60) if seconds >= 60 else told(seconds)
+    return "now" if seconds is None else format_limit(seconds // 60 * 60) if seconds >= 60 else format_limit(seconds)

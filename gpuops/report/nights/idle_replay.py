@@ -9,6 +9,7 @@ from typing import Annotated, Final, Self
 
 from gpuops.advise.replay import SOON_STEPS, STEP, PoolNight, PoolReplay, Replay, Untold
 from gpuops.model.desktops.evidence import Source, names
+from gpuops.model.time_text import format_minute, format_zoned_minute
 from gpuops.report.document import DocumentRecord, Moment, VcenterDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.services.measurement import ObservedSpanRecord
@@ -28,7 +29,7 @@ _SOON: Final = SOON_STEPS * STEP
 
 def replay_text(replay: Replay) -> Shown:
     """A table of nights for each pool, what they leave open, and when nobody looked."""
-    nights = f"{count(len(replay.nights), 'night')} since {replay.since:%Y-%m-%d %H:%M %Z}"
+    nights = f"{count(len(replay.nights), 'night')} since {format_zoned_minute(replay.since)}"
     return (
         Text(f"policy {replay.policy}, {nights}, by counters alone", "bold"),
         *(part for pool in replay.pools for part in _pool(pool)),
@@ -163,7 +164,7 @@ def _notes(replay: Replay) -> Iterator[Text]:
     if replay.gone:
         yield Text(f"VMs and hosts that were measured then, and are no longer in vCenter: {replay.gone}", "yellow")
     for gap in replay.gaps[:_GAPS_SHOWN]:
-        yield Text(f"not observed    {gap.begin:%Y-%m-%d %H:%M} to {gap.until:%Y-%m-%d %H:%M} UTC", "yellow")
+        yield Text(f"not observed    {format_minute(gap.begin)} to {format_minute(gap.until)} UTC", "yellow")
     if len(replay.gaps) > _GAPS_SHOWN:
         yield Text(f"and {len(replay.gaps) - _GAPS_SHOWN} later gaps", "yellow")
 

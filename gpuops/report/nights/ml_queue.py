@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, timedelta, tzinfo
 from typing import Annotated, Self
 
+from gpuops.model.time_text import format_clock, format_iso_utc, format_minute
 from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, QueuePlace, QueueState
 from gpuops.plan.rotation.ml_queue.team_shares import TeamShares, TeamStanding
 from gpuops.report.document import DocumentRecord, Moment, SiteDocument, printed
@@ -26,7 +27,7 @@ def _parts(found: QueueLook) -> Iterator[Shown]:
     plan = found.night_plan
     at = found.at.astimezone(_zone(found))
     what = f"night {plan.night}" if plan.policy.spare is None else "spare capacity"
-    yield Text(f"ML queue of policy {plan.policy.name}, {what}, at {at:%Y-%m-%d %H:%M} {_zone(found)}", "bold")
+    yield Text(f"ML queue of policy {plan.policy.name}, {what}, at {format_minute(at)} {_zone(found)}", "bold")
     for rejection in plan.refusals:
         yield Text(f"no start: {rejection}", "yellow")
     if plan.shares is not None and plan.shares.standings:
@@ -76,7 +77,7 @@ def _places(found: QueueLook) -> TextTable:
 
 
 def _start_of(place: QueuePlace, found: QueueLook) -> str:
-    return "" if place.starts_at is None else f"{place.starts_at.astimezone(_zone(found)):%H:%M}"
+    return "" if place.starts_at is None else format_clock(place.starts_at.astimezone(_zone(found)))
 
 
 def _summary(found: QueueLook) -> str:
@@ -156,7 +157,7 @@ class QueuePlaceRecord(DocumentRecord, frozen=True):
             priority=waits.queued.priority,
             turn=place.state,
             gpus=None if place.gpus is None else round(place.gpus, 4),
-            starts_at=None if place.starts_at is None else _utc(place.starts_at),
+            starts_at=None if place.starts_at is None else format_iso_utc(place.starts_at),
         )
 
 
@@ -183,14 +184,10 @@ def queue_document(found: QueueLook) -> MlQueueDocument:
         vcenter=found.inventory.vcenter,
         read_at=found.inventory.taken_at,
         policy=plan.policy.name,
-        at=_utc(found.at),
+        at=format_iso_utc(found.at),
         fair_share=FairShareRecord(str(shares.rule.by), shares.rule.half_life / _DAY) if shares is not None else None,
         teams=shares.standings if shares is not None else (),
         queue=found.places,
         rejections=plan.refusals,
         warnings=shares.unclear if shares is not None else (),
     )
-
-
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat()

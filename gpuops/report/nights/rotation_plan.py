@@ -11,6 +11,7 @@ from msgspec import field
 
 from gpuops.advise.forecast import SLOT, Basis, Error, Expected, Forecast
 from gpuops.model.nights.night_record import Role
+from gpuops.model.time_text import format_clock, format_iso_utc, format_minute, format_zoned_minute
 from gpuops.model.window import Weekday
 from gpuops.plan.placement.suspended_vms import role_of
 from gpuops.plan.rotation.nights.preview import ExpectedRun, HostProof, NightPreview, ReturnedDesktop
@@ -38,7 +39,7 @@ def preview_text(found: NightPreview, *, every_vm: bool = False) -> Shown:
 def _parts(found: NightPreview, every_vm: bool) -> Iterator[Shown]:
     yield Text(_headline(found), "bold")
     yield Text(_summary(found), "bold")
-    yield Text(f"planned on what vCenter showed at {found.inventory.taken_at:%Y-%m-%d %H:%M %Z}", "dim")
+    yield Text(f"planned on what vCenter showed at {format_zoned_minute(found.inventory.taken_at)}", "dim")
     if found.night_plan.refusals:
         yield plan_text(found.night_plan.plan(), found.inventory)
     if found.expected_runs:
@@ -197,13 +198,13 @@ def _moment(moment: datetime, found: NightPreview) -> str:
     zone = _zone(found)
     local = moment.astimezone(zone)
     # not `%a`: Ansible switches the locale on, and the day would be named in its language
-    return f"{Weekday.of(local.date()).title()} {local:%Y-%m-%d %H:%M} {zone}"
+    return f"{Weekday.of(local.date()).title()} {format_minute(local)} {zone}"
 
 
 def _clock(moment: datetime, found: NightPreview) -> str:
     local, night = moment.astimezone(_zone(found)), found.night
     lasts_days = night is not None and night.back_by - night.opens > timedelta(days=1)
-    return f"{Weekday.of(local.date()).title()} {local:%H:%M}" if lasts_days else f"{local:%H:%M}"
+    return f"{Weekday.of(local.date()).title()} {format_clock(local)}" if lasts_days else format_clock(local)
 
 
 class NightWindowRecord(DocumentRecord, frozen=True):
@@ -381,4 +382,4 @@ def _proof(proof: HostProof, found: NightPreview) -> ReturnProofRecord:
 
 
 def _utc(moment: datetime) -> Moment:
-    return Moment(moment.astimezone(UTC).isoformat())
+    return Moment(format_iso_utc(moment))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Final, Self
 
+from gpuops.model.time_text import format_clock, format_minute
 from gpuops.plan.rotation.nights.bounds import Skip
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, NewVm, Setup, Unmarked, may_be_reverted
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, printed
@@ -118,7 +119,7 @@ def setup_document(setup: Setup) -> RotateInitDocument:
 def skip_text(skip: Skip) -> Text:
     """Which night it is, and whether it is taken."""
     opens, closes = (moment.astimezone(skip.night.zone) for moment in (skip.night.opens, skip.night.closes))
-    night = f"night {skip.night.id} of policy {skip.policy}, from {opens:%Y-%m-%d %H:%M} to {closes:%H:%M}"
+    night = f"night {skip.night.id} of policy {skip.policy}, from {format_minute(opens)} to {format_clock(closes)}"
     if not skip.skipped:
         return Text(f"{night}, is not skipped{' any more' if skip.changed else ''}")
     already = "" if skip.changed else "already "

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Final, Self
 
 from gpuops.model.nights.journal import Audit, AuditedChain
 from gpuops.model.nights.night_record import Role
+from gpuops.model.time_text import format_zoned_minute, format_zoned_second
 from gpuops.plan.rotation.lease import Lease, lease_holder_text
 from gpuops.plan.rotation.returns.return_time import Overdue
 from gpuops.plan.rotation.status import RotationStatus
@@ -44,7 +44,7 @@ def status_text(status: RotationStatus) -> Shown:
         lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
     if status.under_way is not None:
         seen = status.under_way.seen
-        last = f", last sign of life {seen:%Y-%m-%d %H:%M:%S %Z}" if seen is not None else ""
+        last = f", last sign of life {format_zoned_second(seen)}" if seen is not None else ""
         lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}{last}", "bold cyan"))
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
@@ -173,7 +173,7 @@ def _no_journal(status: RotationStatus) -> str:
 
 
 def _since(status: RotationStatus) -> str:
-    return f"at {status.cut_off_since:%Y-%m-%d %H:%M %Z} " if status.cut_off_since else ""
+    return f"at {format_zoned_minute(status.cut_off_since)} " if status.cut_off_since else ""
 
 
 def _table(status: RotationStatus) -> TextTable:
@@ -273,7 +273,11 @@ class RotateUnlockDocument(PrintedDocument, frozen=True):
 
 
 def _chain_line(chain: AuditedChain) -> str:
-    between = f" from {_minute(chain.first)} to {_minute(chain.last)}" if chain.first and chain.last else ""
+    between = (
+        f" from {format_zoned_minute(chain.first)} to {format_zoned_minute(chain.last)}"
+        if chain.first and chain.last
+        else ""
+    )
     good = f"{chain.good:,} record{'' if chain.good == 1 else 's'}{between}"
     if chain.bad:
         return f"vCenter {chain.vcenter}: {chain.bad}; only the {good} before it can be trusted"
@@ -284,7 +288,3 @@ def _audit_verdict(audit: Audit) -> str:
     if not audit.whole:
         return "changed by something else than gpuops"
     return "as gpuops wrote it" if audit.chains else "nothing was recorded yet"
-
-
-def _minute(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M %Z}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Self
 
+from gpuops.model.time_text import format_duration, format_zoned_minute
 from gpuops.plan.core.plan import Verdict
 from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from gpuops.plan.rotation.nights.spare import GivesWay, KeptState
@@ -13,7 +14,7 @@ from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Shown, Text, table_of
 from gpuops.report.plan_json import OutcomeRecord, RejectionRecord, outcome_document
 from gpuops.report.plan_text import STYLES, outcome_line
-from gpuops.report.text import count, duration
+from gpuops.report.text import count
 
 
 def look_text(told: WatchReport) -> Shown:
@@ -23,7 +24,7 @@ def look_text(told: WatchReport) -> Shown:
 
 def _whole_look(told: WatchReport) -> Iterator[Shown]:
     look, names = told.look, told.before.vms
-    yield Text(f"read {told.before.taken_at:%Y-%m-%d %H:%M %Z}, as if it had been calm for long enough", "dim")
+    yield Text(f"read {format_zoned_minute(told.before.taken_at)}, as if it had been calm for long enough", "dim")
     yield table_of(
         look.states,
         Column("cluster or host", lambda state: state.where),
@@ -62,7 +63,11 @@ def _ahead(pool: PoolAhead) -> Text:
 
 
 def _why(gives: GivesWay) -> str:
-    lost = f"{duration(gives.lost_s)} of work are lost" if gives.lost_s is not None else "how much is lost is not known"
+    lost = (
+        f"{format_duration(gives.lost_s)} of work are lost"
+        if gives.lost_s is not None
+        else "how much is lost is not known"
+    )
     return f"{gives.name}, so that {gives.for_key[0]} is free in {gives.where}; {lost}"
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gpuops.advise.showback import OwnedRun, Showback
+from gpuops.model.time_text import format_stamp
 from gpuops.report.csv_text import Cell, csv_text
 
 FOCUS_COLUMNS: Final = (
@@ -58,4 +59,4 @@ def _month_end(moment: datetime) -> datetime:
 
 
 def _utc(moment: datetime | None) -> str | None:
-    return None if moment is None else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return None if moment is None else format_stamp(moment)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 from gpuops.model.devices.profile_name import parse
+from gpuops.model.time_text import format_minute, format_minutes, format_zoned_minute
 from gpuops.report.document import Document
 from gpuops.report.layout import visible
 from gpuops.report.monitoring.inventory import without_series
@@ -148,6 +149,7 @@ def environment() -> Any:
     environment.filters.update(
         visible=lambda text: visible(str(text)),
         minute=_minute,
+        zoned_minute=format_zoned_minute,
         slots=_slots,
         hours=_hours,
         percent=_percent,
@@ -159,7 +161,7 @@ def environment() -> Any:
 
 def _minute(moment: str | None) -> str:
     """`2026-11-20 20:01`, in UTC."""
-    return "-" if moment is None else f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M}"
+    return "-" if moment is None else format_minute(datetime.fromisoformat(moment).astimezone(UTC))
 
 
 def _slots(figure: Mapping[str, int | None] | None) -> str:
@@ -188,5 +190,4 @@ def _duration(seconds: float | None) -> str:
     """`3 h 05 min`; `now` where it is known of the look alone."""
     if seconds is None:
         return "now"
-    hours, minutes = divmod(int(seconds) // 60, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+    return format_minutes(timedelta(minutes=seconds // 60))

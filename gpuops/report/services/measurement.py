@@ -10,6 +10,7 @@ from typing import Annotated, Self
 from msgspec import field
 
 from gpuops.model.measurements.measurement import Cycle, Span, Stored, StoredTier, StoredVcenter
+from gpuops.model.time_text import format_minute
 from gpuops.report.document import DocumentRecord, Moment, PrintedDocument, VcenterDocument, printed
 from gpuops.report.layout import Shown, Text
 
@@ -125,7 +126,7 @@ def _vcenter_lines(found: StoredVcenter) -> Iterator[Text]:
         yield Text(f"  observed        {_span(Span(found.observed[0].begin, found.observed[-1].until))}")
     for tier in found.tiers:
         size = f"{tier.stored_bytes / 1_000_000:.1f} MB"
-        since = f", since {tier.since:%Y-%m-%d %H:%M}" if tier.since is not None else ""
+        since = f", since {format_minute(tier.since)}" if tier.since is not None else ""
         yield Text(f"  steps of {_step(tier.step):<6} {tier.entities} VMs and hosts, {size}{since}")
     gaps = list(_gaps(found))
     for gap in gaps[-_GAPS_SHOWN:]:
@@ -143,4 +144,4 @@ def _step(step: timedelta) -> str:
 
 
 def _span(span: Span) -> str:
-    return f"{span.begin:%Y-%m-%d %H:%M} to {span.until:%Y-%m-%d %H:%M} UTC"
+    return f"{format_minute(span.begin)} to {format_minute(span.until)} UTC"

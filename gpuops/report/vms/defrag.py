@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 
 from msgspec import field
 
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.plan.moving.defrag import (
     Defragmentation,
     GpuChange,
@@ -177,7 +178,7 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
 
 def _heading(found: Defragmentation) -> str:
     inventory, gpus = found.inventory, count(found.gpus, "GPU")
-    return f"vCenter {inventory.api_version}: {gpus}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+    return f"vCenter {inventory.api_version}: {gpus}, read {format_zoned_minute(inventory.taken_at)}"
 
 
 def _figures(found: Defragmentation) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Self
 
+from gpuops.model.time_text import format_duration
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, BenchResult, Launcher, RunEnd, Transport
 from gpuops.plan.cluster_run.all_reduce import bus_bandwidth, efficiency
 from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 from gpuops.report.layout import Shown, Text, TextTable
-from gpuops.report.text import count, duration
+from gpuops.report.text import count
 
 if TYPE_CHECKING:
     from gpuops.plan.cluster_run.launch import LaunchPlan
@@ -46,7 +47,9 @@ def end_text(end: RunEnd) -> Shown:
     lines += [Text(f"left: {each}", "red") for each in end.left]
     if end.left:
         lines.append(Text("the next run of this cluster tries again to remove it", "dim"))
-    lines.append(Text(f"exit code {end.exit_code} after {duration(end.took_s)}", "red" if end.exit_code else "dim"))
+    lines.append(
+        Text(f"exit code {end.exit_code} after {format_duration(end.took_s)}", "red" if end.exit_code else "dim")
+    )
     return lines
 
 

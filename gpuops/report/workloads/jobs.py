@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Annotated, Self
 
 from gpuops.model.devices.scheduler import SchedulerPolicy
+from gpuops.model.time_text import format_minute, format_minutes
 from gpuops.plan.jobs.container_command import checkpoint_words, run_words
 from gpuops.plan.jobs.job_plan import BusySource, JobsAnswer, JobsOnGpu, PlannedJob
 from gpuops.plan.jobs.vm_room import JobVmRoom
@@ -48,9 +48,9 @@ def _jobs(found: JobsAnswer) -> TextTable:
         Column("on GPU", lambda plan: str(plan.sharers), right=True),
         Column("busy", lambda plan: f"{plan.busy.share:.0%}" if plan.shares_time else "-", right=True),
         Column("by", lambda plan: plan.busy.source.value if plan.shares_time else "MIG"),
-        Column("alone", lambda plan: _time(plan.job.run_time), right=True),
+        Column("alone", lambda plan: format_minutes(plan.job.run_time), right=True),
         Column("slowdown", lambda plan: f"{plan.slowdown[plan.policy]:.2f}", right=True),
-        Column("takes", lambda plan: _time(plan.takes), right=True),
+        Column("takes", lambda plan: format_minutes(plan.takes), right=True),
         Column("nights", lambda plan: "-" if plan.nights is None else str(plan.nights)),
     )
 
@@ -60,7 +60,9 @@ def _gpus(found: JobsAnswer) -> TextTable:
     table = TextTable("host", "GPU", "profile", "jobs", "VMs", "at most", "scheduler", *policies, right=(3, 4, 5, 7, 8))
     for each in found.gpus:
         times = [
-            Text(_time(each.last[policy]), "green") if policy is each.shortest else _time(each.last[policy])
+            Text(format_minutes(each.last[policy]), "green")
+            if policy is each.shortest
+            else format_minutes(each.last[policy])
             for policy in SchedulerPolicy
         ]
         table.add_row(
@@ -82,18 +84,14 @@ def _scheduler(each: JobsOnGpu) -> str:
     return each.policy.replace("-", " ") + ("" if each.known else " (not told)")
 
 
-def _time(length: timedelta) -> str:
-    """`3 h 30 min`, `45 min`."""
-    hours, minutes = divmod(round(length.total_seconds() / 60), 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
-
-
 def _too_long(each: PlannedJob, found: JobsAnswer) -> str:
     night = found.question.night
     assert night is not None and each.nights is not None, "only nights make a job too long"
-    hours = _time(night.closes - night.opens)
+    hours = format_minutes(night.closes - night.opens)
     may = f"may be resumed {each.job.resumes} times" if each.job.checkpoint else "has no checkpoint"
-    return f"{each.job.name}: takes {_time(each.takes)}, a night has {hours}: {each.nights} nights, and it {may}"
+    return (
+        f"{each.job.name}: takes {format_minutes(each.takes)}, a night has {hours}: {each.nights} nights, and it {may}"
+    )
 
 
 def _commands(each: PlannedJob) -> Iterator[Text]:
@@ -108,7 +106,7 @@ def _notes(found: JobsAnswer) -> Iterator[str]:
         when = "a night without hours, as the policy has it"
         if night is not None:
             opens, closes = (each.astimezone(night.zone) for each in (night.opens, night.closes))
-            when = f"the night from {opens:%Y-%m-%d %H:%M} to {closes:%Y-%m-%d %H:%M}"
+            when = f"the night from {format_minute(opens)} to {format_minute(closes)}"
         yield f"of {when}, for which {count(desktops, 'desktop')} may be suspended"
     if not found.planned:
         return

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 
 from msgspec import field
 
+from gpuops.model.time_text import format_minute
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LeaseState, PoolServer, ServerState
 from gpuops.plan.core.command_line import command
 from gpuops.plan.core.rejection import Rejection
@@ -47,7 +48,7 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
     leases = TextTable("lease", "client", "owner", "state", "until", "shares", "because")
     for lease in book.leases:
         state = Text(lease.state.value, "" if lease.state is LeaseState.LENT else "yellow")
-        end = f"{lease.ends_at.astimezone(UTC):%Y-%m-%d %H:%MZ}"
+        end = f"{format_minute(lease.ends_at.astimezone(UTC))}Z"
         shares = ", ".join(f"{share.server}/{share.gpu} {size(share.memory_mib)}" for share in lease.shares)
         names = lease.client, lease.wish.owner or "-"
         leases.add_row(lease.id, *names, state, end, shares, lease.because)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final, Self
 
+from gpuops.model.time_text import format_minute, format_minutes
 from gpuops.model.vcenter.target import Secret
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.jobs.job_answers import JobDeed, JobListing, JobsRun, JobSubmission, JobVmDeed
@@ -51,8 +52,8 @@ def queue_text(found: JobListing) -> Shown:
         Column("owner", lambda job: job.job.owner or "-"),
         Column("state", lambda job: Text(job.state.value, _STYLES[job.state])),
         Column("profile", lambda job: job.job.profile),
-        Column("run time", lambda job: time_text(job.job.run_time)),
-        Column("ran", lambda job: time_text(job.ran) if job.ran else "-"),
+        Column("run time", lambda job: format_minutes(job.job.run_time)),
+        Column("ran", lambda job: format_minutes(job.ran) if job.ran else "-"),
         Column("VM", lambda job: _vm_of(job, found)),
         Column("starts", lambda job: _moment_text(found.starts_at.get(job.number))),
     )
@@ -78,7 +79,7 @@ def job_text(job: SubmittedJob) -> Shown:
         ("command", shlex.join(spec.command)),
         ("checkpoint", shlex.join(spec.checkpoint) or "-"),
         ("size", f"{spec.profile}, {spec.vcpus} vCPUs, {spec.memory_mib} MiB"),
-        ("run time", f"{time_text(spec.run_time)} alone; ran {time_text(job.ran)}"),
+        ("run time", f"{format_minutes(spec.run_time)} alone; ran {format_minutes(job.ran)}"),
         ("interrupted", f"{job.interruptions} times, may go on {spec.resumes} times"),
     ]
     if job.cancel_wanted and not job.ended:
@@ -133,12 +134,6 @@ class JobLog:
         yield from self._lines.end()
 
 
-def time_text(length: timedelta) -> str:
-    """`3 h 30 min`, `45 min`."""
-    hours, minutes = divmod(round(length.total_seconds() / 60), 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
-
-
 def _ordered(found: JobListing) -> list[SubmittedJob]:
     last = len(found.jobs) + 1
     return sorted(
@@ -152,7 +147,7 @@ def _last_vm(job: SubmittedJob) -> str:
 
 
 def _moment_text(moment: datetime | None) -> str:
-    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M} UTC"
+    return "-" if moment is None else f"{format_minute(moment)} UTC"
 
 
 def _deeds(deeds: tuple[JobDeed, ...]) -> Iterator[Text]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpuops.errors import GpuopsError
 from gpuops.model.measurements.measurement import Samples
+from gpuops.model.time_text import format_stamp
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
 from gpuops.vsphere.reading.counters import SAMPLE_S, counter_keys
 from gpuops.vsphere.transport.request_text import written
@@ -83,7 +84,7 @@ class _Asking:
             for key, name in wanted.items()
             for instance in (("", "*") if kind == "HostSystem" and name.startswith("gpu.") else ("",))
         )
-        begin, end = (f"{each:%Y-%m-%dT%H:%M:%SZ}" for each in span)
+        begin, end = (format_stamp(each) for each in span)
         self._told = (
             f"<startTime>{begin}</startTime><endTime>{end}</endTime>{metrics}"
             f"<intervalId>{interval_s}</intervalId><format>csv</format>"

@@ -110,13 +110,8 @@ class _ConfigureCall:
 
     def _end(self, task: Any) -> Any:
         """The TaskInfo of a task that has ended; None = it has not in good time."""
-        until, looks = clock.passed_s() + TASK_S, 0
-        while (info := task.get_info()).status not in ("SUCCEEDED", "FAILED"):
-            if clock.passed_s() > until:
-                return None
-            clock.pause(_PAUSES_S[min(looks, len(_PAUSES_S) - 1)])
-            looks += 1
-        return info
+        infos = (task.get_info() for _ in clock.rounds(_PAUSES_S, TASK_S))
+        return next((info for info in infos if info.status in ("SUCCEEDED", "FAILED")), None)
 
     def _refused(self, error: Any) -> Refused:
         said = said_by(error) or type(error).__name__

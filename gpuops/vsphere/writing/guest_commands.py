@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection
 
 SHELL: Final = "/bin/sh"
-POLL_S: Final = 1.0
-FIRST_POLL_S: Final = 0.1
-"""The first pause; each is twice the one before it, up to `POLL_S`: most scripts are done at once."""
+POLLS_S: Final[tuple[float, ...]] = (0.1, 0.2, 0.4, 0.8, 1.0)
+"""Pauses; the last repeats. The first are short: most scripts are done at once."""
 PRINTED: Final = 64 * 1024
 """Bytes of what a command printed that are read, the last ones."""
 _PREFIX: Final = "gpuops-"
@@ -70,18 +69,15 @@ def wait_for_commands(
 
     Raises NotConnected; whatever else is wrong in a guest is in its end.
     """
-    left, until, pause_s = list(commands), clock.passed_s() + timeout_s, FIRST_POLL_S
-    while left:
+    left = list(commands)
+    for _ in clock.rounds(POLLS_S, timeout_s):
         for each in list(left):
             end = command_end(connection, each)
             if end is not None:
                 left.remove(each)
                 yield end
-        if clock.passed_s() >= until:
+        if not left:
             break
-        if left:
-            clock.pause(min(pause_s, max(0.05, until - clock.passed_s())))
-            pause_s = min(POLL_S, 2 * pause_s)
     for each in left:
         end_command(connection, each)
         yield CommandEnd(each.name, error=f"it still ran after {timeout_s:.0f} s, and was ended")

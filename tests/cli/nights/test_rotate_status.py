@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def seen(*looks: RotationStatus | VcenterUnreachable) -> list[RotationStatus]:
 
     shown = []
     with pytest.raises(Ended):
-        for each in changes(look, lambda: None):
+        for each in changes(look, repeat(None)):
             shown.append(each)
     return shown
 

@@ -19,7 +19,8 @@ from gpuops.execute.rotation import hung_run
 from gpuops.execute.rotation.rotation import resume, rotate
 from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.state.lock import lock_path, locked, rotating
+from gpuops.execute.state.lock import locked, rotating
+from gpuops.execute.state.lock_names import vcenter_lock
 from gpuops.model.nights.night_record import LockHolder
 from gpuops.plan.rotation.returns.return_time import (
     FINISHES_WITHIN,
@@ -144,7 +145,7 @@ def test_what_is_no_rotation_is_never_ended(night: Night) -> None:
 def test_a_process_that_has_the_number_of_the_holder_and_not_the_lock_is_left_alone(night: Night) -> None:
     """The file names a process that is not the one that holds the lock: its number was given anew."""
     night.world.now = UNTIL + timedelta(minutes=1)
-    path = lock_path(night.state_dir, "vc-uuid")
+    path = vcenter_lock(night.state_dir, "vc-uuid")
     with (
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger,
         locked(night.state_dir, "vc-uuid", SINCE, alone=True),

@@ -92,8 +92,10 @@ CHANGES: dict[str, tuple[Callable[[World], None], str]] = {
     ),
     "mode": (
         _in_mixed_size,
-        "GPU 0000:3b:00.0 of esx-02.lab is in mode mixedSize, and was in sameSize at night: set it back "
-        "(in use by vdi-07, vdi-08, vdi-09, vdi-10)",
+        (
+            "GPU 0000:3b:00.0 of esx-02.lab is in mode mixedSize, and was in sameSize at night: set it back "
+            "(in use by vdi-07, vdi-08, vdi-09, vdi-10)"
+        ),
     ),
 }
 

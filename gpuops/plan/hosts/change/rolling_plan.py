@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from gpuops.errors import UsageError
+from gpuops.errors import UsageError, report_exit_code
 from gpuops.model.devices.catalog import Catalog
+from gpuops.model.time_text import format_zoned_minute
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import Rolling
 from gpuops.model.vcenter.inventory import Inventory
@@ -97,7 +98,7 @@ def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
         return
     following = window.next_night(now)
     opens = (
-        f"it opens at {following.opens.astimezone(window.zone):%Y-%m-%d %H:%M %Z}" if following else "it never opens"
+        f"it opens at {format_zoned_minute(following.opens.astimezone(window.zone))}" if following else "it never opens"
     )
     yield Rejection(
         f"window {window.name}", f"is closed: {opens}", hint="run it then, from cron or at; or say no window"
@@ -231,10 +232,9 @@ class ChangeReport:
     @property
     def exit_code(self) -> int:
         """0 done or nothing to do, 3 infeasible, 4 partly done (README, exit codes)."""
-        if not self.plan.feasible:
-            return 3
         good = {Verdict.DONE, Verdict.ALREADY}
-        return 0 if all(outcome.verdict in good for outcome in self.outcomes) else 4
+        partly = any(outcome.verdict not in good for outcome in self.outcomes)
+        return report_exit_code(refused=not self.plan.feasible, partly=partly)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from gpuops.errors import Refused, UsageError
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Original
 from gpuops.model.nights.rotation import Policy
+from gpuops.model.time_text import format_clock, format_minute, format_minutes
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night, Weekday
 from gpuops.plan.core.plan import Rejection
@@ -50,12 +51,12 @@ def refuse_closed_window(policy: Policy, now: datetime, durations: Durations) ->
     latest = night.back_by - needed
     if latest <= night.opens:  # no moment of this window is early enough, so the policy must change
         length = night.back_by - night.opens
-        length_text, needed_text = _format_duration(length), _format_duration(needed)
+        length_text, needed_text = format_minutes(length), format_minutes(needed)
         reason = f"the window of {length_text} cannot hold the return: one desktop alone needs {needed_text}"
         return Rejection(policy.name, reason, hint=_LONGER)
     if now >= latest:
-        begins = latest.astimezone(night.zone)
-        reason = f"too late: desktops are back by {back_by:%H:%M}, and from {begins:%H:%M} on nothing is taken"
+        begins = format_clock(latest.astimezone(night.zone))
+        reason = f"too late: desktops are back by {format_clock(back_by)}, and from {begins} on nothing is taken"
         return Rejection(policy.name, reason, hint=_BACK, by_the_hour=True)
     return None
 
@@ -88,25 +89,20 @@ def evening_off(policy: Policy, now: datetime) -> str | None:
 def _outside_window(policy: Policy, night: Night | None, now: datetime) -> str:
     """Return that the window is closed, and when it opens again."""
     zone = policy.windows[0].zone
-    local = f"outside the window: it is {now.astimezone(zone):%Y-%m-%d %H:%M} {zone}"
+    local = f"outside the window: it is {format_minute(now.astimezone(zone))} {zone}"
     if night is not None:
-        return f"{local}, and it closed at {night.closes.astimezone(zone):%H:%M}"
+        return f"{local}, and it closed at {format_clock(night.closes.astimezone(zone))}"
     coming = policy.next_night(now)
     if coming is None:
         return f"{local}, and no night opens within a year"
     opens, closes = (moment.astimezone(zone) for moment in (coming.opens, coming.closes))
-    until = f"{closes:%H:%M}" if coming.closes - coming.opens <= _DAY else f"{closes:%Y-%m-%d %H:%M}"
-    return f"{local}, the next night is from {opens:%Y-%m-%d %H:%M} to {until}"
+    until = format_clock(closes) if coming.closes - coming.opens <= _DAY else format_minute(closes)
+    return f"{local}, the next night is from {format_minute(opens)} to {until}"
 
 
 def _least_grace_s(policy: Policy) -> int:
     """Return the shortest checkpoint grace of the queue, in seconds."""
     return min((queued.checkpoint.grace_s for queued in policy.ml), default=0)
-
-
-def _format_duration(length: timedelta) -> str:
-    hours, minutes = divmod(int(length.total_seconds()) // 60, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +247,7 @@ class Bounds:
         """Format the moment in the zone of the window, with its date if it is a day away or more."""
         zone: tzinfo | None = self.night.zone if self.night is not None else None
         local = moment.astimezone(zone or moment.tzinfo)
-        return f"{local:%H:%M}" if abs(moment - self.now) < _DAY else f"{local:%Y-%m-%d %H:%M}"
+        return format_clock(local) if abs(moment - self.now) < _DAY else format_minute(local)
 
 
 def _minutes(length: timedelta) -> int:

@@ -15,10 +15,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.advise.forecast import Forecast
+from gpuops.errors import report_exit_code
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.gpu import PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.devices.mig import arrangements
 from gpuops.model.devices.vgpu import VgpuProfile
+from gpuops.model.time_text import format_clock
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
@@ -125,7 +127,7 @@ class NightPreview:
             stay = running[pool.name] - len(leaving)
             shortage = self.forecasts[pool.name].first_above(stay, self.at, begins)
             if shortage is not None:
-                comes, back = (f"{moment.astimezone(night.zone):%H:%M}" for moment in (shortage.begin, begins))
+                comes, back = (format_clock(moment.astimezone(night.zone)) for moment in (shortage.begin, begins))
                 yield (
                     f"pool {pool.name}: {shortage.in_use} of its desktops are expected in use at {comes}, {stay} stay "
                     f"running and the return of the others begins at {back}: set an earlier `back_by`, or `floor: "
@@ -139,7 +141,7 @@ class NightPreview:
     @property
     def exit_code(self) -> int:
         """3 if the night would be refused, otherwise 0."""
-        return 3 if self.night_plan.refusals else 0
+        return report_exit_code(refused=self.night_plan.refusals)
 
 
 def morning_of(night: Night | None, at: datetime) -> tuple[datetime, datetime]:

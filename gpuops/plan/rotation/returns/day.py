@@ -23,6 +23,7 @@ from gpuops.model.devices.gpu import PhysicalGpu
 from gpuops.model.nights.ml_queue import Checkpoint, GuestCommand, entry_of
 from gpuops.model.nights.night_record import Original, Role
 from gpuops.model.nights.rotation import MorningOrder, Policy
+from gpuops.model.time_text import format_clock
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs
@@ -244,7 +245,8 @@ def ended_early(of_nights: Iterable[TakenVm], now: datetime) -> tuple[str, ...]:
             continue
         if night.closes - now >= _EARLY:
             closes = night.closes.astimezone(night.zone)
-            warning = f"night {night.id}, open until {closes:%H:%M %Z}, ends with this return: it takes nothing more"
+            until = f"{format_clock(closes)} {closes.tzname()}"
+            warning = f"night {night.id}, open until {until}, ends with this return: it takes nothing more"
             warnings[warning] = None
     return tuple(warnings)
 

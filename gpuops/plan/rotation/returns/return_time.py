@@ -33,6 +33,7 @@ from typing import Final, TypeVar
 
 from gpuops.model.nights.night_record import LockHolder, Original, Role
 from gpuops.model.nights.rotation import MorningOrder, Policy
+from gpuops.model.time_text import format_minute, format_zoned_minute
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import RETURN_FLOOR, Night
@@ -260,7 +261,7 @@ def holder_advice(holder: LockHolder, now: datetime) -> str:
     ends = ends_at(holder)
     if ends is None:
         return f"wait for pid {holder.pid} to end; where it hangs, `kill {holder.pid}` ends it: nothing is lost by that"
-    automatic = f"from {ends.astimezone(UTC):%Y-%m-%d %H:%M UTC} on {RETURN_COMMAND} ends it by itself, if it hangs"
+    automatic = f"from {format_minute(ends.astimezone(UTC))} UTC on {RETURN_COMMAND} ends it by itself, if it hangs"
     return f"wait for pid {holder.pid} to end; {automatic}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"
 
 
@@ -320,7 +321,9 @@ def not_yet_due(
     first = min(due, key=lambda night: due[night])
     if now >= due[first]:
         return ""
-    return f"night {first.id} is open, and its return begins at {due[first].astimezone(first.zone):%Y-%m-%d %H:%M %Z}"
+    return (
+        f"night {first.id} is open, and its return begins at {format_zoned_minute(due[first].astimezone(first.zone))}"
+    )
 
 
 NO_RETURN_FOR: Final = timedelta(minutes=30)
@@ -342,9 +345,9 @@ class Overdue:
 
     def __str__(self) -> str:
         named = ", ".join(self.vms[:3]) + (f" and {len(self.vms) - 3} more" if len(self.vms) > 3 else "")
-        since = f"since {self.last_return:%Y-%m-%d %H:%M %Z}" if self.last_return is not None else "ever"
+        since = f"since {format_zoned_minute(self.last_return)}" if self.last_return is not None else "ever"
         return (
-            f"vCenter {self.vcenter}: {named} not back; the night closed at {self.closed:%Y-%m-%d %H:%M %Z}, and no "
+            f"vCenter {self.vcenter}: {named} not back; the night closed at {format_zoned_minute(self.closed)}, and no "
             f"return is recorded {since}"
         )
 
