@@ -154,7 +154,7 @@ def test_a_verbose_run_has_its_lines_above_what_is_drawn(
     assert any(line.startswith("steps ") for line in told)
 
 
-@pytest.mark.parametrize("broken", ["begun", "progress_lines", "elapsed"])
+@pytest.mark.parametrize("broken", ["begun", "progress_lines", "format_stopwatch"])
 def test_a_run_goes_on_when_nothing_can_be_drawn(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
     monkeypatch.setattr(f"gpuops.cli.drawn_progress.{broken}", lambda *arguments: 1 // 0)

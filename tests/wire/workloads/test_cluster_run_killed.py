@@ -125,7 +125,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
     found, sent = Requests(), Stub.InvokeMethod
     monkeypatch.setattr(Stub, "InvokeMethod", lambda *words: found.around(lambda: sent(*words)))
     monkeypatch.setattr(running, "POLL_S", 0.2)
-    monkeypatch.setattr(guest_commands, "POLL_S", 0.2)
+    monkeypatch.setattr(guest_commands, "POLLS_S", (0.2,))
     return found
 
 

@@ -77,7 +77,7 @@ def module_guest() -> Iterator[PodmanGuest]:
 
 @pytest.fixture
 def lab(module_guest: PodmanGuest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    monkeypatch.setattr(guest_commands, "POLL_S", 0.05)
+    monkeypatch.setattr(guest_commands, "POLLS_S", (0.05,))
     login = GuestLogin(USER, Secret(PASSWORD))
     with Connection(replace(target_of(module_guest.server), guest=login)) as connection:
         vm = connection.inventory().find_vm(VM)

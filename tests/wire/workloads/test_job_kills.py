@@ -106,7 +106,7 @@ def module_guest() -> Iterator[PodmanGuest]:
 
 @pytest.fixture
 def lab(module_guest: PodmanGuest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    monkeypatch.setattr(guest_commands, "POLL_S", 0.05)
+    monkeypatch.setattr(guest_commands, "POLLS_S", (0.05,))
     with Connection(replace(target_of(module_guest.server), guest=GuestLogin(USER, Secret(PASSWORD)))) as connection:
         vm = connection.inventory().find_vm(VM)
         yield Lab(module_guest, GuestContainers(guest_work(connection)), vm, tmp_path)

@@ -33,7 +33,7 @@ WORK = 'if [ "$GPUOPS_JOB_RESUMED" = 1 ]; then echo from $(cat /out/saved); exit
 @pytest.fixture
 def passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[JobDeed]]]:
     """Makes one pass over the jobs of `tmp_path`, in a guest with a directory for what they save."""
-    monkeypatch.setattr(guest_commands, "POLL_S", 0.05)
+    monkeypatch.setattr(guest_commands, "POLLS_S", (0.05,))
     with podman_guest() as guest:
         (guest.home / "out").mkdir()
         login = GuestLogin(USER, Secret(PASSWORD))
