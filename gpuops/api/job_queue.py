@@ -15,8 +15,8 @@ from gpuops.execute.jobs.nightly import guests_of
 from gpuops.execute.jobs.store import JobStore, another_unended
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.model.workloads.job_rules import JobRules, Submitter
-from gpuops.plan.jobs.admission import may_cancel, objections, with_owners
 from gpuops.plan.jobs.job_answers import JobDeed, JobListing, JobSubmission
+from gpuops.plan.jobs.job_turns import may_cancel, objections, with_owners
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -107,7 +107,7 @@ def job_queue(site: Site, policy: Policy | None = None) -> JobListing:
     from gpuops.execute.runs.nights import last_policy
     from gpuops.execute.site import catalog_of
     from gpuops.model.vcenter.vm import PowerState
-    from gpuops.plan.jobs.turns import job_turns, serving_order
+    from gpuops.plan.jobs.job_turns import job_turns, serving_order
     from gpuops.plan.rotation.nights.night_plan import NO_NIGHT
 
     jobs = job_store(site).read()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuops.model.nights.rotation import Policy
     from gpuops.model.vcenter.inventory import Inventory
     from gpuops.plan.jobs.job_plan import JobsAnswer
-    from gpuops.plan.jobs.vm_room import JobVmRoom
+    from gpuops.plan.jobs.template_vms import JobVmRoom
 
 
 def job_plan(
@@ -63,7 +63,7 @@ def _vm_room(jobs: tuple[ContainerJob, ...], policy: Policy, site: Site, invento
     from gpuops.api.job_queue import submitter
     from gpuops.api.job_vms import with_devices
     from gpuops.execute.jobs.night_jobs import job_store
-    from gpuops.plan.jobs.vm_room import job_vm_room
+    from gpuops.plan.jobs.template_vms import job_vm_room
 
     rules = policy.jobs
     if rules is None:

@@ -30,7 +30,7 @@ from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.jobs.guest_scripts import LOG_LIMIT
 from gpuops.plan.jobs.job_answers import JobDeed
-from gpuops.plan.jobs.turns import JobTurn, vm_of
+from gpuops.plan.jobs.job_turns import JobTurn, vm_of
 
 STOP_GRACE: Final = timedelta(seconds=20)
 """What a container has between its request to end and its end."""

@@ -9,8 +9,7 @@ from gpuops.execute.jobs.store import JobStore
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.nights.history import PastNight
 from gpuops.model.nights.rotation import Policy
-from gpuops.plan.jobs.owned_hours import with_job_times
-from gpuops.plan.jobs.turns import job_turns, queue_entries
+from gpuops.plan.jobs.job_turns import job_turns, queue_entries, with_job_times
 
 
 def job_store(site: Site) -> JobStore:

@@ -32,7 +32,7 @@ from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.job_record import JobState, SubmittedJob
 from gpuops.model.workloads.job_rules import JobRules
 from gpuops.plan.jobs.job_answers import JobDeed, JobsRun
-from gpuops.plan.jobs.turns import JobTurn, job_turns, least_run
+from gpuops.plan.jobs.job_turns import JobTurn, job_turns, least_run
 from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime, longest_checkpoint_s, night_due
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms, vms_of
 

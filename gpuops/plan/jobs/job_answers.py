@@ -9,7 +9,7 @@ from datetime import datetime
 from gpuops.errors import report_exit_code
 from gpuops.model.workloads.job_record import SubmittedJob
 from gpuops.plan.core.rejection import Rejection
-from gpuops.plan.jobs.turns import JobTurn
+from gpuops.plan.jobs.job_turns import JobTurn
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from gpuops.model.window import Night
 from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.workload import Workload
 from gpuops.plan.hosts.scheduler.state import scheduler_of
-from gpuops.plan.jobs.admission import forbidden_mount
-from gpuops.plan.jobs.vm_room import JobVmRoom
+from gpuops.plan.jobs.job_turns import forbidden_mount
+from gpuops.plan.jobs.template_vms import JobVmRoom
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place, Placements

@@ -1,7 +1,7 @@
 """Whether a VM may be moved by vMotion, only powered off, or not at all; which hosts may take it; and whether a plan's
 moves are admitted. What is unknown counts against a move.
 
-`defrag.py`, `plan/hosts/change/emptying.py`, `plan/doctor/vms.py` and `execute/change/moves.py` call it.
+`defrag.py`, `plan/hosts/change/emptying.py`, `plan/doctor/vm_findings.py` and `execute/change/moves.py` call it.
 
 Sources: VMware vSphere docs, vMotion of VMs with a vGPU (`vgpu.hotmigrate.enabled`; vSphere API,
 HostSharedGpuCapabilities.migrateSupported); NVIDIA AI Enterprise docs: unified memory, debugger and profiler rule out

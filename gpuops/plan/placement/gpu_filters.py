@@ -1,6 +1,6 @@
 """Whether a GPU has a slot for a vGPU, whether a host can give a PCI device to a VM, and in which order hosts choose.
 
-`seating.py`, `candidates.py`, `explain.py` and `fleet/states.py` call it.
+`seating.py`, `candidates.py`, `explain.py` and `fleet/board_geometry.py` call it.
 
 Sources: vSphere API, HostPciPassthruInfo (enabled = configured, active = in force) and HostAssignableHardwareBinding;
 HostGraphicsInfo.graphicsType; HostGraphicsConfig.sharedPassthruAssignmentPolicy.

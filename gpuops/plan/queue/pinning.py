@@ -8,7 +8,7 @@ VMs and then of them as they are, on any GPU with room that the host may choose,
 goes, shared among the hosts. Else the VMs are started in the order of the answer, which is how their places were found;
 of pinned ones only those on GPUs where an order may end badly. Where slots of the cluster are reserved for others, it
 also matters which GPU the host takes if every VM finds one: they are pinned, or started in the order of the answer.
-Source: NVIDIA vGPU docs, "vGPU types" (one size per GPU in same-size mode); see `placement/wanted.py` for the pin.
+Source: NVIDIA vGPU docs, "vGPU types" (one size per GPU in same-size mode); see `placement/vm_demand.py` for the pin.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from gpuops.model.devices.scheduler import SchedulerPolicy
 from gpuops.model.time_text import format_minute, format_minutes
 from gpuops.plan.jobs.container_command import checkpoint_words, run_words
 from gpuops.plan.jobs.job_plan import BusySource, JobsAnswer, JobsOnGpu, PlannedJob
-from gpuops.plan.jobs.vm_room import JobVmRoom
+from gpuops.plan.jobs.template_vms import JobVmRoom
 from gpuops.plan.queue.one_workload import Refusal
 from gpuops.report.advice.placement import refused_lines
 from gpuops.report.document import DocumentRecord, Moment, NamedRecord, SiteDocument, printed

@@ -23,7 +23,7 @@ from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, JobState, SubmittedJob
 from gpuops.plan.jobs.guest_scripts import LOG_LIMIT
 from gpuops.plan.jobs.job_answers import JobDeed
-from gpuops.plan.jobs.turns import JobTurn
+from gpuops.plan.jobs.job_turns import JobTurn
 from tests.plan.snapshots import gpu, host, inventory, vm
 
 NOW = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)

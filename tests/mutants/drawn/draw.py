@@ -19,7 +19,7 @@ ROTATION: Final = "gpuops/plan/rotation"
 EXECUTE: Final = "gpuops/execute"
 AREAS: Final[Mapping[str, tuple[str, ...]]] = {
     "guard": (f"{ROTATION}/nights/guard.py", f"{ROTATION}/nights/stop_conditions.py"),
-    "identity": (f"{ROTATION}/taken_vms.py", f"{ROTATION}/returns/other_machines.py"),
+    "identity": (f"{ROTATION}/taken_vms.py", f"{ROTATION}/returns/foreign_nights.py"),
     "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease/lease.py"),
     "adoption": (
         f"{EXECUTE}/steps/step_executor.py", f"{EXECUTE}/steps/vm_executor.py", f"{EXECUTE}/steps/vm_looks.py",

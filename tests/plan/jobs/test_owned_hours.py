@@ -19,7 +19,7 @@ from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.owner import NOBODY, NotedOwner, OwnerKey
 from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
-from gpuops.plan.jobs.owned_hours import with_job_times
+from gpuops.plan.jobs.job_turns import with_job_times
 
 OPENS = datetime(2026, 11, 20, 20, tzinfo=UTC)
 MORNING = OPENS + timedelta(days=1)

@@ -19,7 +19,7 @@ from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.workloads.job import ContainerJob, Mount
 from gpuops.model.workloads.job_record import JobState, SubmittedJob
 from gpuops.plan.jobs.job_answers import JobDeed
-from gpuops.plan.jobs.turns import JobTurn
+from gpuops.plan.jobs.job_turns import JobTurn
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.writing import guest_commands
 from tests.podman_guest import IMAGE, PASSWORD, USER, VM, needs_podman, podman_guest

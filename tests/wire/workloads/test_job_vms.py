@@ -30,8 +30,8 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.job_record import JobEvent, JobRecord
 from gpuops.model.workloads.job_rules import JobRules, JobTemplate
+from gpuops.plan.jobs.job_turns import job_vms
 from gpuops.plan.jobs.template_vms import MARKER_KEY, marker_for
-from gpuops.plan.jobs.turns import job_vms
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.vcenter.authority import READ_ONLY

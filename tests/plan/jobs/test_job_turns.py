@@ -13,8 +13,7 @@ from gpuops.model.window import Night
 from gpuops.model.workloads.job import ContainerJob, Mount
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
 from gpuops.model.workloads.job_rules import JobQuota, JobRules, Submitter
-from gpuops.plan.jobs.admission import objections, with_owners
-from gpuops.plan.jobs.turns import job_turns, queue_entries, serving_order
+from gpuops.plan.jobs.job_turns import job_turns, objections, queue_entries, serving_order, with_owners
 from tests.plan.snapshots import catalog, gpu, host, inventory, vm
 
 NOW = datetime(2026, 11, 9, 20, 0, tzinfo=UTC)

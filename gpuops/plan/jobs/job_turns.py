@@ -1,4 +1,6 @@
-"""Decides in which order waiting jobs are served, and which VM of a night each one gets. Pure.
+"""Which jobs are admitted, in which order they are served, in which VM, and to whose hours they count. Pure.
+
+Admission checks jobs against a policy: who may submit them, their mounts and profiles, and how many an owner may have.
 
 Between owners the fair share decides (`advise/fair_share`): GPU-hours of their jobs count less the longer ago they
 were, half after one half-life, a week unless the policy's `fair_share` says another; its weights are those of the team
@@ -9,29 +11,115 @@ A VM runs one job at a time. An interrupted job continues in its VM, which has i
 job whose outcome is still unknown also stays in its VM and comes before all others: gpuops looks at it first.
 
     vision used 8 GPU-hours recently, audio none: audio's first job gets the first VM that it fits, then vision's first
+
+Owned hours: the hours of a VM are divided between the owners whose jobs ran in it in one night. The journal records one
+owner of a VM when a night starts it, the owner of the first job. Time without a running job, such as the start of the
+guest, the pull of images and the time between two jobs, counts for that owner.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import Final
 
 from gpuops.advise.fair_share import Wish, fair_order, use_of_period
 from gpuops.model.devices.catalog import Catalog
 from gpuops.model.devices.profile_name import without_brand
 from gpuops.model.nights.fair_share import NO_OWNER, WEEK, FairShare
-from gpuops.model.nights.history import HeldPeriod
+from gpuops.model.nights.history import HeldPeriod, JobTime, PastNight, PastVm
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.vcenter.inventory import Inventory
+from gpuops.model.vcenter.owner import NotedOwner
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night
 from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.job_record import JobEvent, JobState, SubmittedJob
 from gpuops.model.workloads.job_rules import JobRules, Submitter
-from gpuops.plan.jobs.admission import may_run
+from gpuops.plan.core.rejection import Rejection
+
+
+def with_owners(jobs: Sequence[ContainerJob], rules: JobRules, who: Submitter) -> tuple[ContainerJob, ...]:
+    """Return the jobs; jobs without an owner get the one for whom this person may submit."""
+    owner = rules.owner_of(who)
+    return tuple(job if job.owner else replace(job, owner=owner) for job in jobs)
+
+
+def objections(
+    jobs: Sequence[ContainerJob], rules: JobRules, submitted: Sequence[SubmittedJob], who: Submitter
+) -> tuple[Rejection, ...]:
+    """Return all reasons against these jobs, given the submitted ones. Jobs with the same name count once."""
+    return tuple(_objections(jobs, rules, submitted, who))
+
+
+def may_run(job: ContainerJob, rules: JobRules, who: Submitter) -> Rejection | None:
+    """Return why the policy of the night does not allow the job, or None.
+
+    The job may have been submitted under another policy.
+    """
+    quota = rules.quota(job.owner)
+    if quota is None:
+        owners = ", ".join(sorted(rules.quotas))
+        owner = f"owner {job.owner}" if job.owner else "without an owner"
+        return Rejection(job.name, f"{owner}: `quotas` of the policy name {owners} alone", hint="say `owner`")
+    if not quota.lets(who):
+        reason = f"owner {job.owner}: {who} is not one of its submitters, {', '.join(quota.submitters or ())}"
+        return Rejection(job.name, reason, hint="`submitters` of the policy say who submits for which owner")
+    mount_problem = forbidden_mount(job, rules.mounts)
+    if mount_problem:
+        return Rejection(job.name, mount_problem, hint="see `ml.jobs.mounts` of the policy")
+    profile = without_brand(job.profile.lower())
+    if not any(fnmatchcase(name, pattern) for name in (job.profile, profile) for pattern in quota.profiles):
+        allowed = ", ".join(quota.profiles)
+        return Rejection(job.name, f"profile {job.profile}: its owner may have {allowed}", hint="choose one of those")
+    return None
+
+
+def may_cancel(job: SubmittedJob, rules: JobRules, who: Submitter) -> Rejection | None:
+    """Return why this person may not cancel the job, or None.
+
+    The person who submitted it may, and everyone who may submit for its owner.
+    """
+    quota = rules.quota(job.job.owner)
+    if quota is None or quota.lets(who) or job.by == str(who):
+        return None
+    reason = f"owner {job.job.owner}: {who} has not submitted it and is not one of its submitters"
+    return Rejection(f"job {job.job.name}", reason, hint=f"ask {', '.join(quota.submitters or ())}, or {job.by}")
+
+
+def forbidden_mount(job: ContainerJob, allowed: Sequence[str]) -> str:
+    """Return the first mount outside of these directories, or an empty text."""
+    inside = tuple(f"{directory}/" for directory in allowed)
+    outside = next((mount.source for mount in job.mounts if not f"{mount.source}/".startswith(inside)), None)
+    if outside is None:
+        return ""
+    return f"mounts {outside}: " + (f"mounts may lie in {', '.join(allowed)}" if allowed else "no mounts are allowed")
+
+
+def _objections(
+    jobs: Sequence[ContainerJob], rules: JobRules, submitted: Sequence[SubmittedJob], who: Submitter
+) -> Iterator[Rejection]:
+    new_names = {job.name for job in jobs}
+    open_by_owner = Counter(
+        job_before.job.owner
+        for job_before in submitted
+        if not job_before.ended and job_before.job.name not in new_names
+    )
+    new_by_owner = Counter(job.owner for job in jobs)
+    for job in jobs:
+        refusal = may_run(job, rules, who)
+        if refusal is not None:
+            yield refusal
+    for owner, number in new_by_owner.items():
+        quota = rules.quota(owner)
+        if quota is not None and quota.waiting is not None and open_by_owner[owner] + number > quota.waiting:
+            count = open_by_owner[owner]
+            reason = f"jobs that have not ended: may have {quota.waiting}, has {count}, {number} more asked for"
+            yield Rejection(owner or "(no owner)", reason, hint="wait for one to end, or gpuops job cancel one")
+
 
 _MOST_OF_A_NIGHT: Final = 0.8
 """Share of a night that a job may need to begin in it; our own figure."""
@@ -218,3 +306,51 @@ def _no_vm(job: ContainerJob, own_vm: Vm | None, vms: Sequence[Vm]) -> str:
     if any(fits(job, vm) for vm in vms):
         return "each VM that it fits has another job"
     return f"no VM for jobs has one vGPU {job.profile}, {job.vcpus} vCPUs and {job.memory_mib} MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One attempt at a job."""
+
+    owner: str | None
+    period: HeldPeriod
+
+
+def with_job_times(nights: Iterable[PastNight], submitted: Sequence[SubmittedJob]) -> tuple[PastNight, ...]:
+    """Return these nights of one vCenter, with the times of jobs added to their ML VMs."""
+    by_vm: dict[str, list[_Attempt]] = {}
+    for job in submitted:
+        for vm, period in held_periods(job):
+            by_vm.setdefault(vm, []).append(_Attempt(job.job.owner, period))
+    return tuple(
+        replace(night, vms=tuple(_with_job_times(vm, by_vm) if vm.is_ml else vm for vm in night.vms))
+        for night in nights
+    )
+
+
+def _with_job_times(vm: PastVm, by_vm: Mapping[str, Sequence[_Attempt]]) -> PastVm:
+    if vm.owner is None:
+        return vm
+    attempts = [attempt for name in (vm.uuid, vm.ref) for attempt in by_vm.get(name or "", ()) if _ran_in(attempt, vm)]
+    # if the first job of a VM has no owner, the recorded owner is that of the VM
+    noted_of_job = any(attempt.owner == vm.owner.owner for attempt in attempts)
+    times = (
+        JobTime(
+            NotedOwner(vm.owner.by, attempt.owner) if attempt.owner is not None else None, begins, attempt.period.ends
+        )
+        for attempt in attempts
+        if (begins := attempt.period.begins) is not None and (attempt.owner is not None or noted_of_job)
+    )
+    return replace(vm, jobs=tuple(sorted(times, key=lambda job_time: job_time.begins)))
+
+
+def _ran_in(attempt: _Attempt, vm: PastVm) -> bool:
+    """Return whether the attempt ran while the night held the VM."""
+    return any(
+        _before(attempt.period, night_period) and _before(night_period, attempt.period) for night_period in vm.held
+    )
+
+
+def _before(first: HeldPeriod, second: HeldPeriod) -> bool:
+    """Return whether the first period begins before the second ends, as far as both moments are known."""
+    return first.begins is None or second.ends is None or first.begins < second.ends
