@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, reduce
 from inspect import getsource
@@ -46,14 +47,22 @@ def _written_section(section: type) -> type[msgspec.Struct]:
     fields, documented = [], _docstrings_of_fields(section)
     for field in fields_of(section):
         kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
-        if field.default is not msgspec.NODEFAULT:
-            kind, default = _with_default(kind, field.default), {"default": UNSET}
-        if field.name in documented:
-            kind = Annotated[kind, Meta(description=documented[field.name])]
+        notes = getattr(field.type, "__metadata__", ())
+        if not field.required and (shown := _default(notes, field.default)) is not msgspec.NODEFAULT:
+            kind, default = _with_default(kind, shown), {"default": UNSET}
+        description = next((note for note in notes if isinstance(note, str)), documented.get(field.name))
+        if description is not None:
+            kind = Annotated[kind, Meta(description=description)]
         fields.append((field.name, kind, msgspec.field(**default)))
     rename = {field.name: field.encode_name for field in fields_of(section)}
     options: dict[str, Any] = {"rename": rename, "namespace": {"__doc__": section.__doc__}}
     return msgspec.defstruct(section.__name__, fields, kw_only=True, forbid_unknown_fields=True, **options)
+
+
+def _default(notes: Sequence[Any], default: Any) -> Any:
+    """Return the default of a field as a file has it."""
+    reader = next((note for note in notes if isinstance(note, Reads)), None)
+    return default if reader is None or reader.default is msgspec.NODEFAULT else reader.default
 
 
 def _with_default(kind: Any, default: Any) -> Any:
@@ -70,7 +79,7 @@ def _shown(default: Any) -> Any:
     if is_section(kind):
         parts = {field.encode_name: _shown(getattr(default, field.name)) for field in fields_of(kind)}
         return {key: part for key, part in parts.items() if part is not UNSET}
-    return msgspec.to_builtins(default) if isinstance(default, str | int | float | tuple | None) else UNSET
+    return msgspec.to_builtins(default) if isinstance(default, str | int | float | tuple | dict | None) else UNSET
 
 
 def _docstrings_of_fields(section: type) -> dict[str, str]:

@@ -73,7 +73,7 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         broker=found.broker,
         drs_override=found.drs_override,
         user_wins=found.user_wins,
-        fair_share=found.fair_share.rule() if found.fair_share is not None else None,
+        fair_share=found.fair_share,
         digest=hashlib.sha256(text.encode()).hexdigest(),
         text=text,
     )

@@ -56,9 +56,9 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
             f"{team.weight:g}",
             f"{each.share:.0%}",
             "-" if used is None else f"{used:.0%}",
-            _of(each.use.week, team.gpu_hours),
+            _of(each.use.week, team.at_most.gpu_hours_per_week),
             "any" if left is None else f"{left:.1f}",
-            _of(each.running_gpus, team.gpus),
+            _of(each.running_gpus, team.at_most.gpus),
         )
     yield table
     for each in shares.standings:
@@ -131,10 +131,10 @@ class TeamStandingRecord(DocumentRecord, frozen=True):
             used_share=None if standing.used_share is None else round(standing.used_share, 4),
             gpu_hours_week=round(use.week, 3),
             gpu_hours_coming=round(standing.coming_hours, 3),
-            gpu_hours_at_most=team.gpu_hours,
+            gpu_hours_at_most=team.at_most.gpu_hours_per_week,
             gpu_hours_left=None if left is None else round(left, 3),
             gpus=round(standing.running_gpus, 4),
-            gpus_at_most=team.gpus,
+            gpus_at_most=team.at_most.gpus,
             uncounted_runs=use.unknown,
         )
 
