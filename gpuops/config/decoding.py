@@ -162,6 +162,7 @@ def fields_of(section: Any) -> tuple[FieldInfo, ...]:
         defaults = (NODEFAULT if each is NO_DEFAULT else each for each in (field.default, field.default_factory))
         if key is not None:
             found.append(FieldInfo(field.name, key, kinds[field.name], *defaults))
+    found.sort(key=lambda field: field.name != "version")  # a wrong version explains other mistakes
     return tuple(found)
 
 
