@@ -171,7 +171,7 @@ def sections_of(kind: Any) -> Iterator[type]:
     reader = next((note for note in getattr(kind, "__metadata__", ()) if isinstance(note, Reads)), None)
     if is_section(kind):
         yield kind
-    for argument in get_args(kind if reader is None else reader.written):
+    for argument in get_args(kind) if reader is None else (reader.written,):
         yield from sections_of(argument)
 
 

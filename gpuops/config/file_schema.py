@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, reduce
 from inspect import getsource
@@ -48,7 +47,7 @@ def _written_section(section: type) -> type[msgspec.Struct]:
     for field in fields_of(section):
         kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
         notes = getattr(field.type, "__metadata__", ())
-        if not field.required and (shown := _default(notes, field.default)) is not msgspec.NODEFAULT:
+        if not field.required and (shown := _default(field.type, field.default)) is not msgspec.NODEFAULT:
             kind, default = _with_default(kind, shown), {"default": UNSET}
         description = next((note for note in notes if isinstance(note, str)), documented.get(field.name))
         if description is not None:
@@ -59,9 +58,9 @@ def _written_section(section: type) -> type[msgspec.Struct]:
     return msgspec.defstruct(section.__name__, fields, kw_only=True, forbid_unknown_fields=True, **options)
 
 
-def _default(notes: Sequence[Any], default: Any) -> Any:
-    """Return the default of a field as a file has it."""
-    reader = next((note for note in notes if isinstance(note, Reads)), None)
+def _default(kind: Any, default: Any) -> Any:
+    """Return the default of a field of type `kind` as a file has it."""
+    reader = next((note for note in getattr(kind, "__metadata__", ()) if isinstance(note, Reads)), None)
     return default if reader is None or reader.default is msgspec.NODEFAULT else reader.default
 
 
@@ -77,7 +76,11 @@ def _with_default(kind: Any, default: Any) -> Any:
 def _shown(default: Any) -> Any:
     kind: Any = type(default)
     if is_section(kind):
-        parts = {field.encode_name: _shown(getattr(default, field.name)) for field in fields_of(kind)}
+        values = ((field, getattr(default, field.name)) for field in fields_of(kind))
+        parts = {
+            field.encode_name: _shown(_default(field.type, value) if value == field.default else value)
+            for field, value in values
+        }
         return {key: part for key, part in parts.items() if part is not UNSET}
     return msgspec.to_builtins(default) if isinstance(default, str | int | float | tuple | dict | None) else UNSET
 
