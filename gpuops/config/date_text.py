@@ -79,16 +79,16 @@ def _days(text: str | None) -> frozenset[Weekday]:
     """`Sat`, `Sat,Sun` or `Mon-Fri`; none named = every evening."""
     if text is None:
         return frozenset(Weekday)
-    found: set[Weekday] = set()
+    weekdays: set[Weekday] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        one = _day(first)
-        other = _day(last) if dash else one
-        found.add(one)
-        while one is not other:
-            one = one.next
-            found.add(one)
-    return frozenset(found)
+        weekday = _day(first)
+        last_weekday = _day(last) if dash else weekday
+        weekdays.add(weekday)
+        while weekday is not last_weekday:
+            weekday = weekday.next
+            weekdays.add(weekday)
+    return frozenset(weekdays)
 
 
 def _day(text: str) -> Weekday:

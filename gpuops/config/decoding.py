@@ -155,15 +155,15 @@ def fields_of(section: Any) -> tuple[FieldInfo, ...]:
     if issubclass(section, Section):
         return msgspec.structs.fields(section)
     kinds = get_type_hints(section, include_extras=True)
-    found = []
+    file_fields = []
     for field in fields(section):
         notes = getattr(kinds[field.name], "__metadata__", ())
         key = next((note.name for note in notes if isinstance(note, Key)), field.name)
-        defaults = (NODEFAULT if each is NO_DEFAULT else each for each in (field.default, field.default_factory))
+        defaults = (NODEFAULT if unset is NO_DEFAULT else unset for unset in (field.default, field.default_factory))
         if key is not None:
-            found.append(FieldInfo(field.name, key, kinds[field.name], *defaults))
-    found.sort(key=lambda field: field.name != "version")  # a wrong version explains other mistakes
-    return tuple(found)
+            file_fields.append(FieldInfo(field.name, key, kinds[field.name], *defaults))
+    file_fields.sort(key=lambda field: field.name != "version")  # a wrong version explains other mistakes
+    return tuple(file_fields)
 
 
 def sections_of(kind: Any) -> Iterator[type]:

@@ -47,8 +47,8 @@ def _written_section(section: type) -> type[msgspec.Struct]:
     for field in fields_of(section):
         kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
         notes = getattr(field.type, "__metadata__", ())
-        if not field.required and (shown := _default(field.type, field.default)) is not msgspec.NODEFAULT:
-            kind, default = _with_default(kind, shown), {"default": UNSET}
+        if not field.required and (file_default := _default(field.type, field.default)) is not msgspec.NODEFAULT:
+            kind, default = _with_default(kind, file_default), {"default": UNSET}
         description = next((note for note in notes if isinstance(note, str)), documented.get(field.name))
         if description is not None:
             kind = Annotated[kind, Meta(description=description)]
@@ -66,10 +66,10 @@ def _default(kind: Any, default: Any) -> Any:
 
 def _with_default(kind: Any, default: Any) -> Any:
     """Return the type with the default in its schema, unless the class has it in another form than a file."""
-    shown = _shown(default)
+    file_default = _shown(default)
     with suppress(msgspec.ValidationError):
-        if msgspec.convert(shown, kind) is not UNSET:
-            kind = Annotated[kind, Meta(extra_json_schema={"default": shown})]
+        if msgspec.convert(file_default, kind) is not UNSET:
+            kind = Annotated[kind, Meta(extra_json_schema={"default": file_default})]
     return kind | UnsetType
 
 
