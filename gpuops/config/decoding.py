@@ -226,6 +226,10 @@ class _Decoder:
             written = self.read(reader.written, content, place)
             return reader.parse(written) if len(self.mistakes) == count else None
         limits = tuple(note for note in notes if isinstance(note, Meta))
+        if limits and get_origin(kind) in (Union, UnionType):  # limits of a union are those of the option that fits
+            is_none = content is None and NoneType in get_args(kind)
+            option = NoneType if is_none else Annotated[(_fitting(get_args(kind), content), *limits)]
+            return self._read(option, content, place)
         if not get_args(kind) and _is_plain(kind):
             return self._convert(Annotated[(kind, *limits)] if limits else kind, content)
         decoded = self._read(kind, content, place)
