@@ -63,18 +63,18 @@ def load_cases(folder: Path) -> tuple[LabelledCase, ...]:
     files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
     if not files:
         raise UsageError(f"{folder}: there is no directory with files *.jsonl", hint=_HINT)
-    found: list[LabelledCase] = []
+    cases: list[LabelledCase] = []
     for file in files:
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{file} cannot be read: {error}", hint=_HINT) from error
-        found += [parse_case(line, f"{file}:{at}") for at, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if len(found) > MOST_CASES:
+        cases += [parse_case(line, f"{file}:{at}") for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+        if len(cases) > MOST_CASES:
             raise UsageError(f"{folder} has more than {MOST_CASES} cases", hint="judge a part of them")
-    if not found:
+    if not cases:
         raise UsageError(f"{folder}: its files have no case", hint=_HINT)
-    return tuple(found)
+    return tuple(cases)
 
 
 def parse_case(text: str, where: str) -> LabelledCase:

@@ -109,8 +109,8 @@ def parse_changes(text: str, name: str, folder: Path | None = None) -> tuple[Fle
 
     Relative paths of layout files start at `folder`, or at the current directory.
     """
-    found = read_as(ChangesFile, parse_yaml(text, name), name, _HINT)
-    return tuple(section.change(folder or Path()) for section in found.changes)
+    changes_file = read_as(ChangesFile, parse_yaml(text, name), name, _HINT)
+    return tuple(section.change(folder or Path()) for section in changes_file.changes)
 
 
 def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
@@ -123,15 +123,15 @@ def added_hosts(texts: Sequence[str], like: str | None) -> Iterator[AddHosts]:
             raise UsageError(
                 f"--add-hosts {text!r} cannot be read", hint="COUNTxMODEL:GPUS, as 2xL40S:8; or COUNT with --like HOST"
             )
-        told = match.groupdict()
-        wanted = {
-            "count": int(told["count"]),
-            "model": told.get("model"),
-            "gpus": int(told["gpus"]) if told.get("gpus") else None,
+        parts = match.groupdict()
+        keys = {
+            "count": int(parts["count"]),
+            "model": parts.get("model"),
+            "gpus": int(parts["gpus"]) if parts.get("gpus") else None,
             "like": like,
-            "mode": told.get("mode"),
+            "mode": parts.get("mode"),
         }
-        yield _made(AddHosts, wanted, f"--add-hosts {text}")
+        yield _made(AddHosts, keys, f"--add-hosts {text}")
 
 
 def lost_gpus(texts: Sequence[str]) -> Iterator[LoseGpu]:
@@ -161,9 +161,9 @@ def added_vms(texts: Sequence[str]) -> Iterator[AddVms]:
         yield _made(AddVms, {"count": int(match["count"]), "of": match["of"]}, f"--add-vms {text}")
 
 
-def _made(kind: type[Change], wanted: dict[str, object], option: str) -> Change:
+def _made(kind: type[Change], keys: dict[str, object], option: str) -> Change:
     try:
-        return decode(kind, wanted)
+        return decode(kind, keys)
     except WrongContent as error:
         place, reason, _ = error.mistakes[0]
         message = ": ".join(filter(None, (".".join(map(str, place)), reason.replace("`", ""))))

@@ -11,10 +11,8 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from gpuops.errors import UsageError
-from gpuops.model.window import Weekday, Window
+from gpuops.model.window import Weekday, Window, checked_year
 
-_FIRST_YEAR: Final = 1970
-_LAST_YEAR: Final = 2999
 _CLOCK: Final = re.compile(r"\d\d:\d\d", re.ASCII)
 
 
@@ -37,13 +35,6 @@ def parse_moment_or_clock(option: str, text: str) -> datetime | time:
     except ValueError:
         pass
     return parse_moment(option, text)
-
-
-def checked_year(found: datetime) -> datetime:
-    """The same moment. Raises ValueError for a year that is a typing error: no night could reach into the next one."""
-    if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
-        raise ValueError(found)
-    return found
 
 
 _AGO: Final = re.compile(r"(\d{1,4})([dw])")
@@ -88,16 +79,16 @@ def _days(text: str | None) -> frozenset[Weekday]:
     """`Sat`, `Sat,Sun` or `Mon-Fri`; none named = every evening."""
     if text is None:
         return frozenset(Weekday)
-    found: set[Weekday] = set()
+    weekdays: set[Weekday] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        one = _day(first)
-        other = _day(last) if dash else one
-        found.add(one)
-        while one is not other:
-            one = one.next
-            found.add(one)
-    return frozenset(found)
+        weekday = _day(first)
+        last_weekday = _day(last) if dash else weekday
+        weekdays.add(weekday)
+        while weekday is not last_weekday:
+            weekday = weekday.next
+            weekdays.add(weekday)
+    return frozenset(weekdays)
 
 
 def _day(text: str) -> Weekday:

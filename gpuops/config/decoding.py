@@ -155,14 +155,15 @@ def fields_of(section: Any) -> tuple[FieldInfo, ...]:
     if issubclass(section, Section):
         return msgspec.structs.fields(section)
     kinds = get_type_hints(section, include_extras=True)
-    found = []
+    file_fields = []
     for field in fields(section):
         notes = getattr(kinds[field.name], "__metadata__", ())
         key = next((note.name for note in notes if isinstance(note, Key)), field.name)
-        defaults = (NODEFAULT if each is NO_DEFAULT else each for each in (field.default, field.default_factory))
+        defaults = (NODEFAULT if unset is NO_DEFAULT else unset for unset in (field.default, field.default_factory))
         if key is not None:
-            found.append(FieldInfo(field.name, key, kinds[field.name], *defaults))
-    return tuple(found)
+            file_fields.append(FieldInfo(field.name, key, kinds[field.name], *defaults))
+    file_fields.sort(key=lambda field: field.name != "version")  # a wrong version explains other mistakes
+    return tuple(file_fields)
 
 
 def sections_of(kind: Any) -> Iterator[type]:
@@ -170,7 +171,7 @@ def sections_of(kind: Any) -> Iterator[type]:
     reader = next((note for note in getattr(kind, "__metadata__", ()) if isinstance(note, Reads)), None)
     if is_section(kind):
         yield kind
-    for argument in get_args(kind if reader is None else reader.written):
+    for argument in get_args(kind) if reader is None else (reader.written,):
         yield from sections_of(argument)
 
 
@@ -225,6 +226,10 @@ class _Decoder:
             written = self.read(reader.written, content, place)
             return reader.parse(written) if len(self.mistakes) == count else None
         limits = tuple(note for note in notes if isinstance(note, Meta))
+        if limits and get_origin(kind) in (Union, UnionType):  # limits of a union are those of the option that fits
+            is_none = content is None and NoneType in get_args(kind)
+            option = NoneType if is_none else Annotated[(_fitting(get_args(kind), content), *limits)]
+            return self._read(option, content, place)
         if not get_args(kind) and _is_plain(kind):
             return self._convert(Annotated[(kind, *limits)] if limits else kind, content)
         decoded = self._read(kind, content, place)

@@ -142,10 +142,10 @@ def _type_of_form(form: Schema, defs: Mapping[str, Schema]) -> str:
 def _unknown(place: _SchemaKey, word: str) -> UsageError:
     keys, parent = list(_keys_or_named(place)), ".".join(place.words)
     near = get_close_matches(word, keys, n=_NEAR_KEYS, cutoff=0.5)
-    meant = f"; did you mean {', '.join(f'{parent}.{key}' for key in near)}?" if near else ""
+    suggestion = f"; did you mean {', '.join(f'{parent}.{key}' for key in near)}?" if near else ""
     if not keys:
         return UsageError(f"{parent} has no keys below it", hint=f"gpuops explain {parent}")
-    return UsageError(f"{parent} has no key {word!r}{meant}", hint=f"gpuops explain {parent} lists its keys")
+    return UsageError(f"{parent} has no key {word!r}{suggestion}", hint=f"gpuops explain {parent} lists its keys")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,31 +46,43 @@ def _written_section(section: type) -> type[msgspec.Struct]:
     fields, documented = [], _docstrings_of_fields(section)
     for field in fields_of(section):
         kind, default = _written(field.type), {"default": field.default, "default_factory": field.default_factory}
-        if field.default is not msgspec.NODEFAULT:
-            kind, default = _with_default(kind, field.default), {"default": UNSET}
-        if field.name in documented:
-            kind = Annotated[kind, Meta(description=documented[field.name])]
+        notes = getattr(field.type, "__metadata__", ())
+        if not field.required and (file_default := _default(field.type, field.default)) is not msgspec.NODEFAULT:
+            kind, default = _with_default(kind, file_default), {"default": UNSET}
+        description = next((note for note in notes if isinstance(note, str)), documented.get(field.name))
+        if description is not None:
+            kind = Annotated[kind, Meta(description=description)]
         fields.append((field.name, kind, msgspec.field(**default)))
     rename = {field.name: field.encode_name for field in fields_of(section)}
     options: dict[str, Any] = {"rename": rename, "namespace": {"__doc__": section.__doc__}}
     return msgspec.defstruct(section.__name__, fields, kw_only=True, forbid_unknown_fields=True, **options)
 
 
+def _default(kind: Any, default: Any) -> Any:
+    """Return the default of a field of type `kind` as a file has it."""
+    reader = next((note for note in getattr(kind, "__metadata__", ()) if isinstance(note, Reads)), None)
+    return default if reader is None or reader.default is msgspec.NODEFAULT else reader.default
+
+
 def _with_default(kind: Any, default: Any) -> Any:
     """Return the type with the default in its schema, unless the class has it in another form than a file."""
-    shown = _shown(default)
+    file_default = _shown(default)
     with suppress(msgspec.ValidationError):
-        if msgspec.convert(shown, kind) is not UNSET:
-            kind = Annotated[kind, Meta(extra_json_schema={"default": shown})]
+        if msgspec.convert(file_default, kind) is not UNSET:
+            kind = Annotated[kind, Meta(extra_json_schema={"default": file_default})]
     return kind | UnsetType
 
 
 def _shown(default: Any) -> Any:
     kind: Any = type(default)
     if is_section(kind):
-        parts = {field.encode_name: _shown(getattr(default, field.name)) for field in fields_of(kind)}
+        values = ((field, getattr(default, field.name)) for field in fields_of(kind))
+        parts = {
+            field.encode_name: _shown(_default(field.type, value) if value == field.default else value)
+            for field, value in values
+        }
         return {key: part for key, part in parts.items() if part is not UNSET}
-    return msgspec.to_builtins(default) if isinstance(default, str | int | float | tuple | None) else UNSET
+    return msgspec.to_builtins(default) if isinstance(default, str | int | float | tuple | dict | None) else UNSET
 
 
 def _docstrings_of_fields(section: type) -> dict[str, str]:

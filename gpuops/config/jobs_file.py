@@ -60,7 +60,7 @@ class JobEntry(ContainerJob):
             raise ValueError("`resumes` needs `checkpoint`: what saves the state that it goes on from")
         if self.checkpoint and self.runtime is ContainerRuntime.APPTAINER:
             raise ValueError("`checkpoint` is run in the container, which apptainer cannot enter: use podman or docker")
-        targets = Counter(each.target for each in self.mounts)
+        targets = Counter(mount.target for mount in self.mounts)
         if twice := [target for target, times in targets.items() if times > 1]:
             raise ValueError(f"mounts {twice[0]} twice")
 
@@ -80,15 +80,15 @@ class JobsFile(Section):
 
 def job_of_options(values: Mapping[str, Any]) -> ContainerJob:
     """The job that these keys of a file say; those that are None are not given. Raises UsageError, one line."""
-    given = {key: value for key, value in values.items() if value is not None}
+    keys = {key: value for key, value in values.items() if value is not None}
     try:
-        (job,) = decode(JobEntry, given).jobs()
+        (job,) = decode(JobEntry, keys).jobs()
     except WrongContent as error:
         place, reason, _ = error.mistakes[0]
         key = str(place[0]) if place else "job"
-        said = {"mounts": "--mount", "command": "-- COMMAND"}.get(key, f"--{key.replace('_', '-')}")
+        option = {"mounts": "--mount", "command": "-- COMMAND"}.get(key, f"--{key.replace('_', '-')}")
         hint = "gpuops schema jobs says what each may be"
-        raise UsageError(f"{said}: {reason}", hint=hint) from error
+        raise UsageError(f"{option}: {reason}", hint=hint) from error
     return job
 
 
@@ -100,10 +100,10 @@ def name_of_image(image: str) -> str:
 
 def mount_of_option(text: str) -> dict[str, Any]:
     """`/data`, `/data:/in` or `/out:/out:rw`, as the file says it."""
-    source, *rest = text.split(":")
-    writable = rest[-1:] == ["rw"]
-    target = rest[0] if rest and rest != ["rw"] else None
-    if len(rest) > (2 if writable else 1):
+    source, *parts = text.split(":")
+    writable = parts[-1:] == ["rw"]
+    target = parts[0] if parts and parts != ["rw"] else None
+    if len(parts) > (2 if writable else 1):
         raise UsageError(f"--mount {text!r} has too many colons", hint="write --mount /data, or /data:/in:rw")
     return {"source": source, "target": target, "writable": writable}
 
@@ -115,11 +115,11 @@ def load_jobs(path: Path) -> tuple[ContainerJob, ...]:
 
 def parse_jobs(text: str, name: str) -> tuple[ContainerJob, ...]:
     """The jobs of a YAML text; `name` is what an error calls it. Raises PolicyError."""
-    found = read_as(JobsFile, parse_yaml(text, name), name, _HINT)
-    if (total := sum(each.count for each in found.jobs)) > MOST_JOBS:
+    jobs_file = read_as(JobsFile, parse_yaml(text, name), name, _HINT)
+    if (total := sum(entry_of_file.count for entry_of_file in jobs_file.jobs)) > MOST_JOBS:
         raise PolicyError(f"{name}: has {total} jobs in all; {MOST_JOBS} can be planned at once", hint=_HINT)
-    jobs = tuple(job for each in found.jobs for job in each.jobs())
-    twice = [known for known, times in Counter(job.name for job in jobs).items() if times > 1]
+    jobs = tuple(job for entry_of_file in jobs_file.jobs for job in entry_of_file.jobs())
+    twice = [name_of_job for name_of_job, times in Counter(job.name for job in jobs).items() if times > 1]
     if twice:
         raise PolicyError(f"{name}: the job {twice[0]!r} is there twice", hint="`count` says how many there are of one")
     return jobs

@@ -51,29 +51,29 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
             raise PolicyError(f"{name}: lending: nights take and give no servers of pools any more", hint=hint)
         content = {key: section for key, section in content.items() if key != "lending"}
     try:
-        found = decode(PolicyFile, content, was_accepted=accepted_before)
+        policy_file = decode(PolicyFile, content, was_accepted=accepted_before)
     except WrongContent as error:
         message, hint = _most_telling(error)
         raise PolicyError(f"{name}: {message}", hint=hint) from error
     return Policy(
-        name=found.name,
-        pools=found.all_pools(),
-        ml=found.queue(),
-        ml_stop=found.ml.stop.stop(),
-        jobs=found.ml.jobs.rules() if found.ml.jobs is not None else None,
-        windows=found.all_windows(),
-        any_time=found.any_time,
-        opt_out=found.opt_out,
-        marker=found.marker,
-        lock_vm=found.lock_vm,
-        limits=found.limits,
-        morning=found.morning.order,
-        mode=found.mode,
-        spare=found.spare,
-        broker=found.broker,
-        drs_override=found.drs_override,
-        user_wins=found.user_wins,
-        fair_share=found.fair_share.rule() if found.fair_share is not None else None,
+        name=policy_file.name,
+        pools=policy_file.all_pools(),
+        ml=policy_file.queue(),
+        ml_stop=policy_file.ml.stop,
+        jobs=policy_file.ml.jobs,
+        windows=policy_file.all_windows(),
+        any_time=policy_file.any_time,
+        opt_out=policy_file.opt_out,
+        marker=policy_file.marker,
+        lock_vm=policy_file.lock_vm,
+        limits=policy_file.limits,
+        morning=policy_file.morning.order,
+        mode=policy_file.mode,
+        spare=policy_file.spare,
+        broker=policy_file.broker,
+        drs_override=policy_file.drs_override,
+        user_wins=policy_file.user_wins,
+        fair_share=policy_file.fair_share,
         digest=hashlib.sha256(text.encode()).hexdigest(),
         text=text,
     )

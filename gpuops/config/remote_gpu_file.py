@@ -6,72 +6,18 @@ The file holds shell commands for guests: anyone who can write it can run comman
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
-from msgspec import Meta
-
-from gpuops.config.decoding import Section, read_as
+from gpuops.config.decoding import read_as
 from gpuops.errors import PolicyError, UsageError
 from gpuops.files.private_file import replaceable
 from gpuops.files.templates import templates
 from gpuops.files.yaml_file import parse_yaml, read_text
-from gpuops.model.file_keys import Reads, Text
-from gpuops.model.workloads.remote_gpu import RemoteProgram
+from gpuops.model.workloads.remote_gpu import PROGRAM_NAME, RemoteProgram
 
 FOLDER: Final = "remote-gpu"
 _HINT: Final = "templates/remote-gpu/lupine.yaml shows every key, with comments"
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
-
-
-def program_name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ValueError("should have only small letters, digits and - between them, at most 50")
-    return text
-
-
-def _script(text: str) -> str:
-    if not all(character.isprintable() or character in "\n\t" for character in text):
-        raise ValueError("has a control character in it")
-    return text
-
-
-Script = Annotated[str, Reads(_script, Annotated[str, Meta(min_length=1, max_length=10_000)])]
-
-
-class PortsSection(Section):
-    """The ports of a server: one for each share that it lends."""
-
-    first: Annotated[int, Meta(ge=1024, le=65535)]
-    count: Annotated[int, Meta(ge=1, le=1000)] = 64
-
-    def __post_init__(self) -> None:
-        if self.first + self.count - 1 > 65535:
-            raise ValueError("`first` and `count` reach beyond port 65535")
-
-
-class ProgramHook(Section):
-    """The commands of one hook."""
-
-    server: Script
-    client: Script
-
-
-class RemoteGpuFile(Section):
-    """The whole YAML file."""
-
-    version: Literal[2]
-    program: Annotated[str, Reads(program_name)]
-    about: Text
-    ports: PortsSection
-    grant: ProgramHook
-    revoke: ProgramHook
-    health: Script
-
-    def remote_program(self) -> RemoteProgram:
-        hooks = (self.grant.server, self.grant.client, self.revoke.server, self.revoke.client, self.health)
-        return RemoteProgram(self.program, *hooks, self.ports.first, self.ports.count)
 
 
 def known_programs() -> tuple[str, ...]:
@@ -81,7 +27,7 @@ def known_programs() -> tuple[str, ...]:
 
 def is_known_name(text: str) -> bool:
     """Whether the text has the form of a program's name; any other text is the path of a file."""
-    return _NAME.fullmatch(text) is not None
+    return PROGRAM_NAME.fullmatch(text) is not None
 
 
 def load_program(name: str) -> RemoteProgram:
@@ -104,4 +50,4 @@ def parse_remote_gpu(text: str, name: str) -> RemoteProgram:
     content = parse_yaml(text, name)
     if isinstance(content, dict) and content.get("version") == 1:
         raise PolicyError(f"{name}: version 1 had scripts that gpuops no longer runs", hint=_HINT)
-    return read_as(RemoteGpuFile, content, name, _HINT).remote_program()
+    return read_as(RemoteProgram, content, name, _HINT)

@@ -86,9 +86,9 @@ class RequestEntry(Workload):
         counts: Counter[str] = Counter()
         for vgpus in self.more if self.profile is None else (Vgpus(self.profile, self.count or 1),):
             counts[vgpus.profile] += vgpus.count
-        first, *more = [Vgpus(*each) for each in counts.items()] or (Vgpus("", 1),)
+        first, *further = [Vgpus(*profile_count) for profile_count in counts.items()] or (Vgpus("", 1),)
         values = {field.name: getattr(self, field.name) for field in fields(Workload)}
-        return Workload(**values | {"profile": first.profile or None, "count": first.count, "more": tuple(more)})
+        return Workload(**values | {"profile": first.profile or None, "count": first.count, "more": tuple(further)})
 
 
 _LONGEST_SHOWN: Final = 80
@@ -149,8 +149,8 @@ def requests_of(requests: list[dict[str, object]], name: str) -> tuple[Workload,
 
 
 def _checked(content: object, name: str) -> tuple[Workload, ...]:
-    found = read_as(RequestsFile, content, name, _HINT)
-    return _once((section.workload() for section in found.requests), name)
+    requests_file = read_as(RequestsFile, content, name, _HINT)
+    return _once((section.workload() for section in requests_file.requests), name)
 
 
 def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
@@ -159,26 +159,26 @@ def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
     try:
         header = [column.strip() for column in next(lines, [])]
         _check_header(header, name)
-        found = [_row(header, cells, f"{name}: line {lines.line_num}") for cells in lines if cells]
+        workloads = [_row(header, cells, f"{name}: line {lines.line_num}") for cells in lines if cells]
     except csv.Error as error:
         raise PolicyError(f"{name}: line {lines.line_num}: is not CSV: {error}", hint=_HINT) from error
-    if not found:
+    if not workloads:
         raise PolicyError(f"{name}: there is no request in it", hint=_HINT)
-    return _once(found, name)
+    return _once(workloads, name)
 
 
 def _check_header(header: list[str], name: str) -> None:
-    known = ", ".join(keys_of(RequestEntry))
+    columns = ", ".join(keys_of(RequestEntry))
     if len(header) == 1 and len(re.split("[;\t]", header[0])) > 1:
         hint = "columns are separated by commas; a semicolon parts the values of one cell"
         raise PolicyError(f"{name}: line 1: is one column, {_cut(header[0])}", hint=hint)
     for column, times in Counter(header).items():
         if column not in keys_of(RequestEntry):
-            raise PolicyError(f"{name}: line 1: unknown column {_cut(column)}", hint=f"columns: {known}")
+            raise PolicyError(f"{name}: line 1: unknown column {_cut(column)}", hint=f"columns: {columns}")
         if times > 1:
             raise PolicyError(f"{name}: line 1: the column {column!r} is there twice")
     if not header:
-        raise PolicyError(f"{name}: is empty", hint=f"the first line names the columns: {known}")
+        raise PolicyError(f"{name}: is empty", hint=f"the first line names the columns: {columns}")
 
 
 def _cut(column: str) -> str:
@@ -188,17 +188,17 @@ def _cut(column: str) -> str:
 def _row(header: list[str], cells: list[str], place: str) -> Workload:
     if len(cells) != len(header):
         raise PolicyError(f"{place}: {len(cells)} cells under {len(header)} columns")
-    given = {column: cell.strip() for column, cell in zip(header, cells, strict=True) if cell.strip()}
+    cell_of_column = {column: cell.strip() for column, cell in zip(header, cells, strict=True) if cell.strip()}
     try:
-        return decode(RequestEntry, given, strict=False).workload()
+        return decode(RequestEntry, cell_of_column, strict=False).workload()
     except WrongContent as error:
         raise PolicyError(f"{place}: {error}", hint=_HINT) from error
 
 
-def _once(found: Iterable[Workload], name: str) -> tuple[Workload, ...]:
+def _once(requests: Iterable[Workload], name: str) -> tuple[Workload, ...]:
     """The workloads, if each name is there once: results are told by name."""
-    workloads = tuple(found)
-    twice = [known for known, times in Counter(workload.name for workload in workloads).items() if times > 1]
+    workloads = tuple(requests)
+    twice = [repeated for repeated, times in Counter(workload.name for workload in workloads).items() if times > 1]
     if twice:
         raise PolicyError(f"{name}: the request {twice[0]!r} is there twice", hint="give each request its own name")
     return workloads

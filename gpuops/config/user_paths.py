@@ -10,8 +10,8 @@ from pathlib import Path
 
 def config_file(environ: Mapping[str, str]) -> Path:
     """$GPUOPS_CONFIG, else $XDG_CONFIG_HOME/gpuops/config.toml, else ~/.config/gpuops/config.toml."""
-    if own := environ.get("GPUOPS_CONFIG"):
-        return Path(own)
+    if path_text := environ.get("GPUOPS_CONFIG"):
+        return Path(path_text)
     return _base(environ, "XDG_CONFIG_HOME", ".config") / "gpuops" / "config.toml"
 
 

@@ -23,12 +23,12 @@ _FASTEST: Final = 1.5
 """A speed above 1 is noise of two measurements, up to here."""
 
 
-def share_of(text: str, what: str) -> float:
-    """The share that `0.7` or `70%` is, above 0 and up to 1. Raises UsageError with `what` it is of."""
+def share_of(text: str, description: str) -> float:
+    """The share that `0.7` or `70%` is, above 0 and up to 1. Raises UsageError that begins with `description`."""
     try:
         share, _ = read_share(text)
     except ValueError as error:
-        raise UsageError(f"{what} {text}: {error}", hint="write it as 0.7, or as 70%") from None
+        raise UsageError(f"{description} {text}: {error}", hint="write it as 0.7, or as 70%") from None
     return share
 
 
@@ -96,11 +96,15 @@ def load_workloads(path: Path) -> SharingWorkloads:
 
 def parse_workloads(text: str, name: str) -> SharingWorkloads:
     """The workloads of a YAML text; `name` is what an error calls it. Raises PolicyError."""
-    found = read_as(WorkloadsFile, parse_yaml(text, name), name, _HINT)
+    workloads_file = read_as(WorkloadsFile, parse_yaml(text, name), name, _HINT)
     pairs = tuple(
         ObservedPair((pair.between[0], pair.between[1]), (float(pair.speeds[0]), float(pair.speeds[1])))
-        for pair in found.pairs
+        for pair in workloads_file.pairs
     )
     return SharingWorkloads(
-        tuple(SharingWorkload(each.name, float(each.busy), each.count) for each in found.workloads), pairs
+        tuple(
+            SharingWorkload(workload.name, float(workload.busy), workload.count)
+            for workload in workloads_file.workloads
+        ),
+        pairs,
     )

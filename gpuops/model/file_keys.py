@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Final, NamedTuple
 
-from msgspec import Meta
+from msgspec import NODEFAULT, Meta
 
 from gpuops.errors import UsageError
 
@@ -29,6 +29,8 @@ class Reads(NamedTuple):
 
     parse: Callable[[Any], Any]
     written: Any = str
+    default: Any = NODEFAULT
+    """What a file has for the default of the field; without it, the default itself."""
 
 
 class Before(NamedTuple):

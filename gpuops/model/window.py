@@ -211,6 +211,13 @@ def _ending_day(start: date, is_later: bool, on: Weekday | date | None) -> date:
             return on
 
 
+def checked_year(moment: datetime) -> datetime:
+    """Return the moment. Raises ValueError for a typing error: no night could reach into the next year."""
+    if not 1970 <= moment.year <= 2999:
+        raise ValueError(moment)
+    return moment
+
+
 @lru_cache(maxsize=1024)
 def moments(day: date, clock: time, zone: tzinfo) -> tuple[datetime, ...]:
     """When clocks in the zone show this time on this day, in UTC: once, twice in order, or as the clocks jump over it.

@@ -13,7 +13,8 @@ from typing import Any, Final, get_args
 import pytest
 
 import gpuops.config
-from gpuops.config.decoding import Section, WrongContent, decode, fields_of, sections_of
+from gpuops.cli.first_steps.schema import INPUTS
+from gpuops.config.decoding import Section, WrongContent, decode, fields_of, is_section, sections_of
 from gpuops.model.file_keys import Before, Reads
 
 MISPLACED: Final = "Cn4ry-in-the-wrong-place"
@@ -25,6 +26,10 @@ def sections() -> Iterator[type]:
         for value in vars(import_module(found.name)).values():
             if isinstance(value, type) and issubclass(value, Section) and value.__module__ == found.name:
                 yield from within(value)
+    for file in INPUTS.values():
+        module, _, name = file.checked_by.partition(":")
+        if is_section(section := getattr(import_module(module), name)):
+            yield from within(section)
 
 
 def within(section: type) -> Iterator[type]:

@@ -48,7 +48,7 @@ def test_the_template_is_a_valid_policy() -> None:
     assert [pool.name for pool in policy.pools] == ["design"]
     assert policy.pools[0].parked
     assert policy.pools[0].floor == 2
-    assert [(queued.name, queued.relocate) for queued in policy.ml] == [("ml-01", False), ("ml-02", True)]
+    assert [(queued.names[0], queued.relocate) for queued in policy.ml] == [("ml-01", False), ("ml-02", True)]
     assert [window.name for window in policy.windows] == ["workdays", "free-days"], "cron may call it as it stands"
     assert not policy.any_time
     assert policy.ml_stop.then_off

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import zipfile
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +20,10 @@ from gpuops.model.workloads.remote_gpu import RemoteProgram
 TEXT: Final = (Path(__file__).parents[2] / "templates" / "remote-gpu" / "lupine.yaml").read_text(encoding="utf-8")
 LUPINE: Final = load_program("lupine")
 GIVEN: Final = {
-    "grant_server": {"LEASE", "GPU", "PORT", "SERVER_ADDRESS", "MEMORY_MIB", "SECONDS_LEFT", "CLIENT_ADDRESS"},
-    "revoke_server": {"LEASE", "GPU", "PORT", "SERVER_ADDRESS"},
-    "grant_client": {"LEASE", "SHARES", "PWD", "LD_LIBRARY_PATH"},
-    "revoke_client": {"LEASE"},
+    "grant.server": {"LEASE", "GPU", "PORT", "SERVER_ADDRESS", "MEMORY_MIB", "SECONDS_LEFT", "CLIENT_ADDRESS"},
+    "revoke.server": {"LEASE", "GPU", "PORT", "SERVER_ADDRESS"},
+    "grant.client": {"LEASE", "SHARES", "PWD", "LD_LIBRARY_PATH"},
+    "revoke.client": {"LEASE"},
     "health": {"SERVER_ADDRESS"},
 }
 METRICS: Final = """\
@@ -50,7 +51,7 @@ def run(script: str, directory: Path, *tools: tuple[str, str], **variables: str)
 
 @pytest.mark.parametrize("hook", GIVEN)
 def test_the_hooks_of_lupine_are_shell_and_use_only_the_variables_that_they_have(hook: str) -> None:
-    script = getattr(LUPINE, hook)
+    script = attrgetter(hook)(LUPINE)
     subprocess.run(["/bin/sh", "-n", "-c", script], check=True)
     assert set(re.findall(r"\$\{?([A-Z][A-Z_0-9]+)", script)) - {"NF"} <= GIVEN[hook], "NF is of awk"
 
@@ -58,7 +59,7 @@ def test_the_hooks_of_lupine_are_shell_and_use_only_the_variables_that_they_have
 def test_a_lupine_server_starts_with_the_library_path_of_its_image_and_one_client(tmp_path: Path) -> None:
     values = {"LEASE": "a1", "GPU": "1", "PORT": "14835", "SERVER_ADDRESS": "10.0.0.1", "CLIENT_ADDRESS": "10.0.0.9"}
     started = run(
-        LUPINE.grant_server, tmp_path, ("systemctl", "exit 3"), ("systemd-run", 'printf "%s\\n" "$@"'),
+        LUPINE.grant.server, tmp_path, ("systemctl", "exit 3"), ("systemd-run", 'printf "%s\\n" "$@"'),
         **values, SECONDS_LEFT="60", MEMORY_MIB="8192",
     )  # fmt: skip
     options = started.stdout.splitlines()
@@ -79,7 +80,7 @@ def test_a_lupine_client_is_the_one_that_its_server_delivers(tmp_path: Path, is_
         while [ $# -gt 1 ]; do case $1 in --output) cp delivered "$2" ;; --dump-header) headers=$2 ;; esac; shift; done
         printf 'HTTP/1.1 200 OK\\r\\netag: "sha256:{digest}"\\r\\n' > "$headers"; echo "$1" > asked"""
     shares = "10.0.0.1:14833,10.0.0.2:14834"
-    granted = run(LUPINE.grant_client, tmp_path, ("curl", curl), ("uname", "echo x86_64"), SHARES=shares, LEASE="a1")
+    granted = run(LUPINE.grant.client, tmp_path, ("curl", curl), ("uname", "echo x86_64"), SHARES=shares, LEASE="a1")
     address = (tmp_path / "asked").read_text().strip()
     assert address == "http://10.0.0.1:14833/.well-known/lupine/client/v1/linux/amd64"
     if not is_intact:

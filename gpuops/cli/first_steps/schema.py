@@ -35,7 +35,7 @@ INPUTS: Final = {
     "policy": InputFile("A rotation policy", "gpuops.config.sections.policy_file:PolicyFile"),
     "pool": InputFile("A pool of `gpuops pool`", "gpuops.config.pool_file:PoolFile"),
     "remote-gpu": InputFile(
-        "A program that lends GPUs over the network", "gpuops.config.remote_gpu_file:RemoteGpuFile"
+        "A program that lends GPUs over the network", "gpuops.model.workloads.remote_gpu:RemoteProgram"
     ),
     "requests": InputFile("Requests of `gpuops place`", "gpuops.config.requests_file:RequestsFile"),
     "role-file": InputFile("Roles that `gpuops roles` compares", "gpuops.config.role_file:RoleFile"),
@@ -98,7 +98,7 @@ def _schema_of(name: str) -> Schema:
 
 def input_schema(name: str) -> Schema:
     """The schema of a file, made from the class that checks it. It says nothing of rules between several keys."""
-    from gpuops.config.decoding import Section
+    from gpuops.config.decoding import is_section
     from gpuops.config.file_schema import schema_of_section
     from gpuops.report.document import SCHEMA_VERSION
     from gpuops.report.schema import DIALECT
@@ -106,7 +106,7 @@ def input_schema(name: str) -> Schema:
     title, checked_by = INPUTS[name]
     module, _, attribute = checked_by.partition(":")
     checking = getattr(import_module(module), attribute)
-    if issubclass(checking, Section):
+    if is_section(checking):
         made = _without_titles(schema_of_section(checking))
     else:
         parts = msgspec.json.schema(checking)["$defs"]

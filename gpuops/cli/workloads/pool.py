@@ -30,7 +30,7 @@ Client = Annotated[
 
 def _time(option: str, text: str, *, may_be_zero: bool = False) -> timedelta:
     """Return the duration that was typed for this option. Raises UsageError with the option in its message."""
-    from gpuops.config.pool_file import lease_time
+    from gpuops.model.workloads.lease_book import lease_time
 
     try:
         return lease_time(text, may_be_zero=may_be_zero)

@@ -97,10 +97,10 @@ def _holidays(text: str) -> tuple[date, ...]:
     from holidays import country_holidays
 
     try:
-        found = country_holidays(match["country"], subdiv=match["part"], years=_YEARS)
+        holidays = country_holidays(match["country"], subdiv=match["part"], years=_YEARS)
     except NotImplementedError as unknown:
         raise Mistaken(f"{text!r}: {unknown}", "ISO 3166 has the codes: DE, DE-BY, US, US-CA") from None
-    return tuple(sorted(found))
+    return tuple(sorted(holidays))
 
 
 def _checked_days(text: str) -> str:

@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 from msgspec import UNSET, Meta, UnsetType
 
 from gpuops.config.decoding import Section, was_accepted
-from gpuops.config.sections.fair_share import FairShareSection
 from gpuops.config.sections.queue import MlSection
 from gpuops.config.sections.windows import WindowSection, Zone, named_apart, refuse_overlapping
 from gpuops.model.desktops.evidence import Source, names
 from gpuops.model.file_keys import Before, Mistaken, Reads, Text
+from gpuops.model.nights.fair_share import FairShare
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.rotation import (
     Broker,
@@ -190,7 +190,7 @@ class PolicyFile(Section):
     morning: MorningSection = MorningSection()
     drs_override: DrsOverride = DrsOverride.NONE
     user_wins: bool = False
-    fair_share: FairShareSection | None = None
+    fair_share: FairShare | None = None
     opt_out: Mark = Mark(attribute="gpuops.opt-out")
     marker: Text = "gpuops.rotation"
     lock_vm: Text | None = None

@@ -53,11 +53,11 @@ class WindowSection(Section, kw_only=True):
 
     def _check_days(self) -> None:
         day, _ = read_time(self.opens)
-        said = [key for key in ("weekdays", "also_on", "not_on") if getattr(self, key) is not UNSET]
-        if isinstance(day, Weekday) and "weekdays" in said:
+        keys_of_days = [key for key in ("weekdays", "also_on", "not_on") if getattr(self, key) is not UNSET]
+        if isinstance(day, Weekday) and "weekdays" in keys_of_days:
             raise Mistaken(f"`opens` says {day}, and `weekdays` too says when it opens", "leave one of them out")
-        if isinstance(day, date) and said:
-            raise Mistaken(f"it opens on {day} alone, and has `{said[0]}`", "leave that out, or the date")
+        if isinstance(day, date) and keys_of_days:
+            raise Mistaken(f"it opens on {day} alone, and has `{keys_of_days[0]}`", "leave that out, or the date")
         ends = (("closes", self.closes), ("back_by", self.back_by))
         dated = next((key for key, text in ends if text and isinstance(read_time(text)[0], date)), None)
         if dated is not None and not isinstance(day, date):
@@ -66,7 +66,7 @@ class WindowSection(Section, kw_only=True):
     def _check_length(self) -> None:
         window = self.window()
         day = next(iter(window.also_on)) if window.is_dated else None
-        lengths = [window.length_on(each) for each in ([day] if day else _days_of_weekdays(window))]
+        lengths = [window.length_on(opening_day) for opening_day in ([day] if day else _days_of_weekdays(window))]
         longest, shortest = max(lengths), min(lengths)
         if not window.ends_on_days and longest > _DAY:
             raise Mistaken(
@@ -138,8 +138,8 @@ def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
     return tuple(
         replace(window, is_named_by_time=True)
         if any(
-            (other.opens, at) < (window.opens, number) and _same_day(window, other)
-            for at, other in enumerate(windows)
+            (other_window.opens, at) < (window.opens, number) and _same_day(window, other_window)
+            for at, other_window in enumerate(windows)
             if at != number
         )
         else window
@@ -147,36 +147,37 @@ def named_apart(windows: Sequence[Window]) -> tuple[Window, ...]:
     )
 
 
-def _same_day(one: Window, other: Window) -> str:
+def _same_day(first: Window, second: Window) -> str:
     """A weekday or a date on which both open; empty = there is none."""
-    weekdays = [str(day) for day in Weekday if day in one.weekdays & other.weekdays]
-    explicit = sorted(day for day in one.also_on | other.also_on if one.opens_on(day) and other.opens_on(day))
+    weekdays = [str(day) for day in Weekday if day in first.weekdays & second.weekdays]
+    explicit = sorted(day for day in first.also_on | second.also_on if first.opens_on(day) and second.opens_on(day))
     return next(iter([*weekdays, *map(str, explicit)]), "")
 
 
 def refuse_overlapping(windows: Sequence[Window]) -> None:
     """Raises the mistake of windows of which one opens before the desktops of another night are back."""
     days = sorted(_days_to_compare(windows))
-    found = ((night, window) for window in windows for day in days if (night := window.night_of(day)) is not None)
-    nights = sorted(found, key=lambda each: each[0].opens)
-    for (earlier, one), (later, other) in pairwise(nights):
+    candidates = ((night, window) for window in windows for day in days if (night := window.night_of(day)) is not None)
+    nights = sorted(candidates, key=lambda pair: pair[0].opens)
+    for (earlier, first), (later, second) in pairwise(nights):
         if later.opens >= earlier.back_by:
             continue
-        if one is other:
+        if first is second:
             raise Mistaken(
-                f"{_called(one)} opens on {Weekday.of(later.day)} before the desktops of {Weekday.of(earlier.day)} are "
-                "back",
+                f"{_called(first)} opens on {Weekday.of(later.day)} before the desktops of {Weekday.of(earlier.day)} "
+                "are back",
                 "give it fewer `weekdays`, or let it close earlier",
             )
         if earlier.day == later.day:
-            one, other = (window for window in windows if window in (one, other))
+            first, second = (window for window in windows if window in (first, second))
             raise Mistaken(
-                f"{_called(one)} and {_called(other)} both open on {_same_day(one, other)}, at hours that overlap",
+                f"{_called(first)} and {_called(second)} both open on {_same_day(first, second)}, at hours that "
+                "overlap",
                 "give each evening to one of them: `weekdays`, `also_on`, `not_on`; or let one open when the desktops "
                 "of the other are back",
             )
         raise Mistaken(
-            f"{_called(other)} opens before the desktops of {_called(one)} are back",
+            f"{_called(second)} opens before the desktops of {_called(first)} are back",
             "open it later, or let the other's `back_by` be earlier: a return brings back the desktops of all pools",
         )
 

@@ -120,8 +120,8 @@ def _password(where: BrokerDestination, environ: Mapping[str, str], ask: Callabl
     if where.password_file is not None:
         return read_password_file(where.password_file, private=True)
     entry = f"targets.{where.name}.broker.credential"
-    if (found := credential_file(BROKER_CREDENTIAL, where.credential, entry, where.name, environ)) is not None:
-        return read_password_file(found)
+    if (credential := credential_file(BROKER_CREDENTIAL, where.credential, entry, where.name, environ)) is not None:
+        return read_password_file(credential)
     if ask is not None:
         return Secret(ask(f"Password of {where.domain}\\{where.username} at the broker {where.address}: "))
     raise TargetError(

@@ -33,14 +33,14 @@ _OF_EXAMPLE: Final = frozenset({"username", "password_file", "ca_file"})
 _INSTEAD: Final = "say a file that you alone can read: gpuops config set {name}.password_file FILE"
 
 
-def first_configuration(path: Path, name: str | None, said: Mapping[str, str]) -> None:
-    """Writes the template there, mode 0600; with a host in `said`, for that vCenter. Raises UsageError, TargetError.
+def first_configuration(path: Path, name: str | None, settings: Mapping[str, str]) -> None:
+    """Write the template there, mode 0600; with a host in `settings`, for that vCenter. Raises UsageError, TargetError.
 
     A file that is there is left as it is, and is an error.
     """
     text = read_text(templates()[_TEMPLATE])
-    if name is not None or said:
-        text = _filled(text, name or _EXAMPLE, said)
+    if name is not None or settings:
+        text = _filled(text, name or _EXAMPLE, settings)
         _check(text, path, name or _EXAMPLE)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,10 +75,10 @@ def with_target(path: Path, name: str, keys: Mapping[str, Any]) -> str:
     return text
 
 
-def _filled(text: str, name: str, said: Mapping[str, str]) -> str:
+def _filled(text: str, name: str, settings: Mapping[str, str]) -> str:
     if _NAME.fullmatch(name) is None:
         raise UsageError(f"{name!r} is no name of a target", hint="letters, digits, - and _; the address is --host")
-    if "host" not in said:
+    if "host" not in settings:
         raise UsageError("--host is not said", hint=f"gpuops config init --vcenter {name} --host vc.example.com")
     lines, inside = [], False
     for line in text.splitlines():
@@ -91,8 +91,8 @@ def _filled(text: str, name: str, said: Mapping[str, str]) -> str:
             line = line.replace(f'"{_EXAMPLE}"', json.dumps(name))
         elif line == f"[targets.{_EXAMPLE}]":
             line = f"[targets.{name}]"
-        elif inside and key in said:
-            line = f"{key} = {json.dumps(said[key])}"
+        elif inside and key in settings:
+            line = f"{key} = {json.dumps(settings[key])}"
         elif inside and key in _OF_EXAMPLE:
             line = f"# {line}"
         lines.append(line)
@@ -111,9 +111,9 @@ def change(path: Path, dotted: str, value: str) -> tuple[str, str]:
     before = parsed_configuration(text, path)
     if name and name not in before.targets and key != "host":
         near = get_close_matches(name, before.targets, n=3)
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        suggestion = f"; did you mean {', '.join(near)}?" if near else ""
         raise UsageError(
-            f"no target {name!r} in {path}{meant}",
+            f"no target {name!r} in {path}{suggestion}",
             hint=f"gpuops config set {name}.host HOST makes a target of that name",
         )
     changed = _changed(text, name, key, _value(key, value) if dotted != "default" else value)
@@ -134,14 +134,16 @@ def _require_key(name: str, key: str) -> None:
                 f"{table} is a table of its own, and config set changes single keys of a target",
                 hint=f"write [targets.NAME.{table}] into the file (gpuops help {page})",
             )
-    known = [each for each in keys_of(NamedTarget) if each not in TABLES]
-    if key not in known or not name:
+    target_keys = [word for word in keys_of(NamedTarget) if word not in TABLES]
+    if key not in target_keys or not name:
         near = (
-            get_close_matches(key, known, n=3) if name else [each for each in ("default",) if each.startswith(key[:3])]
+            get_close_matches(key, target_keys, n=3)
+            if name
+            else [word for word in ("default",) if word.startswith(key[:3])]
         )
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
-        what = f"{key!r} is no key of a target" if name else f"{key!r} is neither default nor TARGET.KEY"
-        raise UsageError(f"{what}{meant}", hint=f"keys of a target: {', '.join(known)}")
+        suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+        problem = f"{key!r} is no key of a target" if name else f"{key!r} is neither default nor TARGET.KEY"
+        raise UsageError(f"{problem}{suggestion}", hint=f"keys of a target: {', '.join(target_keys)}")
 
 
 def _read(path: Path) -> str:
@@ -168,10 +170,10 @@ def _changed(text: str, name: str, key: str, value: Any) -> str:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    wanted = parse_toml(text)
+    new_content = parse_toml(text)
     try:
         document = tomlkit.parse(text)
-        for mapping in (document, wanted):
+        for mapping in (document, new_content):
             table: Any = mapping
             for part in ("targets", name) if name else ():
                 if part not in table:
@@ -182,7 +184,7 @@ def _changed(text: str, name: str, key: str, value: Any) -> str:
             else:
                 table[key] = value
         changed = tomlkit.dumps(document)
-        same = parse_toml(changed) == wanted
+        same = parse_toml(changed) == new_content
     except (TOMLKitError, ValueError, TypeError, RecursionError) as error:
         raise TargetError("the file cannot be changed by a program", hint="write the key into it yourself") from error
     if not same:
@@ -192,21 +194,21 @@ def _changed(text: str, name: str, key: str, value: Any) -> str:
 
 def _check(text: str, path: Path, name: str | None) -> Configuration:
     """The configuration in the text, whose target can be meant. Raises TargetError."""
-    found = parsed_configuration(text, path)
-    named = found.targets.get(name or "")
+    configuration = parsed_configuration(text, path)
+    named = configuration.targets.get(name or "")
     if name is not None and named is not None:
         if not named.host.startswith(SIMULATED) and Address.parse(named.host).password is not None:
             raise TargetError("no password belongs in the address of a target", hint=_INSTEAD.format(name=name))
-        resolve(Flags(vcenter=name), {}, found)
-    return found
+        resolve(Flags(vcenter=name), {}, configuration)
+    return configuration
 
 
 def _shown(configuration: Configuration, name: str, key: str) -> str:
     holder: Any = configuration.targets.get(name) if name else configuration
     is_given = name == "" or (holder is not None and key in holder.given)
-    found = getattr(holder, key, None) if is_given else None
-    if found is None:
+    setting = getattr(holder, key, None) if is_given else None
+    if setting is None:
         return "not set"
-    if isinstance(found, tuple):
-        return " ".join(map(str, found))
-    return str(found).lower() if isinstance(found, bool) else str(found)
+    if isinstance(setting, tuple):
+        return " ".join(map(str, setting))
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)

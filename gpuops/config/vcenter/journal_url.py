@@ -116,21 +116,21 @@ def _parameters(url: URL) -> Mapping[str, str]:
     from sqlalchemy.exc import ArgumentError
 
     try:
-        _, given = url.get_dialect()().create_connect_args(url)
+        _, arguments = url.get_dialect()().create_connect_args(url)
     except (ArgumentError, ValueError):
         raise UsageError("the URL of the journal says its hosts or ports in a way that cannot be read",
                          hint="write several as ?host=db1,db2&port=5432,5432") from None  # fmt: skip
-    for name, value in given.items():
+    for name, value in arguments.items():
         if isinstance(value, tuple):
             raise UsageError(f"the URL of the journal says {name!r} more than once", hint="say it once")
     try:
-        told = conninfo_to_dict(make_conninfo(**given))
+        parameters = conninfo_to_dict(make_conninfo(**arguments))
     except ProgrammingError:  # its text may repeat a value; not chained, for a traceback would show it
         raise UsageError(
             "the URL of the journal has a parameter that libpq does not know",
             hint="its parameters are those of a PostgreSQL connection string, such as sslrootcert and passfile",
         ) from None
-    return {name: str(value) for name, value in told.items()}
+    return {name: str(value) for name, value in parameters.items()}
 
 
 def _stays_here(parameters: Mapping[str, str]) -> bool:
@@ -142,16 +142,16 @@ def _stays_here(parameters: Mapping[str, str]) -> bool:
     from psycopg.pq import Conninfo
 
     # an option of the URL beats a service, which beats the environment; the defaults hold the latter two
-    told = {option.keyword.decode(): (option.val or b"").decode() for option in Conninfo.get_defaults()}
-    told.update(parameters)
-    return not told["service"] and all(_is_here(*way) for way in _ways(told["host"], told["hostaddr"]))
+    defaults = {option.keyword.decode(): (option.val or b"").decode() for option in Conninfo.get_defaults()}
+    defaults.update(parameters)
+    return not defaults["service"] and all(_is_here(*way) for way in _ways(defaults["host"], defaults["hostaddr"]))
 
 
 def _ways(hosts: str, addresses: str) -> Iterator[tuple[str, str]]:
     """Each host with its address; several stand in lists, and where the lists differ in length libpq refuses them."""
     several = hosts.split(","), addresses.split(",")
     for number in range(max(map(len, several))):
-        host, address = (each[number] if number < len(each) else "" for each in several)
+        host, address = (parts[number] if number < len(parts) else "" for parts in several)
         yield host, address
 
 

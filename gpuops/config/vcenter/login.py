@@ -66,9 +66,9 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
         return read_password_file(file, private=True)
     entry = f"targets.{destination.name}.credential"
     credential = credential_file(VCENTER_CREDENTIAL, destination.credential, entry, destination.name, environ)
-    found = read_password_file(credential) if credential is not None else _from_keyring(destination)
-    if found is not None:
-        return found
+    password = read_password_file(credential) if credential is not None else _from_keyring(destination)
+    if password is not None:
+        return password
     if ask is not None:
         return Secret(ask(f"Password of {destination.username} at {destination.address}: "))
     missing = f"no password for {destination.username} at {destination.address}"
@@ -118,34 +118,39 @@ def read_password_file(
     return Secret(text)
 
 
-def _refuse_shared(name: str, path: Path, found: os.stat_result) -> None:
+def _refuse_shared(name: str, path: Path, file_status: os.stat_result) -> None:
     """As ssh does with keys. A file of somebody else may be shared with our group: that is how a service gets one.
 
     A pipe has no readers but us. systemd's credentials are not asked: their directory is private, and an access list
     shows as a group's right to read.
     """
-    others = 0o077 if found.st_uid == os.geteuid() else 0o007
-    if stat.S_ISREG(found.st_mode) and found.st_mode & others:
-        mode = stat.S_IMODE(found.st_mode)
+    forbidden_bits = 0o077 if file_status.st_uid == os.geteuid() else 0o007
+    if stat.S_ISREG(file_status.st_mode) and file_status.st_mode & forbidden_bits:
+        mode = stat.S_IMODE(file_status.st_mode)
         raise TargetError(f"{name} can be read or written by others (mode {mode:o})", hint=f"chmod 600 {path}")
 
 
 def credential_file(
-    usual: str, own: str | None, entry: str, target: str | None, environ: Mapping[str, str]
+    usual: str, configured_name: str | None, entry: str, target: str | None, environ: Mapping[str, str]
 ) -> Path | None:
     """systemd's LoadCredential=: that which the `entry` names, else `USUAL-TARGET`, else `USUAL`; None = none is there.
 
     Raises TargetError where the entry names one and this is no unit.
     """
     folder = environ.get("CREDENTIALS_DIRECTORY")
-    if own is not None and folder is None:
+    if configured_name is not None and folder is None:
         raise TargetError(
-            f"{entry} is set, and CREDENTIALS_DIRECTORY is not", hint=f"LoadCredential={own}:/path in the unit"
+            f"{entry} is set, and CREDENTIALS_DIRECTORY is not",
+            hint=f"LoadCredential={configured_name}:/path in the unit",
         )
-    if own is not None and folder is not None:
-        return Path(folder) / own
+    if configured_name is not None and folder is not None:
+        return Path(folder) / configured_name
     names = ([f"{usual}-{target}"] if target else []) + [usual]
-    usable = (Path(folder) / each for each in names if re.fullmatch(r"[A-Za-z0-9._-]+", each)) if folder else iter(())
+    usable = (
+        (Path(folder) / file_name for file_name in names if re.fullmatch(r"[A-Za-z0-9._-]+", file_name))
+        if folder
+        else iter(())
+    )
     return next((path for path in usable if path.exists()), None)
 
 
@@ -161,10 +166,10 @@ def _from_keyring(destination: Destination) -> Secret | None:
             hint=install_extra("keyring"),
         ) from error
     try:
-        found: str | None = keyring.get_password("gpuops", f"{destination.username}@{destination.address.host}")
+        password: str | None = keyring.get_password("gpuops", f"{destination.username}@{destination.address.host}")
     except keyring.errors.KeyringError as error:
         raise TargetError(f"the keyring cannot be read: {type(error).__name__}") from error
-    return Secret(found) if found is not None else None
+    return Secret(password) if password is not None else None
 
 
 def guest_login(
@@ -177,11 +182,11 @@ def guest_login(
     Raises TargetError for a user without a password, or a file that cannot be read.
     """
     spoken = environ.get("GPUOPS_GUEST_USERNAME")
-    own = entry if entry is not None and spoken in (None, "", entry.username) else None
+    own_entry = entry if entry is not None and spoken in (None, "", entry.username) else None
     username = spoken or (entry.username if entry is not None else None)
     if not username:
         return None
-    return GuestLogin(username, _guest_password(environ, username, target, own))
+    return GuestLogin(username, _guest_password(environ, username, target, own_entry))
 
 
 def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
@@ -189,26 +194,28 @@ def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
 
     GPUOPS_GUEST_SSH_KEY and GPUOPS_GUEST_SSH_KNOWN_HOSTS name the files.
     """
-    key, known = environ.get("GPUOPS_GUEST_SSH_KEY"), environ.get("GPUOPS_GUEST_SSH_KNOWN_HOSTS")
-    return Path(key) if key else None, Path(known or "~/.ssh/known_hosts")
+    key, known_hosts = environ.get("GPUOPS_GUEST_SSH_KEY"), environ.get("GPUOPS_GUEST_SSH_KNOWN_HOSTS")
+    return Path(key) if key else None, Path(known_hosts or "~/.ssh/known_hosts")
 
 
-def _guest_password(environ: Mapping[str, str], username: str, target: str | None, own: GuestEntry | None) -> Secret:
+def _guest_password(
+    environ: Mapping[str, str], username: str, target: str | None, own_entry: GuestEntry | None
+) -> Secret:
     if file := environ.get("GPUOPS_GUEST_PASSWORD_FILE"):
         return read_password_file(Path(file), private=True)
     spoken = environ.get("GPUOPS_GUEST_PASSWORD")
     if spoken:
         return Secret(spoken)
-    if own is not None and own.password_file is not None:
-        return read_password_file(own.password_file, private=True)
-    named = own.credential if own is not None else None
-    found = credential_file(GUEST_CREDENTIAL, named, f"targets.{target}.guest.credential", target, environ)
-    if found is not None:
-        return read_password_file(found)
-    said = f"[targets.{target}.guest]" if own is not None else "GPUOPS_GUEST_USERNAME"
+    if own_entry is not None and own_entry.password_file is not None:
+        return read_password_file(own_entry.password_file, private=True)
+    named = own_entry.credential if own_entry is not None else None
+    credential = credential_file(GUEST_CREDENTIAL, named, f"targets.{target}.guest.credential", target, environ)
+    if credential is not None:
+        return read_password_file(credential)
+    source_name = f"[targets.{target}.guest]" if own_entry is not None else "GPUOPS_GUEST_USERNAME"
     raise TargetError(
-        f"no password for the guest user {username!r} of {said}",
-        hint=f"put password_file into {said}"
-        if own is not None
+        f"no password for the guest user {username!r} of {source_name}",
+        hint=f"put password_file into {source_name}"
+        if own_entry is not None
         else "set GPUOPS_GUEST_PASSWORD_FILE to a file that only you can read",
     )

@@ -71,8 +71,8 @@ def shown(entry: str, url: Secret | None) -> str:
     named = entry if _NAMED.fullmatch(entry) else ""
     if url is None:
         return named or "mailto"
-    scheme, said, _ = url.reveal().partition("://")  # without the mark it is none, and the whole may be a token
-    scheme = scheme.lower() if said and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,30}", scheme) else "?"
+    scheme, address_part, _ = url.reveal().partition("://")  # without the mark it is none, and the whole may be a token
+    scheme = scheme.lower() if address_part and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,30}", scheme) else "?"
     host = ""
     if scheme in _HOST_IS_A_HOST:
         try:
@@ -86,12 +86,12 @@ def shown(entry: str, url: Secret | None) -> str:
 def _is_open_mail(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        said = parse_qsl(parts.query, keep_blank_values=True)
+        parameters = parse_qsl(parts.query, keep_blank_values=True)
         return (
             parts.scheme in _MAIL
             and bool(parts.hostname)
             and parts.password is None
-            and {key.lower() for key, _ in said} <= _OPEN_KEYS
+            and {key.lower() for key, _ in parameters} <= _OPEN_KEYS
         )
     except ValueError:
         return False

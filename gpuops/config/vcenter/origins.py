@@ -93,10 +93,10 @@ def shown_targets(
     """
     named = label(flags.vcenter, environ, configuration.default)
     names = [] if flags.vcenter is not None else list(configuration.targets)
-    found = [ShownTarget(name, _settings(name, flags, environ, configuration, lines)) for name in names]
+    targets = [ShownTarget(name, _settings(name, flags, environ, configuration, lines)) for name in names]
     if named is not None and named not in names:
-        found.insert(0, ShownTarget(named, _settings(None, flags, environ, configuration, lines)))
-    return tuple(found)
+        targets.insert(0, ShownTarget(named, _settings(None, flags, environ, configuration, lines)))
+    return tuple(targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,12 @@ class TargetLines:
     @classmethod
     def of(cls, file: Path, text: str) -> TargetLines:
         """Of `[targets.NAME]`, of what stands below it, and of `[fleet]`; keys written in another way have no line."""
-        found: dict[tuple[str, str], int] = {}
+        line_numbers: dict[tuple[str, str], int] = {}
         target = ""
         for number, line in enumerate(text.splitlines(), 1):
             if table := re.match(rf"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\.\s*({_TABLES})\s*\]\s*(#.*)?$", line):
                 target = ""
-                found.setdefault((table[1], table[2]), number)
+                line_numbers.setdefault((table[1], table[2]), number)
             elif re.match(r"\s*\[\s*fleet\s*\]\s*(#.*)?$", line):
                 target = "fleet"  # of its keys a target of that name has none
             elif header := re.match(r"\s*\[\s*targets\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?$", line):
@@ -122,8 +122,8 @@ class TargetLines:
             elif line.lstrip().startswith("["):
                 target = ""
             elif target and (key := re.match(r"\s*([A-Za-z0-9_-]+)\s*=", line)):
-                found.setdefault((target, key[1]), number)
-        return cls(file, found)
+                line_numbers.setdefault((target, key[1]), number)
+        return cls(file, line_numbers)
 
     def place(self, target: str, key: str) -> str:
         """FILE:LINE, or the file alone."""
@@ -143,8 +143,8 @@ class _Sources:
     def origin(self, key: str, attribute: str = "") -> str:
         """Who says it first; the default where nobody does. `attribute` is what a layer calls it."""
         attribute = attribute or key
-        said = next((names for layer, names in self.layers if getattr(layer, attribute) is not None), None)
-        return said[attribute] if said is not None else self.in_file(key)
+        source_names = next((names for layer, names in self.layers if getattr(layer, attribute) is not None), None)
+        return source_names[attribute] if source_names is not None else self.in_file(key)
 
     @property
     def fleet(self) -> str:
@@ -152,8 +152,8 @@ class _Sources:
         return self.lines.place("fleet", "url")
 
     def in_file(self, key: str) -> str:
-        there = self.named is not None and key in self.named.given
-        return self.lines.place(self.name, key) if there else DEFAULT
+        is_in_file = self.named is not None and key in self.named.given
+        return self.lines.place(self.name, key) if is_in_file else DEFAULT
 
 
 def _settings(
@@ -161,22 +161,22 @@ def _settings(
 ) -> tuple[Setting, ...]:
     flags = flags if name is None else replace(flags, vcenter=name)
     where = resolve(flags, environ, configuration)
-    meant = name or label(flags.vcenter, environ, configuration.default) or ""
-    named = configuration.targets.get(meant)
-    host = lines.place(meant, "host") if named is not None else _named_by(flags, environ)
+    target_name = name or label(flags.vcenter, environ, configuration.default) or ""
+    named = configuration.targets.get(target_name)
+    host = lines.place(target_name, "host") if named is not None else _named_by(flags, environ)
     if isinstance(where, Simulated):
-        sources = _Sources(_layers(flags, environ, None, host), named, meant, lines)
+        sources = _Sources(_layers(flags, environ, None, host), named, target_name, lines)
         reader = Setting("reader", where.reader.value, sources.origin("reader"))
         return Setting("host", where.label, host), reader, *_site(sources)
     if (flags.vcenter or environ.get("GPUOPS_VCENTER") or "").startswith(SERVED):
         return (Setting("host", str(where.address), host), Setting("username", where.username or NOT_SET, host))
-    sources = _Sources(_layers(flags, environ, where, host), named, meant, lines)
+    sources = _Sources(_layers(flags, environ, where, host), named, target_name, lines)
     return tuple(_of_destination(where, sources, environ, host))
 
 
 def _named_by(flags: Flags, environ: Mapping[str, str]) -> str:
-    said = (flags.vcenter, *(environ.get(variable) for variable in _VCENTERS[1:]))
-    return next((origin for origin, text in zip(_VCENTERS, said, strict=True) if text), DEFAULT)
+    target_texts = (flags.vcenter, *(environ.get(variable) for variable in _VCENTERS[1:]))
+    return next((origin for origin, text in zip(_VCENTERS, target_texts, strict=True) if text), DEFAULT)
 
 
 def _layers(
@@ -189,8 +189,8 @@ def _layers(
     usable = [(layer.about(where.address), names) for layer, names in zip(layers, _NAMES, strict=True)]
     at = next((number for number, layer in enumerate(layers) if layer.address or layer.vcenter), len(layers))
     address = where.address
-    own = Layer("the address", username=address.username, password=address.password)
-    usable.insert(at + 1, (own, {"username": host, "password": host}))
+    address_layer = Layer("the address", username=address.username, password=address.password)
+    usable.insert(at + 1, (address_layer, {"username": host, "password": host}))
     return tuple(usable)
 
 
@@ -201,7 +201,7 @@ def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str,
     bundle = sources.origin("ca_file", "ca_files")
     if where.ca_files and bundle == DEFAULT:
         bundle = "REQUESTS_CA_BUNDLE"
-    journal, said = where.journal_url, sources.origin("journal_url")
+    journal, source = where.journal_url, sources.origin("journal_url")
     return [
         Setting("host", where.address.host, host),
         Setting("port", str(where.address.port), port if port != DEFAULT or where.address.port in (80, 443) else host),
@@ -211,7 +211,7 @@ def _of_destination(where: Destination, sources: _Sources, environ: Mapping[str,
         Setting("verify", "true" if where.verify else "false", sources.origin("verify")),
         Setting("thumbprint", where.thumbprint or NOT_SET, sources.origin("thumbprint")),
         Setting("proxy", where.proxy or NOT_SET, sources.origin("proxy")),
-        Setting("journal_url", _journal(journal), said if said != DEFAULT or journal is None else sources.fleet),
+        Setting("journal_url", _journal(journal), source if source != DEFAULT or journal is None else sources.fleet),
         Setting("reader", where.reader.value, sources.origin("reader")),
         *_broker(where, sources, environ),
         *_guest(where, sources, environ),
@@ -225,46 +225,48 @@ def _broker(where: Destination, sources: _Sources, environ: Mapping[str, str]) -
     broker = where.broker
     if broker is None:
         return
-    said = sources.in_file("broker")
-    yield Setting("broker.url", str(broker.address), said)
-    yield Setting("broker.username", f"{broker.domain}\\{broker.username}", said)
-    yield _broker_password(broker, said, environ)
-    yield Setting("broker.ca_file", ", ".join(map(str, broker.ca_files)) or "the system's", said)
-    yield Setting("broker.thumbprint", broker.thumbprint or NOT_SET, said)
+    source = sources.in_file("broker")
+    yield Setting("broker.url", str(broker.address), source)
+    yield Setting("broker.username", f"{broker.domain}\\{broker.username}", source)
+    yield _broker_password(broker, source, environ)
+    yield Setting("broker.ca_file", ", ".join(map(str, broker.ca_files)) or "the system's", source)
+    yield Setting("broker.thumbprint", broker.thumbprint or NOT_SET, source)
 
 
 def _guest(where: Destination, sources: _Sources, environ: Mapping[str, str]) -> Iterator[Setting]:
     """The login to guests, if there is one, in the order in which `login.guest_login` looks; nothing is read for it."""
     entry, spoken = where.guest, environ.get("GPUOPS_GUEST_USERNAME")
-    own = entry if entry is not None and spoken in (None, "", entry.username) else None
+    own_entry = entry if entry is not None and spoken in (None, "", entry.username) else None
     if not spoken and entry is None:
         return
-    name, said = "guest.password", sources.in_file("guest")
+    name, source = "guest.password", sources.in_file("guest")
     user = spoken or (entry.username if entry is not None else NOT_SET)
-    yield Setting("guest.username", user, "GPUOPS_GUEST_USERNAME" if spoken else said)
+    yield Setting("guest.username", user, "GPUOPS_GUEST_USERNAME" if spoken else source)
     if file := environ.get("GPUOPS_GUEST_PASSWORD_FILE"):
         yield replace(_from_file(Path(file), "GPUOPS_GUEST_PASSWORD_FILE"), name=name)
     elif environ.get("GPUOPS_GUEST_PASSWORD"):
         yield Setting(name, "set", "GPUOPS_GUEST_PASSWORD")
-    elif own is not None and own.password_file is not None:
-        yield replace(_from_file(own.password_file, said), name=name)
+    elif own_entry is not None and own_entry.password_file is not None:
+        yield replace(_from_file(own_entry.password_file, source), name=name)
     else:
-        named = own.credential if own is not None else None
-        yield replace(_from_credential(GUEST_CREDENTIAL, named, said, where.name, environ), name=name)
+        named = own_entry.credential if own_entry is not None else None
+        yield replace(_from_credential(GUEST_CREDENTIAL, named, source, where.name, environ), name=name)
 
 
 def _measurements(where: Destination, sources: _Sources) -> Iterator[Setting]:
     """What is said of its measurements, if anything is."""
-    told, said = where.measurements, sources.in_file("measurements")
-    if said == DEFAULT:
+    settings, source = where.measurements, sources.in_file("measurements")
+    if source == DEFAULT:
         return
-    store = str(told.store_dir) if told.store_dir is not None else _journal(told.store_url or None)
-    yield Setting("measurements.store", store if store != NOT_SET else "where the journal is", said)
-    yield Setting("measurements.counters", "all" if told.counters is None else " ".join(sorted(told.counters)), said)
-    yield Setting("measurements.fine_days", str(told.retention.fine_days), said)
-    yield Setting("measurements.hourly_days", str(told.retention.hourly_days), said)
-    hosts = told.hosts
-    yield Setting("measurements.host_shell", "none" if hosts is None else f"ssh, as {hosts.username}", said)
+    store = str(settings.store_dir) if settings.store_dir is not None else _journal(settings.store_url or None)
+    yield Setting("measurements.store", store if store != NOT_SET else "where the journal is", source)
+    yield Setting(
+        "measurements.counters", "all" if settings.counters is None else " ".join(sorted(settings.counters)), source
+    )
+    yield Setting("measurements.fine_days", str(settings.retention.fine_days), source)
+    yield Setting("measurements.hourly_days", str(settings.retention.hourly_days), source)
+    hosts = settings.hosts
+    yield Setting("measurements.host_shell", "none" if hosts is None else f"ssh, as {hosts.username}", source)
 
 
 def _site(sources: _Sources) -> Iterator[Setting]:
@@ -277,7 +279,7 @@ def _site(sources: _Sources) -> Iterator[Setting]:
             yield Setting(key, str(value), sources.in_file(key))
 
 
-def _broker_password(broker: BrokerDestination, said: str, environ: Mapping[str, str]) -> Setting:
+def _broker_password(broker: BrokerDestination, source: str, environ: Mapping[str, str]) -> Setting:
     """In the order in which `broker.broker_login` looks."""
     name = "broker.password"
     if file := environ.get("GPUOPS_BROKER_PASSWORD_FILE"):
@@ -285,8 +287,8 @@ def _broker_password(broker: BrokerDestination, said: str, environ: Mapping[str,
     if environ.get("GPUOPS_BROKER_PASSWORD"):
         return Setting(name, "set", "GPUOPS_BROKER_PASSWORD")
     if broker.password_file is not None:
-        return replace(_from_file(broker.password_file, said), name=name)
-    return replace(_from_credential(BROKER_CREDENTIAL, broker.credential, said, broker.name, environ), name=name)
+        return replace(_from_file(broker.password_file, source), name=name)
+    return replace(_from_credential(BROKER_CREDENTIAL, broker.credential, source, broker.name, environ), name=name)
 
 
 def _journal(url: str | None) -> str:
@@ -303,23 +305,25 @@ def _password(where: Destination, sources: _Sources, environ: Mapping[str, str])
         return _from_file(where.password_file, sources.origin("password_file"))
     if where.target_password_file is not None:
         return _from_file(where.target_password_file, sources.in_file("password_file"))
-    found = _from_credential(VCENTER_CREDENTIAL, where.credential, sources.in_file("credential"), where.name, environ)
-    if found.value == NOT_SET and where.keyring:
+    setting = _from_credential(VCENTER_CREDENTIAL, where.credential, sources.in_file("credential"), where.name, environ)
+    if setting.value == NOT_SET and where.keyring:
         return Setting("password", "from the keyring, service gpuops", sources.in_file("keyring"))
-    return found
+    return setting
 
 
-def _from_credential(usual: str, own: str | None, said: str, target: str | None, environ: Mapping[str, str]) -> Setting:
-    """The entry's own credential, which `said` names, or one of the usual names."""
-    if own is not None:
-        there = "" if environ.get("CREDENTIALS_DIRECTORY") else ", which a systemd unit alone has"
-        return Setting("password", f"set, from the credential {own}{there}", said)
-    found = credential_file(usual, None, "", target, environ)
-    if found is None:
+def _from_credential(
+    usual: str, configured_name: str | None, source: str, target: str | None, environ: Mapping[str, str]
+) -> Setting:
+    """Return the credential that the entry names at `source`, or one of the usual names."""
+    if configured_name is not None:
+        missing_text = "" if environ.get("CREDENTIALS_DIRECTORY") else ", which a systemd unit alone has"
+        return Setting("password", f"set, from the credential {configured_name}{missing_text}", source)
+    credential_path = credential_file(usual, None, "", target, environ)
+    if credential_path is None:
         return Setting("password", NOT_SET, DEFAULT)
-    return Setting("password", f"set, from the credential {found.name}", "CREDENTIALS_DIRECTORY")
+    return Setting("password", f"set, from the credential {credential_path.name}", "CREDENTIALS_DIRECTORY")
 
 
 def _from_file(path: Path, origin: str) -> Setting:
-    there = "" if path.exists() else ", which is not there"
-    return Setting("password", f"set, from file {path}{there}", origin)
+    missing_text = "" if path.exists() else ", which is not there"
+    return Setting("password", f"set, from file {path}{missing_text}", origin)

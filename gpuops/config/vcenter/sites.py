@@ -41,19 +41,21 @@ def chosen_sites(word: str, configuration: NamedTargets, file: Path) -> tuple[Co
 
     Raises UsageError where it means none, naming those that there are.
     """
-    known = {name: ConfiguredSite(name, each.zone, _policy_of(each), each.labels) for name, each in
+    sites_by_name = {name: ConfiguredSite(name, target.zone, _policy_of(target), target.labels) for name, target in
              configuration.targets.items()}  # fmt: skip
-    if not known:
+    if not sites_by_name:
         raise UsageError(
             f"--site {word}: there is no target in {file}",
             hint="gpuops config init writes the file; its targets are the sites",
         )
-    found = tuple(site for site in known.values() if _means(word, site))
-    if found:
-        return found
-    near = get_close_matches(word, known, n=3)
-    meant = f"; did you mean {', '.join(near)}?" if near else ""
-    raise UsageError(f"--site {word}: no target of {file} is meant{meant}", hint=f"sites there: {', '.join(known)}")
+    matching_sites = tuple(site for site in sites_by_name.values() if _means(word, site))
+    if matching_sites:
+        return matching_sites
+    near = get_close_matches(word, sites_by_name, n=3)
+    suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UsageError(
+        f"--site {word}: no target of {file} is meant{suggestion}", hint=f"sites there: {', '.join(sites_by_name)}"
+    )
 
 
 def _policy_of(target: NamedTarget) -> Path | None:
@@ -63,12 +65,12 @@ def _policy_of(target: NamedTarget) -> Path | None:
 
 def refuse_one_login(sites: Collection[str], environ: Mapping[str, str], password_file: Path | None = None) -> None:
     """Raises UsageError where a login that is of one vCenter would be sent to several. `password_file`: the option."""
-    found = ["--password-file"] if password_file is not None else []
-    found += [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
-    if found and len(sites) > 1:
-        guests = ", and in [targets.NAME.guest]" if any("GUEST" in name for name in found) else ""
+    login_options = ["--password-file"] if password_file is not None else []
+    login_options += [name for name, where in _LOGINS.items() if environ.get(name) and not environ.get(where)]
+    if login_options and len(sites) > 1:
+        guests = ", and in [targets.NAME.guest]" if any("GUEST" in name for name in login_options) else ""
         raise UsageError(
-            f"{', '.join(found)} would go to each of {len(sites)} vCenters: {', '.join(sites)}",
+            f"{', '.join(login_options)} would go to each of {len(sites)} vCenters: {', '.join(sites)}",
             hint=f"leave it out: each [targets.NAME] says its own username, password_file or credential{guests}",
         )
 

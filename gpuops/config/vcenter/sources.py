@@ -73,8 +73,8 @@ class _Meant:
 def label(flag: str | None, environ: Mapping[str, str], default: str | None) -> str | None:
     """How the user names the vCenter in use, without reading more than that; None = nothing is configured."""
     named = (flag, environ.get("GPUOPS_VCENTER"), environ.get("VMWARE_HOST"), environ.get("GOVC_URL"), default)
-    found = next((text for text in named if text), None)
-    return found.rpartition("@")[2] if found and not found.startswith(SERVED) else found
+    target_text = next((text for text in named if text), None)
+    return target_text.rpartition("@")[2] if target_text and not target_text.startswith(SERVED) else target_text
 
 
 def read_configuration(path: Path) -> NamedTargets:
@@ -101,18 +101,18 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: NamedTarget
         url = journal_url(flags, environ, configuration)
         return replace(_served(Path(text.removeprefix(SERVED))), journal_url=url, reader=_reader(ours))
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
-    meant = _meant(layers, configuration)
-    if meant.named is not None and meant.named.host.startswith(SIMULATED):
+    target_choice = _meant(layers, configuration)
+    if target_choice.named is not None and target_choice.named.host.startswith(SIMULATED):
         return replace(
-            _simulated(meant.named.host, flags, environ),
-            notify=_notify(meant.name, meant.named),
-            idle_command=meant.named.idle_command,
-            guest=meant.named.guest,
-            measurements=_measured(meant.named),
+            _simulated(target_choice.named.host, flags, environ),
+            notify=_notify(target_choice.name, target_choice.named),
+            idle_command=target_choice.named.idle_command,
+            guest=target_choice.named.guest,
+            measurements=_measured(target_choice.named),
         )
-    _refuse_password(flags.vcenter, meant)
-    url = journal_url(flags, environ, configuration, meant.named)
-    return replace(_way(meant, layers, environ), journal_url=url)
+    _refuse_password(flags.vcenter, target_choice)
+    url = journal_url(flags, environ, configuration, target_choice.named)
+    return replace(_way(target_choice, layers, environ), journal_url=url)
 
 
 def measurement_settings(
@@ -133,14 +133,14 @@ def journal_url(
     if named is None:
         text = label(flags.vcenter, environ, configuration.default)
         named = configuration.targets.get(text) if text is not None else None
-    found = merged((flag_layer(flags), gpuops_layer(environ))).journal_url
+    layer_url = merged((flag_layer(flags), gpuops_layer(environ))).journal_url
     if flags.journal_url is not None and holds_password(flags.journal_url):
         raise TargetError(
             "a password on the command line is readable by everybody on this machine",
             hint="put it into ~/.pgpass, or the whole URL into GPUOPS_JOURNAL_URL",
         )
-    if found or named is None:
-        return found
+    if layer_url or named is None:
+        return layer_url
     return named.journal_url or (configuration.fleet.url if configuration.fleet is not None else None)
 
 
@@ -182,10 +182,10 @@ def _named_or_address(text: str, index: int, configuration: NamedTargets) -> _Me
         address = Address("sim") if simulated else Address.parse(named.host, port=named.port)
         return _Meant(address, index, text, named)
     if not any(mark in text for mark in ".:/@[") and text != "localhost":
-        known = ", ".join(sorted(configuration.targets)) or "none"
+        target_names = ", ".join(sorted(configuration.targets)) or "none"
         raise TargetError(
             f"no target {text!r} in the configuration file{_near(text, configuration)}",
-            hint=f"targets there: {known}; an address is https://{text}",
+            hint=f"targets there: {target_names}; an address is https://{text}",
         )
     return _Meant(Address.parse(text), index)
 
@@ -195,35 +195,39 @@ def _near(text: str, configuration: NamedTargets) -> str:
     return f"; did you mean {', '.join(near)}?" if near else ""
 
 
-def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -> Destination:
-    named, address = meant.named, meant.address
+def _way(target_choice: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -> Destination:
+    named, address = target_choice.named, target_choice.address
     usable = [layer.about(address) for layer in layers]
     # user@ in an address is said by whoever said the address
-    usable.insert(meant.named_by + 1, Layer("the address", username=address.username, password=address.password))
+    usable.insert(
+        target_choice.named_by + 1, Layer("the address", username=address.username, password=address.password)
+    )
     found = merged(tuple(usable))
     # another user is not sent the password of the target's own: each such try counts towards the lock of an account
-    own = named if named is not None and _is_own_login(found.username, named) else None
+    own_target = named if named is not None and _is_own_login(found.username, named) else None
     return Destination(
-        label=meant.name or str(address),
+        label=target_choice.name or str(address),
         address=address,
         username=found.username or (named.username if named else None),
         password=found.password,
         password_file=found.password_file,
         verify=(named is None or named.verify) if found.verify is None else found.verify,
-        verify_origin=found.verify_origin or f"targets.{meant.name}.verify",
+        verify_origin=found.verify_origin or f"targets.{target_choice.name}.verify",
         ca_files=_ca_files(found, named, environ),
-        thumbprint=_thumbprint(found, meant),
+        thumbprint=_thumbprint(found, target_choice),
         proxy=_proxy(found.proxy or (named.proxy if named else None)),
-        name=meant.name,
-        credential=own.credential if own else None,
-        target_password_file=own.password_file if own else None,
-        password_of_other=named.username if named is not None and own is None and _names_password(named) else None,
+        name=target_choice.name,
+        credential=own_target.credential if own_target else None,
+        target_password_file=own_target.password_file if own_target else None,
+        password_of_other=named.username
+        if named is not None and own_target is None and _names_password(named)
+        else None,
         keyring=named.keyring if named else False,
         reader=found.reader or (named.reader if named else BulkReader.AUTO),
         insecure_by_target=named is not None and not named.verify,
-        notify=_notify(meant.name, named),
+        notify=_notify(target_choice.name, named),
         idle_command=named.idle_command if named is not None else None,
-        broker=_broker(meant.name, named, environ),
+        broker=_broker(target_choice.name, named, environ),
         guest=named.guest if named is not None else None,
         measurements=_measured(named),
         policies=_policies(named),
@@ -271,8 +275,8 @@ def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
             f"no target {name!r} in the configuration file{_near(name, configuration)}; notices are those of a target",
             hint=f"targets there: {', '.join(targets) or 'none: gpuops config init writes the file'}",
         )
-    told = [each for each in targets if configuration.targets[each].notify]
-    named = f" (with notices: {', '.join(told)})" if told else ""
+    targets_with_notices = [target for target in targets if configuration.targets[target].notify]
+    named = f" (with notices: {', '.join(targets_with_notices)})" if targets_with_notices else ""
     return UsageError(
         f"no notices are configured for {name}" if name else "no notices are configured: no target is named",
         hint=f"put notify = [...] into its [targets.{name}] (gpuops help notices)"
@@ -289,20 +293,20 @@ def _notify(name: str | None, named: NamedTarget | None) -> NotifySettings | Non
     return NotifySettings(name, named.notify)
 
 
-def _ca_files(found: Layer, named: NamedTarget | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    if found.ca_files is not None:
-        return found.ca_files
+def _ca_files(layer: Layer, named: NamedTarget | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    if layer.ca_files is not None:
+        return layer.ca_files
     if named is not None and named.ca_file is not None:
         return (named.ca_file,)
     bundle = environ.get("REQUESTS_CA_BUNDLE")
     return (Path(bundle),) if bundle else ()
 
 
-def _thumbprint(found: Layer, meant: _Meant) -> str | None:
-    if found.thumbprint is not None:
-        return sha256_of(found.thumbprint, found.thumbprint_origin)
-    if meant.named is not None and meant.named.thumbprint is not None:
-        return sha256_of(meant.named.thumbprint, f"targets.{meant.name}.thumbprint")
+def _thumbprint(layer: Layer, target_choice: _Meant) -> str | None:
+    if layer.thumbprint is not None:
+        return sha256_of(layer.thumbprint, layer.thumbprint_origin)
+    if target_choice.named is not None and target_choice.named.thumbprint is not None:
+        return sha256_of(target_choice.named.thumbprint, f"targets.{target_choice.name}.thumbprint")
     return None
 
 
@@ -316,8 +320,8 @@ def _proxy(text: str | None) -> str | None:
     return text
 
 
-def _refuse_password(flag: str | None, meant: _Meant) -> None:
-    if flag is not None and meant.named_by == 0 and meant.address.password is not None:
+def _refuse_password(flag: str | None, target_choice: _Meant) -> None:
+    if flag is not None and target_choice.named_by == 0 and target_choice.address.password is not None:
         raise TargetError(
             "a password on the command line is readable by everybody on this machine",
             hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
@@ -344,12 +348,14 @@ def _served(path: Path) -> Destination:
         ) from error
 
 
-def _served_broker(told: Mapping[str, str], password: Secret, ca_files: tuple[Path, ...]) -> BrokerDestination:
+def _served_broker(ready_broker: Mapping[str, str], password: Secret, ca_files: tuple[Path, ...]) -> BrokerDestination:
     """The simulated Connection Server beside it."""
     from gpuops.config.vcenter.broker import BrokerDestination
 
-    address = Address.parse(told["url"])
-    return BrokerDestination(address, told["username"], told["domain"], password=password, ca_files=ca_files)
+    address = Address.parse(ready_broker["url"])
+    return BrokerDestination(
+        address, ready_broker["username"], ready_broker["domain"], password=password, ca_files=ca_files
+    )
 
 
 def _nothing(configuration: NamedTargets) -> TargetError:

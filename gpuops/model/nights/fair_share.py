@@ -1,50 +1,86 @@
-"""What a policy says of teams that share the GPUs of its nights: their weights, and what each may have at the most.
+"""How teams share the GPUs of a policy's nights: their weights and limits.
 
-The words are those of batch systems. A team with twice the weight is to have twice the GPU-hours where both have work
-(`weight` of Kueue's fair sharing, shares of a Slurm account). GPU-hours count less the longer ago they were: half after
-one half-life (Slurm, `PriorityDecayHalfLife`, 7 days unless said; Kueue, `usageHalfLifeTime`). What a team may have at
-the most is counted without decay, over the last 7 days, so that its figure can be checked by adding up; Slurm lets its
-`GrpTRESMins` decay instead.
+A team with twice the weight gets twice the GPU-hours where both have work (`weight` of Kueue's fair sharing, shares of
+a Slurm account). Past GPU-hours count half after one half-life (Slurm, `PriorityDecayHalfLife`, 7 days by default;
+Kueue, `usageHalfLifeTime`). Limits count the GPU-hours of the last 7 days without decay, so that an admin can check the
+figure by adding up; Slurm lets its `GrpTRESMins` decay instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, ClassVar, Final
 
+from msgspec import Meta
+
+from gpuops.errors import UsageError
+from gpuops.model.file_keys import NOT_IN_FILE, Key, Mistaken, Reads, Text
 from gpuops.model.vcenter.owner import NOBODY, OwnerKey
 
 NO_OWNER: Final = "(no owner)"
-"""The team of VMs that say no owner; and of VMs that are gone, and of which nobody noted it."""
+"""The team of VMs without an owner, and of removed VMs whose owner was never recorded."""
 WEEK: Final = timedelta(days=7)
-"""GPU-hours that a team may have are those of so long a time until now."""
+"""The limits of a team count the GPU-hours of so long a time until now."""
+
+_Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class TeamLimits:
+    """The most that a team may have, however much is free; None = any amount."""
+
+    gpus: _Amount | None = None
+    """The GPUs that it may have at one moment; a vGPU of which four fit on a GPU is a quarter."""
+    gpu_hours_per_week: _Amount | None = None
+    """The GPU-hours that it may have in any 7 days."""
+
+
+def _some_limit(limits: TeamLimits | None) -> TeamLimits:
+    if limits == TeamLimits():
+        raise Mistaken("an empty `at_most` limits nothing", "say `gpus`, `gpu_hours_per_week` or both")
+    return limits or TeamLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """One team, by the owner that its VMs say."""
+    """One team: an owner that VMs have."""
 
-    name: str
-    weight: float = 1.0
-    gpus: float | None = None
-    """So many GPUs at once, at the most: a vGPU of which four fit on a GPU is a quarter; None = any number."""
-    gpu_hours: float | None = None
-    """So many GPU-hours in any 7 days, at the most; None = any number."""
+    name: Annotated[str, NOT_IN_FILE] = ""
+    weight: Annotated[float, Meta(gt=0, le=1_000_000)] = 1.0
+    at_most: Annotated[TeamLimits, Reads(_some_limit, TeamLimits | None, default=None)] = TeamLimits()
+
+
+def _owner(text: str) -> OwnerKey:
+    try:
+        return OwnerKey.parse("by", text)
+    except UsageError as error:
+        raise Mistaken(f"{text!r} says no owner of a VM", error.hint) from None
+
+
+def _named_teams(teams: dict[str, Team]) -> tuple[Team, ...]:
+    return tuple(replace(team, name=name) for name, team in teams.items())
+
+
+_Days = Reads(lambda days: timedelta(days=days), Annotated[float, Meta(ge=0.1, le=365)], default=7.0)
 
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """How teams share what a queue gets. A team that is not listed has the weight 1, and may have any number."""
+    """How an ML VM's owner is found, and how the teams share. A team that is not listed has the weight 1, no limits."""
 
-    by: OwnerKey
-    half_life: timedelta = WEEK
-    teams: tuple[Team, ...] = ()
+    removed_keys: ClassVar = {"across_sites": "remove it: GPU-hours and limits are those of one vCenter"}
+
+    by: Annotated[OwnerKey, Reads(_owner, Text)]
+    half_life: Annotated[timedelta, Key("half_life_days"), _Days] = WEEK
+    teams: Annotated[
+        tuple[Team, ...], Reads(_named_teams, Annotated[dict[Text, Team], Meta(max_length=1000)], default={})
+    ] = ()
 
     def team(self, name: str) -> Team:
         return next((team for team in self.teams if team.name == name), Team(name))
 
 
 def team_of(owner: str) -> str:
-    """The team that an owner is: VMs that say none are a team, too."""
+    """Return the team of an owner: VMs without an owner are a team, too."""
     return NO_OWNER if owner == NOBODY else owner

@@ -7,20 +7,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
-from typing import Annotated, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from gpuops.model.file_keys import NOT_IN_FILE, Mistaken, Reads, Text
+from gpuops.model.file_keys import NOT_IN_FILE, Key, Mistaken, Reads, Text
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.vm import Vm
-from gpuops.model.window import Night
-
-_WILD = frozenset("*?[")
-
+from gpuops.model.window import Night, checked_year
+from gpuops.model.workloads.job_rules import is_pattern
 
 NAME: Final = "{vm}"
 """Stands for the VM's name where a guest is entered over SSH."""
+_CLOCK: Final = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 LONGEST_GRACE_S: Final = 7200
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:\\")
 _HOST: Final = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]*")
@@ -107,35 +106,57 @@ class Checkpoint:
         return ran_s % self.every_s if self.every_s is not None else ran_s
 
 
+def _deadline(value: Any) -> time | datetime:
+    """Return a clock time, or a moment. A moment without an offset is later read in the zone of the windows."""
+    try:
+        if not isinstance(value, str) or len(value) < len("06:00"):
+            raise ValueError
+        return time.fromisoformat(value) if _CLOCK.fullmatch(value) else checked_year(datetime.fromisoformat(value))
+    except ValueError:
+        raise Mistaken(
+            f"{value!r} is neither a time of day nor a date with one", 'such as "06:00" or "2026-11-24 06:00"'
+        ) from None
+
+
+_Deadline = Annotated[time | datetime, Reads(_deadline, Annotated[Any, Meta(extra_json_schema={"type": "string"})])]
+_Minutes = Reads(lambda number: timedelta(minutes=number), Annotated[int, Meta(ge=0, le=24 * 60)], default=0)
+OF_THE_QUEUE: Final = Checkpoint()
+"""The checkpoint of an entry that has none of its own: this object, and no other one that equals it."""
+_OwnCheckpoint = Reads(lambda checkpoint: checkpoint or OF_THE_QUEUE, Checkpoint | None, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedVm:
     """One entry of the queue: ML VMs that wait for the night."""
 
-    name: str
-    """A name, an inventory path, `moid:` or `uuid:`; or a shell pattern over names."""
+    removed_keys: ClassVar = {"across_sites": "name each VM in the queue of one vCenter alone, and remove the key"}
+
+    # A name, an inventory path, `moid:` or `uuid:`; or a shell pattern over names.
+    vm: Text | None = None
+    # Several of them; an entry has either `vm` or `vms`.
+    vms: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=1000)] | None = None
+    # The number of these VMs that run; None = all.
+    count: Annotated[int, Meta(ge=1)] | None = None
+    # Whether a VM may be moved, cold, to another host where it fits.
     relocate: bool = False
-    """May be moved, cold, to another host where it fits."""
-    others: tuple[str, ...] = ()
-    """Further names that the entry speaks of."""
-    count: int | None = None
-    """So many of them run; None = all."""
-    profile: str | None = None
-    """Shell pattern that every vGPU of the VM must fit, or it is not started."""
-    priority: int = 0
-    """The higher is served first, the others in the order of the file."""
-    deadline: time | datetime | None = None
-    """By when its run is wanted; a clock time is the first one after the window opens."""
-    minimum_run: timedelta = timedelta()
-    """A start that would leave it less is not made."""
-    checkpoint: Checkpoint = Checkpoint()
-    owner: str | None = None
-    """Whose work its VM is started for, where that is a job's; None = whose the VM is."""
-    for_jobs: bool = False
+    # Shell pattern that every vGPU of the VM must match, or it is not started.
+    profile: Text | None = None
+    # Entries with a higher priority are served first, entries with the same one in the order of the file.
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    # By when its run should end; a clock time is the first one after the window opens.
+    deadline: _Deadline | None = None
+    # A VM that would have less time is not started.
+    minimum_run: Annotated[timedelta, Key("minimum_run_minutes"), _Minutes] = timedelta()
+    checkpoint: Annotated[Checkpoint, _OwnCheckpoint] = OF_THE_QUEUE
+    owner: Annotated[str | None, NOT_IN_FILE] = None
+    """The owner of the job that the VM is started for; None = the owner is that of the VM."""
+    for_jobs: Annotated[bool, NOT_IN_FILE] = False
     """Its VMs run jobs in containers: a night starts those that a job waits for, each by an entry that names it."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.name, *self.others)
+        """The names and patterns of its VMs."""
+        return self.vms or () if self.vm is None else (self.vm,)
 
     @property
     def label(self) -> str:
@@ -166,11 +187,6 @@ class QueuedVm:
         return self.deadline
 
 
-def is_pattern(name: str) -> bool:
-    """Whether a name of the queue stands for all VMs whose name fits it."""
-    return not _WILD.isdisjoint(name)
-
-
 def entry_of(queue: Sequence[QueuedVm], vm: Vm, was: str = "") -> QueuedVm | None:
     """The entry of a queue that means the VM: one that names it before one whose pattern it fits; None = there is none.
 
@@ -185,9 +201,12 @@ def entry_of(queue: Sequence[QueuedVm], vm: Vm, was: str = "") -> QueuedVm | Non
     return next((queued for rule in rules for queued in ordered if rule(queued)), None)
 
 
+_Then = Reads(lambda then: then == "power-off", Literal["power-off", "leave-running"], default="power-off")
+
+
 @dataclass(frozen=True, slots=True)
 class MlStop:
-    """How ML VMs are stopped in the morning: the guest is asked, then powered off if `then_off`."""
+    """How the return stops ML VMs: it asks the guest to shut down, and then powers the VM off."""
 
-    grace_s: int = 300
-    then_off: bool = True
+    grace_s: Annotated[int, Meta(ge=0, le=LONGEST_GRACE_S)] = 300
+    then_off: Annotated[bool, Key("then"), _Then] = True

@@ -9,8 +9,10 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from gpuops.model.file_keys import Text
+from gpuops.model.file_keys import Key, Mistaken, Reads, Text
+from gpuops.model.workloads.job import GuestPath
 
+_WILD: Final = frozenset("*?[")
 _Number = Annotated[int, Meta(ge=0, le=100_000)]
 
 
@@ -79,22 +81,50 @@ class JobTemplate:
         return f"{self.prefix}[0-9][0-9]"
 
 
+def is_pattern(name: str) -> bool:
+    """Whether a name in a policy stands for all VMs whose name matches it."""
+    return not _WILD.isdisjoint(name)
+
+
+def refuse_pattern_of_all(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names. Raises Mistaken for a pattern that matches every VM."""
+    for name in names:
+        if is_pattern(name) and not name.strip("*?"):
+            raise Mistaken(f"{name!r} would start every VM", "name what they have in common: `job-*`")
+    return names
+
+
+_Quotas = Annotated[dict[Text, JobQuota], Meta(max_length=1000)]
+_Seconds = Reads(lambda number: timedelta(seconds=number), Annotated[int, Meta(ge=10, le=3600)], default=300)
+_Minutes = Reads(lambda number: timedelta(minutes=number), Annotated[int, Meta(ge=0, le=24 * 60)], default=15)
+
+
 @dataclass(frozen=True, slots=True)
 class JobRules:
     """How nights run jobs."""
 
-    vms: tuple[str, ...]
-    """Names, paths or shell patterns of the VMs that run jobs, one at a time each."""
-    mounts: tuple[str, ...] = ()
-    """Directories of guests: mounts lie in one of them."""
-    quotas: Mapping[str, JobQuota] = field(default_factory=dict, hash=False)
-    """By owner, who else may have none; empty = anybody any number."""
-    checkpoint: timedelta = timedelta(minutes=5)
-    """What the checkpoint of one job may take."""
-    minimum_run: timedelta = timedelta(minutes=15)
-    """A job that would have less of a night is not started in it."""
+    # Names, paths or shell patterns of the VMs that run jobs, one job at a time each.
+    vms: Annotated[
+        tuple[str, ...], Reads(refuse_pattern_of_all, Annotated[tuple[Text, ...], Meta(max_length=1000)])
+    ] = ()
+    # None = gpuops makes no VM.
     template: JobTemplate | None = None
-    """None = no VM is made."""
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    relocate: bool = False
+    # Directories of guests: mounts lie in one of them.
+    mounts: Annotated[tuple[GuestPath, ...], Meta(max_length=100)] = ()
+    # The longest time that the checkpoint of one job takes.
+    checkpoint: Annotated[timedelta, Key("checkpoint_s"), _Seconds] = timedelta(minutes=5)
+    # A job that would have less time in a night is not started in it.
+    minimum_run: Annotated[timedelta, Key("minimum_run_minutes"), _Minutes] = timedelta(minutes=15)
+    # By owner, any other owner may have no jobs; empty = anybody may have any number.
+    quotas: Annotated[Mapping[str, JobQuota], Reads(dict, _Quotas)] = field(default_factory=dict, hash=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names and patterns of all VMs that run jobs, with those that are made of the template."""
+        made_vms = () if self.template is None else (self.template.pattern,)
+        return tuple(dict.fromkeys((*self.vms, *made_vms)))
 
     def quota(self, owner: str | None) -> JobQuota | None:
         """What this owner may have; None = nothing."""

@@ -8,16 +8,27 @@ several until a moment. All moments are aware and in UTC, all sizes in MiB.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from functools import partial
+from typing import Annotated, Final
 
+from msgspec import Meta
+
+from gpuops.errors import UsageError
+from gpuops.model.file_keys import Key, Reads, Text, reads_by
 from gpuops.model.stored import stored_as
 from gpuops.model.vcenter.owner import OwnerKey
+from gpuops.model.workloads.remote_gpu import program_name
+from gpuops.model.workloads.workload import Memory
 
 REPORTED_DEAD: Final = "was reported dead"
+_TIME: Final = re.compile(
+    r"(?=[0-9])(?:(?P<days>[0-9]{1,3})d)?(?:(?P<hours>[0-9]{1,4})h)?(?:(?P<minutes>[0-9]{1,5})m(?:in)?)?"
+)
 
 
 class LeaseState(StrEnum):
@@ -140,9 +151,30 @@ class GpuLease:
 class PoolQuota:
     """The most that an owner may have at one moment; None = no limit."""
 
-    memory_mib: int | None = None
-    shares: int | None = None
-    """A lease of several GPUs has one for each."""
+    memory_mib: Annotated[Memory | None, Key("memory")] = None
+    shares: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    """A lease of several GPUs has one share for each GPU."""
+
+
+def lease_time(text: str, *, may_be_zero: bool = False) -> timedelta:
+    """Return the time written as `4h`, `90m`, `1h30m` or `2d`; `0`, `0h` if it may be zero. Raises UsageError."""
+    match = _TIME.fullmatch("0m" if text == "0" else text)
+    parts = {unit: int(number) for unit, number in match.groupdict().items() if number} if match else {}
+    time = timedelta(**parts)
+    if not time and not (match and may_be_zero):
+        raise UsageError(f"{text!r} is no time", hint="write 4h, 90m, 1h30m or 2d")
+    return time
+
+
+def _some_limit(quota: PoolQuota) -> PoolQuota:
+    if quota == PoolQuota():
+        raise ValueError("say `memory`, `shares` or both")
+    return quota
+
+
+_Quota = Annotated[PoolQuota, Reads(_some_limit, PoolQuota)]
+_Quotas = Annotated[dict[Text, _Quota], Meta(max_length=1000)]
+_QuotaOfOthers = Reads(lambda quota: quota or PoolQuota(), _Quota | None, default=None)
 
 
 @stored_as(
@@ -153,20 +185,21 @@ class PoolQuota:
 class LendingPool:
     """The settings of a pool."""
 
-    name: str
-    network: str
+    name: Annotated[str, Reads(program_name)]
+    network: Text
     """The port group by which clients reach servers."""
-    program: str | None = None
-    """Name of a file of `templates/remote-gpu`, or a path; None = gpuops keeps the book only."""
-    longest: timedelta = timedelta(hours=24)
+    program: Text | None = None
+    """A file of `templates/remote-gpu`, or the path of your own file; without it, gpuops only keeps the book."""
+    longest: Annotated[timedelta, Key("longest_lease"), reads_by(lease_time)] = timedelta(hours=24)
     """No lease is longer."""
-    grace: timedelta = timedelta(minutes=15)
+    grace: Annotated[timedelta, reads_by(lease_time)] = timedelta(minutes=15)
     """How long a client keeps a lease that is taken back."""
-    owner_by: OwnerKey = field(default_factory=OwnerKey)
-    quotas: Mapping[str, PoolQuota] = field(default_factory=dict)
-    """By owner."""
-    quota: PoolQuota = field(default_factory=PoolQuota)
-    """For each owner that is not in `quotas`."""
+    owner_by: Annotated[OwnerKey, Key("owner"), reads_by(partial(OwnerKey.parse, "owner"))] = field(
+        default_factory=OwnerKey
+    )
+    quotas: Annotated[Mapping[str, PoolQuota], Reads(dict, _Quotas)] = field(default_factory=dict)
+    quota: Annotated[PoolQuota, _QuotaOfOthers] = PoolQuota()
+    """The quota of each owner that is not in `quotas`; without it, as much as there is."""
 
     def quota_of(self, owner: str) -> PoolQuota:
         return self.quotas.get(owner, self.quota)

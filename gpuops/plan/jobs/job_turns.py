@@ -225,7 +225,7 @@ def queue_entries(
     return tuple(
         QueuedVm(
             f"moid:{turn.vm.ref}",
-            policy_entry.relocate,
+            relocate=policy_entry.relocate,
             priority=policy_entry.priority,
             minimum_run=least_run(turn.job, rules, night) if turn.job.waits else rules.minimum_run,
             owner=turn.job.job.owner,
@@ -237,7 +237,7 @@ def queue_entries(
 
 def job_vms(rules: JobRules, inventory: Inventory) -> list[Vm]:
     """Return the VMs for jobs, by name: those with one vGPU that the policy names or that match its patterns."""
-    job_entry = QueuedVm(rules.vms[0], others=rules.vms[1:])
+    job_entry = QueuedVm(vms=rules.names)
     vms = [
         vm
         for vm in inventory.vms.values()

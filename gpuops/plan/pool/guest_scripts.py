@@ -55,18 +55,18 @@ def grant_in_server(
     program: RemoteProgram, lease: str, share: LentShare, server: str, client: str, seconds_left: int
 ) -> str:
     """Return the script that lets the client at that address use the share; it prints `port N`."""
-    own, last = f"{_lease(lease)}.{share.gpu}", program.first_port + program.ports - 1
+    own, last = f"{_lease(lease)}.{share.gpu}", program.ports.last
     limits = _export(LEASE=lease, GPU=share.gpu, MEMORY_MIB=share.memory_mib, SECONDS_LEFT=seconds_left)
     addresses = _export(SERVER_ADDRESS=address(server), CLIENT_ADDRESS=address(client))
     take_port = (
         _own_port(own),
-        f'p={program.first_port}; while [ -z "$PORT" ]; do',
+        f'p={program.ports.first}; while [ -z "$PORT" ]; do',
         # the link is made completely or not at all, and never over another one or, with -n, in what that leads to
         f"  if ln -sn {own} port-$p 2> /dev/null; then PORT=$p; fi; p=$((p + 1))",
         f'  [ -n "$PORT" ] || [ $p -le {last} ] || {{ rmdir {own}; echo "every port is taken"; exit 1; }}',
         "done",
     )
-    return _grant(own, f"{limits}; {addresses}", program.grant_server, take_port, 'echo "port $PORT"')
+    return _grant(own, f"{limits}; {addresses}", program.grant.server, take_port, 'echo "port $PORT"')
 
 
 def grant_in_client(program: RemoteProgram, lease: str, shares: Sequence[tuple[str, int]]) -> str:
@@ -74,7 +74,7 @@ def grant_in_client(program: RemoteProgram, lease: str, shares: Sequence[tuple[s
     endpoints = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in shares]
     own, variables = _lease(lease), _export(LEASE=lease, SHARES=",".join(endpoints))
     link_env = f"cd .. && ln -sf {own}/env env.new.{own} && mv -f env.new.{own} env"
-    return _grant(own, variables, program.grant_client, (), link_env)
+    return _grant(own, variables, program.grant.client, (), link_env)
 
 
 def _grant(own: str, variables: str, hook: str, prepare: Sequence[str], finish: str) -> str:
@@ -87,7 +87,7 @@ def _grant(own: str, variables: str, hook: str, prepare: Sequence[str], finish: 
 def revoke_in_server(program: RemoteProgram, lease: str, gpu: int, server: str) -> str:
     """Return the script that cuts the lease off from that GPU; a share that is not there is no error."""
     own = f"{_lease(lease)}.{gpu}"
-    return _script(_LOCK, f"mkdir -p {own} || exit 1", *_revoke(own, program.revoke_server, server))
+    return _script(_LOCK, f"mkdir -p {own} || exit 1", *_revoke(own, program.revoke.server, server))
 
 
 def revoke_all_in_server(program: RemoteProgram, server: str) -> str:
@@ -95,12 +95,12 @@ def revoke_all_in_server(program: RemoteProgram, server: str) -> str:
 
     A server that was dead may still have shares of leases that ended meanwhile: its guest could not be reached then.
     """
-    return _script(_LOCK, *_revoke("*.[0-9]*", program.revoke_server, server))
+    return _script(_LOCK, *_revoke("*.[0-9]*", program.revoke.server, server))
 
 
 def revoke_in_client(program: RemoteProgram, lease: str) -> str:
     """Return the script that takes away what `grant` made there; a lease that is not there is no error."""
-    return _script(_LOCK, f"mkdir -p {_lease(lease)} || exit 1", *_revoke(lease, program.revoke_client))
+    return _script(_LOCK, f"mkdir -p {_lease(lease)} || exit 1", *_revoke(lease, program.revoke.client))
 
 
 def _revoke(directories: str, hook: str, server: str | None = None) -> tuple[str, ...]:

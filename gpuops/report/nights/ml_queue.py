@@ -48,9 +48,9 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
         Column("weight", lambda standing: f"{standing.team.weight:g}", right=True),
         Column("share", lambda standing: f"{standing.share:.0%}", right=True),
         Column("had of late", lambda team: "-" if team.used_share is None else f"{team.used_share:.0%}", right=True),
-        Column("GPU-hours of 7 days", lambda standing: _of(standing.use.week, standing.team.gpu_hours), right=True),
+        Column("GPU-hours of 7 days", lambda standing: _of(standing.use.week, standing.team.at_most.gpu_hours_per_week), right=True),
         Column("left", lambda team: "any" if team.hours_left is None else f"{team.hours_left:.1f}", right=True),
-        Column("GPUs now", lambda standing: _of(standing.running_gpus, standing.team.gpus), right=True),
+        Column("GPUs now", lambda standing: _of(standing.running_gpus, standing.team.at_most.gpus), right=True),
     )
     for each in shares.standings:
         if each.use.unknown:
@@ -125,10 +125,10 @@ class TeamStandingRecord(DocumentRecord, frozen=True):
             used_share=None if standing.used_share is None else round(standing.used_share, 4),
             gpu_hours_week=round(use.week, 3),
             gpu_hours_coming=round(standing.coming_hours, 3),
-            gpu_hours_at_most=team.gpu_hours,
+            gpu_hours_at_most=team.at_most.gpu_hours_per_week,
             gpu_hours_left=None if left is None else round(left, 3),
             gpus=round(standing.running_gpus, 4),
-            gpus_at_most=team.gpus,
+            gpus_at_most=team.at_most.gpus,
             uncounted_runs=use.unknown,
         )
 

@@ -42,7 +42,9 @@ def test_one_world_in_ten_has_several_of_something() -> None:
 def test_the_two_policies_share_out_the_whole(kind: Several) -> None:
     site = site_of(seeds_of(kind)[0])
     first, second = site.policies
-    assert sorted(queued.name for queued in (*first.ml, *second.ml)) == sorted(each.name for each in site.policy.ml)
+    assert sorted(queued.names for queued in (*first.ml, *second.ml)) == sorted(
+        queued.names for queued in site.policy.ml
+    )
     for number in range(1, 20):
         name = f"desktop-{number:03}"
         assert site.pool_of(name) is (first if number % 2 == 0 else second).pools[0]

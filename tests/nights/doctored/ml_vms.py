@@ -79,7 +79,7 @@ def late_and_made_anew(night: Played) -> Played:
     """No hook was tried, and each VM that was made anew in the night is told to be late."""
     names = {moid: name for moid, name in night.names.items() if name.startswith("desktop-")}
     report, length = night.told[-1]
-    queue = [queued.name for queued in night.site.policy.ml]
+    queue = [queued.names[0] for queued in night.site.policy.ml]
     warnings = tuple(f"{name}: 0 s to keep its work, not 240: it is late" for name in queue)
     told = (replace(report, plan=replace(report.plan, warnings=warnings)), length)
     return replace(never_asked(night), names=names, told=[told])

@@ -187,7 +187,7 @@ def in_flight(night: Played) -> Iterator[str]:
 def only_ours(night: Played) -> Iterator[str]:
     """I7: taking touches what the policy selects, returning what a night has marked or taken, whatever it is called by
     then; nothing else is touched. A clone may lose the marker that it has of its source."""
-    queue = {queued.name for queued in night.site.policy.ml}
+    queue = {queued.names[0] for queued in night.site.policy.ml}
     ours, cloned = set(night.left_over), clones(night)
     for entry in effects(night):
         name = chosen_as(night, entry.moid)

@@ -58,7 +58,7 @@ def on_host(night: Played) -> Iterator[str]:
 
 def stays_where_it_is(night: Played) -> Iterator[str]:
     """I7: only a VM of the queue that may be moved is moved, and a desktop comes back where it is registered."""
-    may_move = {queued.name for queued in night.site.policy.ml if queued.relocate}
+    may_move = {queued.names[0] for queued in night.site.policy.ml if queued.relocate}
     for entry in effects(night, MOVE):
         if chosen_as(night, entry.moid) not in may_move:
             yield f"I7: {entry.name} was moved, and the policy does not let it"

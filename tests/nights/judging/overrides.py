@@ -17,7 +17,7 @@ _NOT_DONE = (Verdict.FAILED, Verdict.UNKNOWN)
 def only_the_queue(night: Played) -> Iterator[str]:
     """I7: an override that is changed is one of a VM of the queue, under a policy that wants them."""
     wanted = night.site.policy.drs_override is not DrsOverride.NONE
-    queue = {queued.name for queued in night.site.policy.ml}
+    queue = {queued.names[0] for queued in night.site.policy.ml}
     for entry in effects(night, OVERRIDE):
         before, after = entry.before["overrides"], entry.after["overrides"]
         changed = {ref for ref in {*before, *after} if before.get(ref) != after.get(ref)}

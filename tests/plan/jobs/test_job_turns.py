@@ -100,11 +100,13 @@ def test_a_night_is_not_begun_for_a_job_that_it_is_too_short_for() -> None:
     turns = job_turns(jobs, RULES, world("job-1", "job-2", "job-3"), catalog(), NOW)
     entries = queue_entries(turns, ENTRY, RULES, night)
     assert [each.minimum_run for each in entries] == [3 * HOUR, timedelta(minutes=15), 8 * HOUR * 0.8]
-    assert all(each.name.startswith("moid:") for each in entries)
+    assert all(entry.names[0].startswith("moid:") for entry in entries)
 
 
 def test_quotas_bound_what_waits_and_what_runs() -> None:
-    rules = JobRules(("job-*",), ("/data",), {"vision": JobQuota(waiting=2, running=1, profiles=("a40-*",))})
+    rules = JobRules(
+        ("job-*",), mounts=("/data",), quotas={"vision": JobQuota(waiting=2, running=1, profiles=("a40-*",))}
+    )
     jobs = tuple(each.job for each in (job(1, "vision"), job(2, "vision"), job(3, "vision")))
     assert [each.available for each in objections(jobs[:2], rules, (), WHO)] == []
     [over] = objections(jobs, rules, (), WHO)

@@ -12,12 +12,15 @@ import pytest
 
 from gpuops.errors import Refused, StepFailed
 from gpuops.model.workloads.lease_book import LentShare
-from gpuops.model.workloads.remote_gpu import RemoteProgram
+from gpuops.model.workloads.remote_gpu import ProgramHook, RemoteProgram, ServerPorts
 from gpuops.plan.pool import guest_scripts
 
 SHARE: Final = LentShare("gpu-01", 1, 600)
 SERVER, CLIENT = "192.0.2.7", "192.0.2.9"
-PROGRAM: Final = RemoteProgram("test", "true", 'echo "$LEASE $SHARES" > env', "true", "true", "true", 21000, 8)
+PROGRAM: Final = RemoteProgram(
+    2, "test", "a test", ServerPorts(21000, 8), ProgramHook("true", 'echo "$LEASE $SHARES" > env'),
+    ProgramHook("true", "true"), "true"
+)  # fmt: skip
 HOSTILE = ["", "a b", "a;reboot", "$(reboot)", "../..", "-rf", "A1", "a" * 64, "a\nb", "ä"]
 
 
@@ -114,16 +117,16 @@ def test_every_port_is_taken_once_and_then_none(tmp_path: Path) -> None:
 
 
 def test_a_hook_that_fails_fails_the_script(tmp_path: Path) -> None:
-    answer = run(in_server("a1", program=replace(PROGRAM, grant_server="echo no driver; false")), tmp_path)
+    answer = run(
+        in_server("a1", program=replace(PROGRAM, grant=ProgramHook("echo no driver; false", "true"))), tmp_path
+    )
     assert (answer.returncode, answer.stdout) == (1, "no driver\n")
 
 
 @pytest.mark.parametrize("hook", ["set -e; false; true", "exit 3", "false"])
 def test_a_hook_that_fails_on_its_way_has_failed(tmp_path: Path, hook: str) -> None:
     """`set -e` in a hook is the hook's own, which a condition around it would switch off."""
-    program = replace(
-        PROGRAM, grant_server=hook, grant_client=hook, revoke_server=hook, revoke_client=hook, health=hook
-    )
+    program = replace(PROGRAM, grant=ProgramHook(hook, hook), revoke=ProgramHook(hook, hook), health=hook)
     scripts = [
         *(in_server("a1", program=program), guest_scripts.revoke_in_server(program, "a1", 1, SERVER)),
         guest_scripts.grant_in_client(program, "a1", [(SERVER, 21000)]),
@@ -147,7 +150,7 @@ def test_a_grant_that_was_killed_between_its_link_and_its_rename_is_tried_again(
 
 
 def test_every_share_of_a_guest_is_revoked_before_its_server_lends_again(tmp_path: Path) -> None:
-    program = replace(PROGRAM, revoke_server='echo "$LEASE $GPU $PORT $PWD" >> ../revoked')
+    program = replace(PROGRAM, revoke=ProgramHook('echo "$LEASE $GPU $PORT $PWD" >> ../revoked', "true"))
     pool = tmp_path / ".gpuops-pool"
     script = guest_scripts.revoke_all_in_server(program, SERVER)
     assert run(script, tmp_path).returncode == 0, "of none"
@@ -161,7 +164,7 @@ def test_every_share_of_a_guest_is_revoked_before_its_server_lends_again(tmp_pat
 
 def test_a_share_whose_revoke_fails_stays_for_the_next_time(tmp_path: Path) -> None:
     run(in_server("a1"), tmp_path)
-    program = replace(PROGRAM, revoke_server="echo no; exit 4")
+    program = replace(PROGRAM, revoke=ProgramHook("echo no; exit 4", "true"))
     answer = run(guest_scripts.revoke_all_in_server(program, SERVER), tmp_path)
     assert (answer.returncode, answer.stdout) == (guest_scripts.HOOK_FAILED, "no\n")
     assert (tmp_path / ".gpuops-pool" / "a1.1").is_dir()

@@ -89,7 +89,7 @@ def test_only_so_many_of_an_entry_run() -> None:
     assert started(found) == ["vm-91"]
     assert reasons(found)["ml-02"] == "count: 1 of ml-* run"
     world._set_power("vm-92", PowerState.ON)
-    found = night(world, queue(QueuedVm("ml-01", others=("ml-02",), count=1)))
+    found = night(world, queue(QueuedVm(vms=("ml-01", "ml-02"), count=1)))
     assert started(found) == [], "one that runs already counts"
     assert reasons(found) | {"ml-01": "count: 1 of ml-01, ml-02 run", "ml-02": "runs already"} == reasons(found)
 

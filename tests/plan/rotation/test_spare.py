@@ -166,7 +166,7 @@ def test_the_history_knows_the_fewest_of_the_last_while() -> None:
 )
 def test_the_one_gives_way_that_loses_the_least(ran: dict[str, float], chosen: list[str]) -> None:
     snapshot = world(("1a", WHOLE), ("1b", WHOLE), ("2a", WHOLE), ("2b", EIGHTH), ("2b", EIGHTH), ("2b", EIGHTH))
-    of = policy(QueuedVm("ml-01", others=("ml-02", "ml-03")))
+    of = policy(QueuedVm(vms=("ml-01", "ml-02", "ml-03")))
     mine = [each for each in taken(of, snapshot, ran) if each.original.name < "ml-04"]
     found = give_way(RULE, mine, snapshot, catalog(), TAKEN_AT)
     assert (names(found), found.still_missing) == (chosen, ())
@@ -275,7 +275,7 @@ def test_a_cluster_gives_way_whole_and_counts_all_that_it_loses() -> None:
     """`ml-01` loses the least by itself; with `ml-03`, on another host, it loses more than `ml-02`."""
     ran: dict[str, float] = {"ml-01": 10, "ml-02": 30, "ml-03": 90}
     plain = world(("1a", WHOLE), ("1b", WHOLE), ("2a", WHOLE), ("2b", EIGHTH), ("2b", EIGHTH), ("2b", EIGHTH))
-    of = policy(QueuedVm("ml-01", others=("ml-02", "ml-03")))
+    of = policy(QueuedVm(vms=("ml-01", "ml-02", "ml-03")))
     snapshot = of_cluster(plain, 1, 3)
     mine = [each for each in taken(of, snapshot, ran) if each.original.name < "ml-04"]
     assert names(give_way(RULE, mine, snapshot, catalog(), TAKEN_AT)) == ["ml-02"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team
+from gpuops.model.nights.fair_share import NO_OWNER, FairShare, Team, TeamLimits
 from gpuops.model.nights.history import HeldPeriod, PastNight, PastVm
 from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Role
@@ -101,7 +101,7 @@ def test_a_higher_priority_is_served_first_whatever_its_team_had() -> None:
 
 def test_a_vm_that_starts_for_a_job_counts_for_the_jobs_owner() -> None:
     entries = (QueuedVm("ml-1", owner="b"), QueuedVm("ml-2"), QueuedVm("ml-3"))
-    found = night(world("-", "a", "a"), policy(shares(Team("b", gpus=0.5)), *entries), past(ml_2=30))
+    found = night(world("-", "a", "a"), policy(shares(Team("b", 1, TeamLimits(0.5))), *entries), past(ml_2=30))
     assert found.shares is not None and found.shares.team_by_vm == {"vm-1": "b", "vm-2": "a", "vm-3": "a"}
     assert started(found) == ["ml-2", "ml-3"] and "team b has 0 of 0.5 GPUs" in reasons(found)["ml-1"]
     request = RotateNight(policy(shares(), *entries))
@@ -135,7 +135,7 @@ def test_who_finds_no_room_keeps_nobody_from_it() -> None:
 
 
 def test_no_start_takes_a_team_over_its_gpus_at_once() -> None:
-    limits = shares(Team("a", gpus=1.5))
+    limits = shares(Team("a", 1, TeamLimits(1.5)))
     found = night(world("a", "a", "b", hosts=2), policy(limits, number=3))
     assert started(found) == ["ml-1", "ml-3"]
     assert reasons(found)["ml-2"] == "team a has 1 of 1.5 GPUs at once, and this VM takes 1"
@@ -148,7 +148,7 @@ def test_no_start_takes_a_team_over_its_gpu_hours_of_the_week() -> None:
     of = world("a", "a", "b", hosts=2)
 
     def told(most: float, had: float) -> dict[str, str]:
-        return reasons(night(of, policy(shares(Team("a", gpu_hours=most)), number=3), past(ml_1=had)))
+        return reasons(night(of, policy(shares(Team("a", 1, TeamLimits(None, most))), number=3), past(ml_1=had)))
 
     assert told(100, 100)["ml-1"] == "team a has used 100 of 100 GPU-hours of the last 7 days"
     assert told(100, 91)["ml-1"].startswith("starts on")
@@ -165,16 +165,16 @@ def test_what_a_night_has_started_goes_on_until_desktops_are_due() -> None:
     snapshot = world("a", "a", hosts=2).with_vm(ml(1, "a", power=PowerState.ON))
     runs = PastVm("vm-1", "uuid-1", "ml-1", Role.ML, (), 1.0, (HeldPeriod(EVENING - timedelta(hours=1)),), closed=False)
     nights = (PastNight("2026-11-20", "vc", EVENING, "night", (), (runs,), ()),)
-    found = night(snapshot, policy(shares(Team("a", gpu_hours=18.5)), number=2), nights)
+    found = night(snapshot, policy(shares(Team("a", 1, TeamLimits(None, 18.5))), number=2), nights)
     assert reasons(found)["ml-2"] == (
         "team a has used 1 of 18.5 GPU-hours of the last 7 days, what runs and starts before it may take 9, and this "
         "VM 9 tonight"
     )
-    assert started(night(snapshot, policy(shares(Team("a", gpu_hours=19)), number=2), nights)) == ["ml-2"]
+    assert started(night(snapshot, policy(shares(Team("a", 1, TeamLimits(None, 19))), number=2), nights)) == ["ml-2"]
 
 
 def test_without_a_window_a_start_needs_hours_that_are_left() -> None:
-    of = policy(shares(Team("a", gpu_hours=50)), number=1)
+    of = policy(shares(Team("a", 1, TeamLimits(None, 50))), number=1)
     open_ended = replace(of, windows=(), any_time=True)
     assert started(night(world("a"), open_ended, past(ml_1=49))) == ["ml-1"]
     assert started(night(world("a"), open_ended, past(ml_1=50))) == []
@@ -183,12 +183,12 @@ def test_without_a_window_a_start_needs_hours_that_are_left() -> None:
 def test_a_vm_that_is_held_back_leaves_its_place_to_the_next_of_its_team() -> None:
     """ml-1 would take two GPUs of the one that its team may have."""
     two = vm(1, "ml-1", "1", "vgpu nvidia_a40-48c", "vgpu nvidia_a40-48c", attributes={"team": "a"})
-    found = night(world("a", "a").with_vm(two), policy(shares(Team("a", gpus=1)), number=2))
+    found = night(world("a", "a").with_vm(two), policy(shares(Team("a", 1, TeamLimits(1))), number=2))
     assert started(found) == ["ml-2"]
 
 
 def test_nobody_s_vms_are_a_team_that_is_named() -> None:
-    found = night(world("-", "a", "-"), policy(shares(Team(NO_OWNER, gpus=1)), number=3))
+    found = night(world("-", "a", "-"), policy(shares(Team(NO_OWNER, 1, TeamLimits(1))), number=3))
     assert started(found) == ["ml-1", "ml-2"]
     assert found.plan().warnings == ("ML queue: ml-1, ml-3: no owner (attribute:team); served as team (no owner)",)
 
@@ -214,8 +214,8 @@ teams = st.lists(st.sampled_from("abc-"), min_size=1, max_size=9)
 @given(teams, st.integers(0, 10**6))
 def test_no_team_is_over_its_limits_and_no_vm_is_passed_over_without_a_reason(names: list[str], seed: int) -> None:
     rng = random.Random(seed)
-    limits = [Team(name, rng.choice([1, 2]), rng.choice([None, 1.0, 2.0]), rng.choice([None, 0.0, 20.0, 60.0]))
-              for name in "abc"]  # fmt: skip
+    at_most = [TeamLimits(gpus, hours) for gpus in (None, 1.0, 2.0) for hours in (None, 0.0, 20.0, 60.0)]
+    limits = [Team(name, rng.choice([1, 2]), rng.choice(at_most)) for name in "abc"]
     had = {f"ml_{number}": rng.uniform(0, 40) for number in range(1, len(names) + 1) if rng.random() < 0.5}
     profile = rng.choice(["nvidia_a40-48c", "nvidia_a40-24c"])
     gpus = 1.0 if profile.endswith("48c") else 0.5
@@ -225,9 +225,10 @@ def test_no_team_is_over_its_limits_and_no_vm_is_passed_over_without_a_reason(na
     for team in limits:
         own = {f"ml-{number}" for number, name in enumerate(names, 1) if name == team.name}
         runs = gpus * len(own.intersection(on))
-        assert team.gpus is None or runs <= team.gpus
+        assert team.at_most.gpus is None or runs <= team.at_most.gpus
         week = sum(hours for name, hours in had.items() if name.replace("_", "-") in own)
-        assert team.gpu_hours is None or not runs or week + runs * HOURS <= team.gpu_hours + 1e-6
+        most_hours = team.at_most.gpu_hours_per_week
+        assert most_hours is None or not runs or week + runs * HOURS <= most_hours + 1e-6
     # All VMs are alike, and may go anywhere: where one finds no room, none behind it starts.
     places = [place for place, waits in enumerate(found.queue) if "does not fit" in reasons(found)[waits.name]]
     after = found.queue[min(places, default=len(names)) :]

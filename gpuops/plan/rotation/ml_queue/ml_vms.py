@@ -20,12 +20,13 @@ from typing import Final
 
 from gpuops.advise.managed_vms import left_to_manager
 from gpuops.errors import VmAmbiguous, VmNotFound
-from gpuops.model.nights.ml_queue import QueuedVm, is_pattern
+from gpuops.model.nights.ml_queue import QueuedVm
 from gpuops.model.nights.night_record import Role, parse_marker
 from gpuops.model.nights.rotation import DrsOverride, Policy
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, VmDrs, pins_of
+from gpuops.model.workloads.job_rules import is_pattern
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY

@@ -108,9 +108,10 @@ class TeamStanding:
     @property
     def hours_left(self) -> float | None:
         """Remaining GPU-hours; None = unlimited."""
-        if self.team.gpu_hours is None:
+        most_hours = self.team.at_most.gpu_hours_per_week
+        if most_hours is None:
             return None
-        return max(0.0, self.team.gpu_hours - self.use.week - self.coming_hours)
+        return max(0.0, most_hours - self.use.week - self.coming_hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +216,22 @@ class TeamShares:
         team, needed_gpus = standing.team, self.gpus[vm.ref]
         starting_gpus = sum(self.gpus[earlier.ref] for earlier in started if self.team_by_vm[earlier.ref] == team.name)
         busy_gpus = standing.running_gpus + starting_gpus
-        if team.gpus is not None and busy_gpus + needed_gpus > team.gpus + _ROUNDING:
-            this_vm = f", and this VM takes {needed_gpus:g}" if busy_gpus < team.gpus else ""
-            return f"team {team.name} has {busy_gpus:g} of {team.gpus:g} GPUs at once{this_vm}"
+        if team.at_most.gpus is not None and busy_gpus + needed_gpus > team.at_most.gpus + _ROUNDING:
+            this_vm = f", and this VM takes {needed_gpus:g}" if busy_gpus < team.at_most.gpus else ""
+            return f"team {team.name} has {busy_gpus:g} of {team.at_most.gpus:g} GPUs at once{this_vm}"
         return self._hours_reached(standing, starting_gpus, needed_gpus)
 
     def _hours_reached(self, standing: TeamStanding, starting_gpus: float, needed_gpus: float) -> str:
-        team, used = standing.team, standing.use.week
-        if team.gpu_hours is None:
+        team, used, most_hours = standing.team, standing.use.week, standing.team.at_most.gpu_hours_per_week
+        if most_hours is None:
             return ""
-        use_text = f"team {team.name} has used {used:.4g} of {team.gpu_hours:.4g} GPU-hours of the last 7 days"
-        if used >= team.gpu_hours:
+        use_text = f"team {team.name} has used {used:.4g} of {most_hours:.4g} GPU-hours of the last 7 days"
+        if used >= most_hours:
             return use_text
         if self.hours is None:
             return ""  # it is unknown how long it would run
         hours_before, vm_hours = standing.coming_hours + starting_gpus * self.hours, needed_gpus * self.hours
-        if used + hours_before + vm_hours <= team.gpu_hours + _ROUNDING:
+        if used + hours_before + vm_hours <= most_hours + _ROUNDING:
             return ""
         other_text = f", what runs and starts before it may take {hours_before:.4g}" if hours_before else ""
         return f"{use_text}{other_text}, and this VM {vm_hours:.4g} tonight"
