@@ -11,12 +11,12 @@ from threading import Lock
 from typing import Final
 
 from gpuops.errors import GpuopsError
+from gpuops.guest_scripts.guest_check import over_ssh
 from gpuops.hostshell.guest_ssh import VARIABLES
 from gpuops.hostshell.ssh import Ssh
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.guest.script import over_ssh
 
 AT_ONCE: Final = 32
 LIMIT_S: Final = 120.0

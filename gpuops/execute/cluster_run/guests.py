@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused
-from gpuops.execute.site.guest_work import GuestWork
+from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
+from gpuops.guest_scripts import cluster_run as scripts
+from gpuops.guest_scripts.commands import home_directory
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.workloads.cluster import Member
-from gpuops.plan.cluster_run import scripts
 from gpuops.plan.cluster_run.launch import Launch
 
 SCRIPT_S: Final = 120.0
@@ -43,15 +43,15 @@ def prepare(launch: Launch, port: GuestWork) -> ReadyGuests:
 
     def script(each: Member) -> str:
         used = each not in launch.unused
-        return scripts.prepare(launch, first=each is every[0]) if used else scripts.end_earlier(launch)
+        return scripts.prepare(launch, first=each is every[0]) if used else scripts.step_command("end_earlier", launch)
 
     ends = _each(every, port, script, entering=True)
-    home = scripts.home(ends[0].printed)
+    home = home_directory(ends[0].printed)
     if not launch.over_ssh:
         return ReadyGuests(home)
     known = tuple(line for each in launch.members for line in _known_hosts(each, launch.ssh_port, port))
     key = scripts.public_key(ends[0].printed)
-    _each(launch.members, port, lambda each: scripts.admit(launch, key))
+    _each(launch.members, port, lambda each: scripts.step_command("admit", launch, key))
     return ReadyGuests(home, known)
 
 
@@ -65,13 +65,13 @@ def clear(launch: Launch, port: GuestWork, unfinished: Sequence[RunningCommand] 
     def each(script: str, what: str) -> None:
         for end in _ends(launch.members, port, lambda member: script):
             if end.error:
-                left.setdefault(end.name, f"{end.name}: {what}: {_reason(end)}")
+                left.setdefault(end.name, f"{end.name}: {what}: {end.error.removeprefix(f'{end.name}: ')}")
 
-    each(scripts.stop(launch), "processes of it may run on")
+    each(scripts.step_command("stop", launch), "processes of it may run on")
     # their directories are removed by that; one that did not end had no mark yet when the others were ended
     if [end for end in port.wait_for_commands(unfinished, ENDED_S) if end.exit_code is None]:
-        each(scripts.stop(launch), "processes of it may run on")
-    each(scripts.clean(launch), "its files may stay")
+        each(scripts.step_command("stop", launch), "processes of it may run on")
+    each(scripts.step_command("clean", launch), "its files may stay")
     return tuple(left.values())
 
 
@@ -92,7 +92,7 @@ def _each(
     ends = {end.name: end for end in _ends(members, port, script_of, entering=entering)}
     failed = next((end for end in ends.values() if end.error), None)
     if failed is not None:
-        raise Refused(f"{failed.name}: {_reason(failed)}{_last_line(failed.printed)}", hint="look at the guest")
+        raise Refused(f"{failed.name}: {_runner(port).failure(failed)}", hint="look at the guest")
     return tuple(ends[each.name] for each in members)
 
 
@@ -117,7 +117,11 @@ def _ends(
 
 
 def _start(member: Member, script: str, port: GuestWork) -> RunningCommand:
-    return port.start_command(member.vm, member.name, script, f"{scripts.PREFIX}{secrets.token_hex(8)}", scripts.PREFIX)
+    return _runner(port).start(member.vm, member.name, script)
+
+
+def _runner(port: GuestWork) -> ScriptRunner:
+    return ScriptRunner(port, scripts.PREFIX)
 
 
 def _known_hosts(member: Member, ssh_port: int, port: GuestWork) -> Iterator[str]:
@@ -134,13 +138,3 @@ def _known_hosts(member: Member, ssh_port: int, port: GuestWork) -> Iterator[str
     if not found:
         missing = f"{member.name}: its guest has no key of an SSH server ({scripts.HOST_KEYS[0]})"
         raise Refused(missing, hint="install openssh-server in the template")
-
-
-def _reason(end: CommandEnd) -> str:
-    """Why it did not do well, without the guest's name, which stands before it anyway."""
-    return end.error.removeprefix(f"{end.name}: ")
-
-
-def _last_line(printed: str) -> str:
-    lines = printed.strip().splitlines()
-    return f": {lines[-1][:200]}" if lines else ""

@@ -1,7 +1,7 @@
 """Starts, looks at, checkpoints and stops the container of a job in its guest, through guest operations.
 
 An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
-which only that user can read: what it writes, how it ended and when are there (`gpuops/plan/jobs/guest_scripts.py`).
+which only that user can read: what it writes, how it ended and when are there (`gpuops/guest_scripts/job.sh`).
 Its container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt is
 run once at most, and what was begun is finished.
 
@@ -11,20 +11,18 @@ Nothing of gpuops' own logins reaches a guest.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown, Refused
-from gpuops.execute.site.guest_work import GuestWork, KnowsSecrets
+from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
+from gpuops.guest_scripts import job as scripts
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS, CommandEnd
-from gpuops.model.vcenter.target import without_secrets
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime
-from gpuops.plan.jobs import guest_scripts as scripts
 from gpuops.plan.jobs.container_command import checkpoint_words, run_words
 
 SCRIPT_S: Final = 120.0
@@ -53,6 +51,7 @@ class GuestContainers:
         """`left_s`: the seconds in which guests may still be asked; Refused is raised once there are none."""
         self._port = port
         self._left_s = left_s
+        self._runner = ScriptRunner(port, scripts.PREFIX, CHECKPOINT_REFUSALS)
         self._found: dict[str, _GuestFacts] = {}
 
     def runtime(self, vm: Vm, wish: ContainerRuntime | None = None) -> ContainerRuntime | None:
@@ -74,18 +73,18 @@ class GuestContainers:
             raise Refused(f"{vm.name}: {why}", hint="put what the command says into a script of the image")
         end = self._run(vm, script)
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: its job was not started: {self._reason(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: its job was not started: {self._runner.failure(end)}", hint=_LOOK)
 
     def look(self, vm: Vm, attempt: str) -> ContainerState:
         """How it is."""
-        return self._state(vm, self._run(vm, scripts.look(attempt)))
+        return self._state(vm, self._run(vm, scripts.job_command("look", attempt)))
 
     def revoke(self, vm: Vm, attempt: str) -> ContainerState:
         """Nothing starts this attempt any more, also what is under way: absent = nothing has. Else how it is.
 
         Raises Refused where neither is known yet.
         """
-        end = self._run(vm, scripts.revoke(attempt))
+        end = self._run(vm, scripts.job_command("revoke", attempt))
         if end.exit_code == scripts.UNDECIDED:
             raise Refused(f"{vm.name}: its job is about to be started", hint="the next pass looks at it")
         return self._state(vm, end)
@@ -117,7 +116,7 @@ class GuestContainers:
         ready = replace(job, runtime=self._runtime_of(vm, job))
         limit_s = max(1, math.ceil(limit.total_seconds()))
         words = _sendable(vm, checkpoint_words(ready, scripts.container(attempt)))
-        script = scripts.checkpoint(attempt, limit_s, words)
+        script = scripts.job_command("checkpoint", attempt, limit_s, *words)
         if why := scripts.too_long(script):
             return CheckpointEnd(saved=False, reason=why)
         end = self._run(vm, script, limit_s)
@@ -126,7 +125,7 @@ class GuestContainers:
         if end.exit_code == scripts.NOTHING_RUNS:
             return CheckpointEnd(saved=False, reason="it does not run")
         if end.exit_code != 0:
-            return CheckpointEnd(saved=False, reason=f"its checkpoint command failed: {self._reason(end)}")
+            return CheckpointEnd(saved=False, reason=f"its checkpoint command failed: {self._runner.failure(end)}")
         return CheckpointEnd(saved=True)
 
     def stop(self, vm: Vm, attempt: str, grace: timedelta) -> ContainerState:
@@ -135,7 +134,7 @@ class GuestContainers:
         One that was never started here is `absent`, and stays startable.
         """
         grace_s = max(0, math.ceil(grace.total_seconds()))
-        end = self._run(vm, scripts.stop(attempt, grace_s), grace_s)
+        end = self._run(vm, scripts.job_command("stop", attempt, grace_s), grace_s)
         state = self._state(vm, end)
         if state.state is ContainerPhase.RUNNING:
             raise Refused(f"{vm.name}: its job runs on", hint="power the VM off: that ends it")
@@ -144,11 +143,11 @@ class GuestContainers:
     def clear(self, vm: Vm, attempt: str) -> None:
         """Removes the files of an attempt that has ended, and whatever container of it is left; nothing starts it again
         for a week. Raises Refused where it runs."""
-        end = self._run(vm, scripts.clear(attempt))
+        end = self._run(vm, scripts.job_command("clear", attempt))
         if end.exit_code == scripts.RUNS_STILL:
             raise Refused(f"{vm.name}: its job still runs, so its files stay", hint="stop it first")
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: files of its job stay in its guest: {self._reason(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: files of its job stay in its guest: {self._runner.failure(end)}", hint=_LOOK)
 
     def _guest(self, vm: Vm) -> _GuestFacts:
         """What is there; asked anew for as long as something is missing. Raises Refused where it cannot be told."""
@@ -157,7 +156,7 @@ class GuestContainers:
             return known
         end = self._run(vm, scripts.probe())
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: its guest does not tell what it has: {self._reason(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: its guest does not tell what it has: {self._runner.failure(end)}", hint=_LOOK)
         self._found[vm.ref] = found = _GuestFacts(*scripts.parse_probe(end.printed))
         return found
 
@@ -181,7 +180,7 @@ class GuestContainers:
     def _state(self, vm: Vm, end: CommandEnd) -> ContainerState:
         """What a script has told. Raises Refused where it has failed."""
         if end.exit_code not in (0, 1):
-            raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._reason(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._runner.failure(end)}", hint=_LOOK)
         if end.exit_code == 1:
             return ContainerState(ContainerPhase.RUNNING)
         return scripts.state_of(end.printed)
@@ -189,20 +188,11 @@ class GuestContainers:
     def _run(self, vm: Vm, script: str, waits_s: float = 0.0) -> CommandEnd:
         """How a script ended. Raises OutcomeUnknown where nobody saw it, with the reason; Refused, NotConnected."""
         self._time_for(vm)
-        op_id = f"{scripts.PREFIX}{secrets.token_hex(8)}"
-        command = self._port.start_command(vm.ref, vm.name, script, op_id, scripts.PREFIX, CHECKPOINT_REFUSALS)
-        limit_s = max(0.0, min(SCRIPT_S + waits_s, self._left_s()))
-        for end in self._port.wait_for_commands([command], limit_s):
-            if end.exit_code is None:
-                raise OutcomeUnknown(f"{vm.name}: {self._reason(end)}", hint="the same again finds out")
-            return end
-        raise OutcomeUnknown(f"{vm.name}: its guest tells no end of a script", hint="the same again finds out")
-
-    def _reason(self, end: CommandEnd) -> str:
-        """Why it did not do well, with the last line that it printed: a job may print what it finds in its guest."""
-        error, *said = end.error.removeprefix(f"{end.name}: ") or "it failed", *end.printed.strip().splitlines()[-1:]
-        secrets = self._port.secrets if isinstance(self._port, KnowsSecrets) else ()
-        return ": ".join((error, *(without_secrets(each, secrets)[:200] for each in said)))
+        command = self._runner.start(vm.ref, vm.name, script)
+        end = self._runner.wait(command, max(0.0, min(SCRIPT_S + waits_s, self._left_s())))
+        if end.exit_code is None:
+            raise OutcomeUnknown(f"{vm.name}: {self._runner.failure(end)}", hint="the same again finds out")
+        return end
 
     def _time_for(self, vm: Vm) -> None:
         """Raises Refused where there is none to ask its guest."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RemoteProgram:
-    """One program. Its hooks are POSIX sh, run in guests; `plan/pool/guest_scripts.py` has their variables."""
+    """One program. Its hooks are POSIX sh, run in guests; `guest_scripts/pool.sh` lists their variables."""
 
     name: str
     grant_server: str

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, Refused
+from gpuops.guest_scripts import guest_check
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.plan.core.steps import RunInGuest
-from gpuops.plan.guest import script
 from gpuops.vsphere.guest_login import NO_LOGIN_HINT
 from gpuops.vsphere.reading.guests.guest_file import HostUnreached, read_guest_file
 from gpuops.vsphere.reading.guests.guest_systems import vcenter_time
@@ -87,10 +87,10 @@ class ToolsAnswers:
         if self._refused:
             self._found[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
             return
-        path = script.answer_path(system, secrets.token_hex(16))
+        path = guest_check.answer_path(system, secrets.token_hex(16))
         asked = _Asked(vm, system, path, vcenter_time(self._connection))
         try:
-            running[self._run(vm, script.to_file(system, frameworks, path))] = asked
+            running[self._run(vm, guest_check.to_file(system, frameworks, path))] = asked
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -99,7 +99,7 @@ class ToolsAnswers:
                 self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
                 self._found[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
 
-    def _run(self, vm: Vm, call: script.GuestCall) -> TaskRef:
+    def _run(self, vm: Vm, call: guest_check.GuestCall) -> TaskRef:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
         return guest_programs.start_program(self._connection, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
@@ -109,7 +109,7 @@ class ToolsAnswers:
             raise error
         reply = self._reply(asked) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
         try:
-            self._run(asked.vm, script.removal(asked.system, asked.path))
+            self._run(asked.vm, guest_check.removal(asked.system, asked.path))
         except NotConnected:
             raise
         except GpuopsError as failed:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError
+from gpuops.guest_scripts.commands import SHELL, script_text
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.vsphere.guest_login import guest_change, guest_read
 from gpuops.vsphere.reading.guests.guest_file import read_guest_file
@@ -25,7 +26,6 @@ from gpuops.vsphere.reading.guests.guest_file import read_guest_file
 if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection
 
-SHELL: Final = "/bin/sh"
 POLL_S: Final = 1.0
 FIRST_POLL_S: Final = 0.1
 """The first pause; each is twice the one before it, up to `POLL_S`: most scripts are done at once."""
@@ -48,15 +48,8 @@ def start_command(
     directory = guest_change(connection, make, vm, name, prefix, "", op_id=op_id, refusals=refusals)
     if not isinstance(directory, str) or not directory.startswith("/"):
         raise ProtocolError(f"{name}: its guest names no directory that it made")
-    # by a shell of its own: whatever it says, what comes after it is done; the file is there whole or not at all
-    script = (
-        f"s=$(date +%s%N); {SHELL} -c {shlex.quote(command)} > printed 2>&1 < /dev/null; c=$?; e=$(date +%s%N); "
-        f"tail -c {PRINTED} printed > printed.last; "
-        'echo "$c $s $e" > told.new; mv told.new told; exit $c'
-    )
-    spec = vim.vm.guest.ProcessManager.ProgramSpec(
-        programPath=SHELL, arguments=f"-c {shlex.quote(script)}", workingDirectory=directory
-    )
+    arguments = shlex.join(["-c", script_text("run_command.sh"), "run_command", command, str(PRINTED)])
+    spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=SHELL, arguments=arguments, workingDirectory=directory)
     pid = guest_change(connection, connection.guest_processes.StartProgramInGuest, vm, name, spec, op_id=op_id)
     if not isinstance(pid, int):
         raise OutcomeUnknown(f"{name}: vCenter answered without a process; whether it was started is not known")
