@@ -41,6 +41,7 @@ lint: setup  ## style, types and the floors of the house
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/shellcheck gpuops/guest_scripts/*.sh
 
 format: setup  ## let ruff lay out the code
 	$(BIN)/ruff check --fix .

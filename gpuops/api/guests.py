@@ -32,7 +32,7 @@ def guest_check(
     """
     from gpuops.catalog.driver_file import load_drivers
     from gpuops.model.guests.guest import GuestReply
-    from gpuops.plan.guest.question import judged, meant, not_asked
+    from gpuops.plan.guest.question import check_reachable, judge_guests, select_guests
     from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.reading.guests.guest_systems import guest_systems
 
@@ -40,7 +40,7 @@ def guest_check(
         raise Refused("a saved inventory has no guests to ask", hint="ask the vCenter")
     if policy is not None and policy.needs_tags:
         inventory = site.vcenter.with_tags(inventory)
-    vms = meant(inventory, question, policy)
+    vms = select_guests(inventory, question, policy)
     inventory = site.hosts.with_settings(inventory, sorted({vm.host for vm in vms if vm.host and vm.vgpus}))
     systems = guest_systems(site.vcenter, [vm.ref for vm in vms])
     tools = question.door is None
@@ -48,13 +48,13 @@ def guest_check(
     asked: list[tuple[Vm, GuestSystem]] = []
     for vm in vms:
         system = systems.get(vm.ref)
-        refused = not_asked(vm, system, tools=tools)
+        refused = check_reachable(vm, system, tools=tools)
         if refused is None and system is not None:
             asked.append((vm, system))
         else:
             found[vm.ref] = refused or GuestReply(None, "it was not asked")
     found.update(_replies(question, site.vcenter, asked, site, environ))
-    return judged(inventory, vms, lambda vm: found[vm.ref], question.wanted, load_drivers())
+    return judge_guests(inventory, vms, lambda vm: found[vm.ref], question.wanted, load_drivers())
 
 
 def _replies(

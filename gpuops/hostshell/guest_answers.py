@@ -1,4 +1,4 @@
-"""Has many guests at once run the program that tells how ready they are, over SSH; its output comes back by itself."""
+"""Runs the check of guests over SSH, in many guests at once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from threading import Lock
 from typing import Final
 
 from gpuops.errors import GpuopsError
+from gpuops.guest_scripts.guest_check import over_ssh
 from gpuops.hostshell.guest_ssh import VARIABLES
 from gpuops.hostshell.ssh import Ssh
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.vm import Vm
-from gpuops.plan.guest.script import over_ssh
 
 AT_ONCE: Final = 32
 LIMIT_S: Final = 120.0
@@ -24,21 +24,21 @@ LIMIT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class SshAnswers:
-    """Asks guests over SSH. `key` None = the agent's and those in ~/.ssh; `now` is vCenter's time."""
+    """Checks guests over SSH. `key` None = the keys of the agent and of ~/.ssh; `now` is vCenter's time."""
 
     door: SshDoor
     known_hosts: Path
     key: Path | None
     now: Callable[[], datetime]
     address_of: Callable[[str], str] = field(default=str)
-    _one_asks: Lock = field(default_factory=Lock, repr=False, compare=False)
-    """vCenter is asked for its time by one thread at a time."""
+    _time_lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+    """Only one thread at a time reads the time of vCenter."""
 
     def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
-        """By VM (ref), what each guest printed; of one that cannot be entered why. Raises NotConnected of `now`."""
+        """Return by VM (ref) the output of each guest, or why it has none. Raises NotConnected as `now` does."""
         with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="guest-ssh") as pool:
-            found = pool.map(lambda guest: self._reply(guest[0], guest[1], frameworks), guests)
-            return {vm.ref: reply for (vm, _), reply in zip(guests, found, strict=True)}
+            replies = pool.map(lambda guest: self._reply(guest[0], guest[1], frameworks), guests)
+            return {vm.ref: reply for (vm, _), reply in zip(guests, replies, strict=True)}
 
     def _reply(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str]) -> GuestReply:
         door = self.door.of(vm.name)
@@ -51,5 +51,5 @@ class SshAnswers:
         return GuestReply(reply.stdout, before=before, after=self._now())
 
     def _now(self) -> datetime:
-        with self._one_asks:
+        with self._time_lock:
             return self.now()

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from tests.mutants.table import ROOT, Mutant, apply
+from tests.mutants.table import ROOT, Edit, Mutant, apply
 
 MINUTE_S: Final = 60.0
 """Of one core: what else a machine does must not let a mutant live."""
@@ -55,7 +55,9 @@ def kill(mutant: Mutant, budget_s: float = MINUTE_S) -> End:
 
 
 def _lint(mutant: Mutant, root: Path) -> None:
-    files = sorted({edit.file for edit in mutant.edits})
+    files = sorted({edit.file for edit in mutant.edits if isinstance(edit, Edit)})
+    if not files:
+        return
     command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--config", str(ROOT / "pyproject.toml"), *files]
     command += ["--ignore", NOT_JUDGED]
     linted = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8", check=False)

@@ -53,6 +53,11 @@ class TextEdit:
         return source.replace(self.text, self.replacement)
 
 
+def edit_of(entry: dict[str, str]) -> Edit | TextEdit:
+    """Return the edit of an entry of a table."""
+    return TextEdit(**entry) if "text" in entry else Edit(**entry)
+
+
 def apply(edits: Sequence[Edit | TextEdit], root: Path) -> None:
     """Apply edits to the files below a root. Raises ValueError for one that does not fit, and changes nothing then."""
     texts: dict[str, str] = {}
@@ -93,7 +98,7 @@ class Mutant:
     """
 
     name: str
-    edits: tuple[Edit, ...]
+    edits: tuple[Edit | TextEdit, ...]
     invariant: str = ""
     first: int = 0
     quiet: bool = False
@@ -122,7 +127,7 @@ class Mutant:
     def of(cls, entry: dict[str, Any]) -> Mutant:
         if ("invariant" in entry) is ("test" in entry):
             raise ValueError(f"{entry['name']} has neither an invariant nor a test, or both")
-        return cls(**{**entry, "edits": tuple(Edit(**edit) for edit in entry["edits"])})
+        return cls(**{**entry, "edits": tuple(map(edit_of, entry["edits"]))})
 
 
 def mutants(names: Sequence[str] = ()) -> tuple[Mutant, ...]:

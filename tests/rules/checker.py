@@ -284,6 +284,7 @@ RULES: Final = (
             "gpuops/notify/outbox.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/catalog/assumptions.py",
+            "gpuops/guest_scripts/commands.py",
             "gpuops/sim/scenario/deviations.py",
             "gpuops/cli/app.py",
             "gpuops/cli/failure.py",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutants.table import ROOT, Edit, TextEdit
+from tests.mutants.table import ROOT, Edit, TextEdit, edit_of
 
 HERE: Final = Path(__file__).parent
 
@@ -30,7 +30,7 @@ class Removal:
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> Removal:
-        edits = tuple(TextEdit(**edit) if "text" in edit else Edit(**edit) for edit in entry["edits"])
+        edits = tuple(map(edit_of, entry["edits"]))
         return cls(entry["name"], entry["threat"], entry["test"], entry["says"], edits)
 
 

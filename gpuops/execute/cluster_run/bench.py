@@ -11,6 +11,7 @@ from gpuops.execute.cluster.use import used_alone
 from gpuops.execute.cluster_run import guests, running
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.workloads.cluster import TrainingCluster
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
 from gpuops.plan.cluster_run import all_reduce
@@ -34,7 +35,8 @@ def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
         reasons = said_once(whole.rejections)
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
     with used_alone(site, cluster, "cluster bench") as held:
-        program = wish.program or all_reduce.chosen_program(guests.look(whole.launch, all_reduce.LOOK, port))
+        look = shell_command("all_reduce_programs")
+        program = wish.program or all_reduce.chosen_program(guests.look(whole.launch, look, port))
         if program is None:
             raise Refused(
                 f"{cluster.members[0].name}: its guest has nothing that measures an all-reduce",

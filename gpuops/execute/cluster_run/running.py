@@ -16,9 +16,9 @@ from gpuops.execute.cluster_run import guests
 from gpuops.execute.cluster_run.guests import ReadyGuests
 from gpuops.execute.lease.lease import HeldLease
 from gpuops.execute.site.guest_work import GuestWork, guest_work
+from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.workloads.cluster_run import RunEnd
-from gpuops.plan.cluster_run import scripts
 from gpuops.plan.cluster_run.launch import Launch
 
 if TYPE_CHECKING:

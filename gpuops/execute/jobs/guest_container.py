@@ -1,40 +1,38 @@
 """Starts, looks at, checkpoints and stops the container of a job in its guest, through guest operations.
 
 An attempt at a job has a directory of its own in the home directory of the guest's user, `~/.gpuops-jobs/ATTEMPT`,
-which only that user can read: what it writes, how it ended and when are there (`gpuops/plan/jobs/guest_scripts.py`).
-Its container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt is
-run once at most, and what was begun is finished.
+which only that user can read, with its output and its end (`gpuops/guest_scripts/job.sh`).
+The container goes on when gpuops ends. Every method may be called again after gpuops was killed in it: an attempt runs
+at most once, and a second call finishes what the first one began.
 
-Nothing of gpuops' own logins reaches a guest.
+No password of gpuops reaches a guest.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown, Refused
-from gpuops.execute.site.guest_work import GuestWork, KnowsSecrets
+from gpuops.execute.site.guest_work import GuestWork, ScriptRunner
+from gpuops.guest_scripts import job as scripts
 from gpuops.model.guests.container_state import CheckpointEnd, ContainerPhase, ContainerState
 from gpuops.model.guests.guest_command import CHECKPOINT_REFUSALS, CommandEnd
-from gpuops.model.vcenter.target import without_secrets
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.job import ContainerJob, ContainerRuntime
-from gpuops.plan.jobs import guest_scripts as scripts
 from gpuops.plan.jobs.container_command import checkpoint_words, run_words
 
 SCRIPT_S: Final = 120.0
-"""What one of the scripts may take in a guest, beside what it waits for."""
+"""Seconds that a script may take in a guest, in addition to what it waits for."""
 _LOOK: Final = "look at the guest"
 
 
 @dataclass(frozen=True, slots=True)
 class _GuestFacts:
-    """What a guest has."""
+    """The facts of a guest that a container needs."""
 
     home: str
     runtimes: frozenset[ContainerRuntime]
@@ -44,24 +42,25 @@ class _GuestFacts:
 class GuestContainers:
     """The containers of jobs in the guests of one vCenter; `guest_work(site.vcenter)` is the port.
 
-    Every method raises Refused where there is no login for guests or a guest refuses, with its reason; StepFailed
-    where VMware Tools do not answer; OutcomeUnknown where it is not known what came of it, which the same call again
-    finds out; NotConnected in its kinds.
+    Every method raises Refused if there is no login for guests or a guest refuses, with the reason; StepFailed if
+    VMware Tools do not answer; OutcomeUnknown if the outcome is unknown, which the same call then finds out; and
+    NotConnected.
     """
 
     def __init__(self, port: GuestWork, left_s: Callable[[], float] = lambda: math.inf) -> None:
-        """`left_s`: the seconds in which guests may still be asked; Refused is raised once there are none."""
+        """`left_s`: the remaining seconds for calls to guests; without any, methods raise Refused."""
         self._port = port
         self._left_s = left_s
-        self._found: dict[str, _GuestFacts] = {}
+        self._runner = ScriptRunner(port, scripts.PREFIX, CHECKPOINT_REFUSALS)
+        self._facts: dict[str, _GuestFacts] = {}
 
     def runtime(self, vm: Vm, wish: ContainerRuntime | None = None) -> ContainerRuntime | None:
-        """What the guest has to run a container with: the one that is wished where it is there; None = none."""
-        found = self._guest(vm).runtimes
-        return next((each for each in (wish, *ContainerRuntime) if each in found), None)
+        """Return a container runtime of the guest, the requested one if it exists; None = it has none."""
+        runtimes = self._guest(vm).runtimes
+        return next((runtime for runtime in (wish, *ContainerRuntime) if runtime in runtimes), None)
 
     def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None:
-        """The container on its way, under the name `gpuops-ATTEMPT`; nothing happens where this attempt was started.
+        """Start the container under the name `gpuops-ATTEMPT`, unless this attempt was started before.
 
         `attempt`: small letters, digits and `-`, at most 100. `resume`: the job is told by the variable
         `GPUOPS_JOB_RESUMED=1` that it goes on from its checkpoint. An image that must be pulled is pulled after that.
@@ -74,18 +73,18 @@ class GuestContainers:
             raise Refused(f"{vm.name}: {why}", hint="put what the command says into a script of the image")
         end = self._run(vm, script)
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: its job was not started: {self._reason(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: its job was not started: {self._runner.failure(end)}", hint=_LOOK)
 
     def look(self, vm: Vm, attempt: str) -> ContainerState:
-        """How it is."""
-        return self._state(vm, self._run(vm, scripts.look(attempt)))
+        """Return the state of an attempt."""
+        return self._state(vm, self._run(vm, scripts.job_command("look", attempt)))
 
     def revoke(self, vm: Vm, attempt: str) -> ContainerState:
-        """Nothing starts this attempt any more, also what is under way: absent = nothing has. Else how it is.
+        """Prevent the start of an attempt, also by a running call. Return its state; absent = it will not start.
 
-        Raises Refused where neither is known yet.
+        Raises Refused if it is not decided yet whether it starts.
         """
-        end = self._run(vm, scripts.revoke(attempt))
+        end = self._run(vm, scripts.job_command("revoke", attempt))
         if end.exit_code == scripts.UNDECIDED:
             raise Refused(f"{vm.name}: its job is about to be started", hint="the next pass looks at it")
         return self._state(vm, end)
@@ -111,13 +110,13 @@ class GuestContainers:
         return b"".join(pieces)
 
     def checkpoint(self, vm: Vm, job: ContainerJob, attempt: str, limit: timedelta) -> CheckpointEnd:
-        """Runs the checkpoint command in the container; not saved where it failed, took longer or nothing runs."""
+        """Run the checkpoint command in the container. Not saved: it failed, took longer, or no container runs."""
         if not job.checkpoint:
             return CheckpointEnd(saved=False, reason="it has no checkpoint command")
         ready = replace(job, runtime=self._runtime_of(vm, job))
         limit_s = max(1, math.ceil(limit.total_seconds()))
         words = _sendable(vm, checkpoint_words(ready, scripts.container(attempt)))
-        script = scripts.checkpoint(attempt, limit_s, words)
+        script = scripts.job_command("checkpoint", attempt, limit_s, *words)
         if why := scripts.too_long(script):
             return CheckpointEnd(saved=False, reason=why)
         end = self._run(vm, script, limit_s)
@@ -126,51 +125,51 @@ class GuestContainers:
         if end.exit_code == scripts.NOTHING_RUNS:
             return CheckpointEnd(saved=False, reason="it does not run")
         if end.exit_code != 0:
-            return CheckpointEnd(saved=False, reason=f"its checkpoint command failed: {self._reason(end)}")
+            return CheckpointEnd(saved=False, reason=f"its checkpoint command failed: {self._runner.failure(end)}")
         return CheckpointEnd(saved=True)
 
     def stop(self, vm: Vm, attempt: str, grace: timedelta) -> ContainerState:
-        """Asks the container for its end and ends it after `grace`; it has ended, or Refused is raised.
+        """Ask the container to end, and kill it after `grace`. Raises Refused if it still runs then.
 
-        One that was never started here is `absent`, and stays startable.
+        An attempt that never began is `absent`, and may still be started.
         """
         grace_s = max(0, math.ceil(grace.total_seconds()))
-        end = self._run(vm, scripts.stop(attempt, grace_s), grace_s)
+        end = self._run(vm, scripts.job_command("stop", attempt, grace_s), grace_s)
         state = self._state(vm, end)
         if state.state is ContainerPhase.RUNNING:
             raise Refused(f"{vm.name}: its job runs on", hint="power the VM off: that ends it")
         return state
 
     def clear(self, vm: Vm, attempt: str) -> None:
-        """Removes the files of an attempt that has ended, and whatever container of it is left; nothing starts it again
-        for a week. Raises Refused where it runs."""
-        end = self._run(vm, scripts.clear(attempt))
+        """Remove the files and the container of an attempt that has ended, which cannot be started again for a week.
+        Raises Refused if it runs."""
+        end = self._run(vm, scripts.job_command("clear", attempt))
         if end.exit_code == scripts.RUNS_STILL:
             raise Refused(f"{vm.name}: its job still runs, so its files stay", hint="stop it first")
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: files of its job stay in its guest: {self._reason(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: files of its job stay in its guest: {self._runner.failure(end)}", hint=_LOOK)
 
     def _guest(self, vm: Vm) -> _GuestFacts:
-        """What is there; asked anew for as long as something is missing. Raises Refused where it cannot be told."""
-        known = self._found.get(vm.ref)
-        if known is not None and known.runtimes and not known.lacks:
-            return known
+        """Return the facts of the guest; they are read again while something is missing. Raises Refused."""
+        facts = self._facts.get(vm.ref)
+        if facts is not None and facts.runtimes and not facts.lacks:
+            return facts
         end = self._run(vm, scripts.probe())
         if end.exit_code != 0:
-            raise Refused(f"{vm.name}: its guest does not tell what it has: {self._reason(end)}", hint=_LOOK)
-        self._found[vm.ref] = found = _GuestFacts(*scripts.parse_probe(end.printed))
-        return found
+            raise Refused(f"{vm.name}: its guest does not tell what it has: {self._runner.failure(end)}", hint=_LOOK)
+        self._facts[vm.ref] = facts = _GuestFacts(*scripts.parse_probe(end.printed))
+        return facts
 
     def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:
-        """What runs this job in that guest. Raises Refused where nothing does."""
-        found = self._guest(vm)
-        if found.lacks:
-            missing = f"{vm.name}: its guest lacks {', '.join(found.lacks)}"
+        """Return the runtime for this job in that guest. Raises Refused if there is none."""
+        facts = self._guest(vm)
+        if facts.lacks:
+            missing = f"{vm.name}: its guest lacks {', '.join(facts.lacks)}"
             raise Refused(missing, hint="install util-linux and coreutils, or busybox, in the template")
         unfit = {ContainerRuntime.APPTAINER} if job.checkpoint else set[ContainerRuntime]()
-        wanted: list[ContainerRuntime] = [job.runtime, *ContainerRuntime]
-        runtime = next((each for each in wanted if each in found.runtimes - unfit), None)
-        if runtime is None and not found.runtimes:
+        preferred: list[ContainerRuntime] = [job.runtime, *ContainerRuntime]
+        runtime = next((runtime for runtime in preferred if runtime in facts.runtimes - unfit), None)
+        if runtime is None and not facts.runtimes:
             missing = f"{vm.name}: its guest has none of {', '.join(ContainerRuntime)}"
             raise Refused(missing, hint="install one of them in the template")
         if runtime is None:
@@ -179,39 +178,30 @@ class GuestContainers:
         return runtime
 
     def _state(self, vm: Vm, end: CommandEnd) -> ContainerState:
-        """What a script has told. Raises Refused where it has failed."""
+        """Return the state that a script has printed. Raises Refused if it failed."""
         if end.exit_code not in (0, 1):
-            raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._reason(end)}", hint=_LOOK)
+            raise Refused(f"{vm.name}: its guest does not tell how its job is: {self._runner.failure(end)}", hint=_LOOK)
         if end.exit_code == 1:
             return ContainerState(ContainerPhase.RUNNING)
         return scripts.state_of(end.printed)
 
     def _run(self, vm: Vm, script: str, waits_s: float = 0.0) -> CommandEnd:
-        """How a script ended. Raises OutcomeUnknown where nobody saw it, with the reason; Refused, NotConnected."""
+        """Return how a script ended. Raises OutcomeUnknown with the reason, Refused, NotConnected."""
         self._time_for(vm)
-        op_id = f"{scripts.PREFIX}{secrets.token_hex(8)}"
-        command = self._port.start_command(vm.ref, vm.name, script, op_id, scripts.PREFIX, CHECKPOINT_REFUSALS)
-        limit_s = max(0.0, min(SCRIPT_S + waits_s, self._left_s()))
-        for end in self._port.wait_for_commands([command], limit_s):
-            if end.exit_code is None:
-                raise OutcomeUnknown(f"{vm.name}: {self._reason(end)}", hint="the same again finds out")
-            return end
-        raise OutcomeUnknown(f"{vm.name}: its guest tells no end of a script", hint="the same again finds out")
-
-    def _reason(self, end: CommandEnd) -> str:
-        """Why it did not do well, with the last line that it printed: a job may print what it finds in its guest."""
-        error, *said = end.error.removeprefix(f"{end.name}: ") or "it failed", *end.printed.strip().splitlines()[-1:]
-        secrets = self._port.secrets if isinstance(self._port, KnowsSecrets) else ()
-        return ": ".join((error, *(without_secrets(each, secrets)[:200] for each in said)))
+        command = self._runner.start(vm.ref, vm.name, script)
+        end = self._runner.wait(command, max(0.0, min(SCRIPT_S + waits_s, self._left_s())))
+        if end.exit_code is None:
+            raise OutcomeUnknown(f"{vm.name}: {self._runner.failure(end)}", hint="the same again finds out")
+        return end
 
     def _time_for(self, vm: Vm) -> None:
-        """Raises Refused where there is none to ask its guest."""
+        """Raise Refused if no time remains to ask its guest."""
         if self._left_s() <= 0:
             raise Refused(f"{vm.name}: no time is left to ask its guest", hint="the next pass asks it")
 
 
 def _sendable(vm: Vm, words: Sequence[str]) -> Sequence[str]:
-    """The same. Raises Refused for a word that SOAP or a process cannot take as it is."""
+    """Return the words. Raises Refused for a word that SOAP or a process cannot take."""
     for word in words:
         if not word.isprintable():
             raise Refused(f"{vm.name}: {word[:60]!r} has a control character in it", hint="put it into the image")

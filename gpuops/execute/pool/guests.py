@@ -17,15 +17,16 @@ from gpuops.config.remote_gpu_file import load_program
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused, StateDamaged, StepFailed
 from gpuops.execute.pool.book import PoolBooks, known_book
 from gpuops.execute.site import Site
-from gpuops.execute.site.guest_work import guest_work
+from gpuops.execute.site.guest_work import ScriptRunner, guest_work
 from gpuops.execute.site.ports import Vcenter
-from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
+from gpuops.guest_scripts import pool as guest_scripts
+from gpuops.model.guests.guest_command import CommandEnd
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm
 from gpuops.model.workloads.lease_book import GpuLease, LeaseBook, LentShare, ServerState
 from gpuops.model.workloads.remote_gpu import RemoteProgram, ServerHealth
 from gpuops.plan.core.steps import SetAttribute
-from gpuops.plan.pool import guest_scripts, lending
+from gpuops.plan.pool import lending
 from gpuops.plan.pool.members import lends, vm_with
 
 SCRIPT_S: Final = 120.0
@@ -60,13 +61,13 @@ class PoolGuests:
         for name in (server.name for server in self.book.servers if server.state is not ServerState.DEAD):
             try:
                 vm, address = self._server(name)
-                running.append(self._start(vm, name, guest_scripts.health(self._program(), address)))
+                running.append(self._runner().start(vm.ref, name, guest_scripts.health(self._program(), address)))
             except NotConnected:
                 raise
             except GpuopsError as error:
                 healths.append(ServerHealth(name, why=error.message))
         ends = guest_work(self.site.vcenter).wait_for_commands(running, SCRIPT_S)
-        return (*healths, *map(_health, ends))
+        return (*healths, *(_health(end, self._runner().failure(end)) for end in ends))
 
     def revoke_all(self, server: str) -> None:
         """Cut every client off from a server that was dead: leases ended while its guest was not reached. Raises as
@@ -175,14 +176,17 @@ class PoolGuests:
 
         Errors have neither the script nor all that it printed: a hook may print what it should not.
         """
-        [end] = guest_work(self.site.vcenter).wait_for_commands([self._start(vm, vm.name, script)], SCRIPT_S)
+        runner = self._runner()
+        end = runner.wait(runner.start(vm.ref, vm.name, script), SCRIPT_S)
         if end.error:
-            raise StepFailed(f"{vm.name}: {_why(end)}", hint="look at the guest; the same command tries it again")
+            raise StepFailed(
+                f"{vm.name}: {runner.failure(end)}", hint="look at the guest; the same command tries it again"
+            )
         return end.printed
 
-    def _start(self, vm: Vm, name: str, script: str) -> RunningCommand:
-        op_id = f"{guest_scripts.PREFIX}{secrets.token_hex(8)}"
-        return guest_work(self.site.vcenter).start_command(vm.ref, name, script, op_id, guest_scripts.PREFIX)
+    def _runner(self) -> ScriptRunner:
+        """Return the runner of scripts in guests of this vCenter. Raises Refused for a saved inventory."""
+        return ScriptRunner(guest_work(self.site.vcenter), guest_scripts.PREFIX)
 
 
 def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> Iterator[str]:
@@ -210,13 +214,8 @@ def mark_servers(book: LeaseBook, inventory: Inventory, vcenter: Vcenter) -> Ite
             yield f"{vm.name}: its mark {POOL_MARK} is not as it should be ({error.line}): nights and moves {effect}"
 
 
-def _health(end: CommandEnd) -> ServerHealth:
+def _health(end: CommandEnd, reason: str) -> ServerHealth:
+    """Return the health of a server by the end of its hook; `reason`: why the hook failed, if it did."""
     if end.error:  # a hook that did not run, or did not end, shows nothing of the server
-        return ServerHealth(end.name, why=_why(end), is_dead=end.exit_code == guest_scripts.HOOK_FAILED)
+        return ServerHealth(end.name, why=reason, is_dead=end.exit_code == guest_scripts.HOOK_FAILED)
     return ServerHealth(end.name, guest_scripts.served_shares(end.printed))
-
-
-def _why(end: CommandEnd) -> str:
-    """Return why a script failed, with the last line that it printed."""
-    lines = end.printed.strip().splitlines()
-    return end.error.removeprefix(f"{end.name}: ") + (f": {lines[-1][:200]}" if lines else "")

@@ -39,12 +39,6 @@ for size in map(int, sys.argv[1:]):
 """
 """What each rank runs: the slowest rank of each round counts, and of the rounds the one in the middle."""
 
-LOOK: Final = (
-    "for each in all_reduce_perf osu_allreduce; do command -v $each > /dev/null && echo has $each; done; "
-    "python3 -c 'import mpi4py' 2> /dev/null && echo has mpi4py; true"
-)
-"""Prints which of the programs a guest has."""
-
 
 def parse_size(text: str) -> int:
     """`64MiB` in bytes, a multiple of 4. Raises UsageError."""
@@ -56,7 +50,7 @@ def parse_size(text: str) -> int:
 
 
 def chosen_program(printed: str) -> AllReduceProgram | None:
-    """The best of the programs that `LOOK` printed; None = the guest has none of them."""
+    """Return the best of the programs that `all_reduce_programs.sh` printed; None = the guest has none of them."""
     has = set(re.findall(r"^has (\S+)$", printed, re.MULTILINE))
     names = {"all_reduce_perf": AllReduceProgram.NCCL, "osu_allreduce": AllReduceProgram.OSU}
     return next(

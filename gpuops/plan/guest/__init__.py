@@ -1,4 +1,4 @@
-"""Whether guests are ready for work on their GPUs: the program that asks them, its answer read, and a verdict a row.
+"""Judges whether guests are ready for work on their GPUs: parses the output of `gpuops/guest_scripts/check_guest.*`.
 
-Pure: what runs the program and brings its output is `vsphere.writing.guest_answers` or `hostshell.guest_answers`.
+Pure: `vsphere.writing.guest_answers` or `hostshell.guest_answers` runs the script and fetches its output.
 """

@@ -1,4 +1,4 @@
-"""Which guests are asked, and what all of them together say."""
+"""Selects the guests to check, and judges the answers of all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import PowerState, Vm, is_gpu
 from gpuops.plan.guest.answer import MOST_BYTES, read_answer
-from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, not_told, rows_of, unreadable
+from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, guest_rows, unanswered_row, unreadable_row
 
 _WILD: Final = re.compile(r"[*?[]")
 _MOST_FRAMEWORKS: Final = 16
@@ -28,17 +28,17 @@ _LONGEST_NAME: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class GuestQuestion:
-    """Which guests are asked, what of them, and how."""
+    """The guests to check, their requirements, and how gpuops reaches them."""
 
     vm: str | None = None
     """A name, or a pattern for names of VMs with a GPU."""
     pool: str | None = None
     wanted: GuestNeeds = field(default_factory=GuestNeeds)
     door: SshDoor | None = None
-    """How guests are entered over SSH; None = they are asked through VMware Tools."""
+    """SSH login of the guests; None = VMware Tools run the check."""
 
     def checked(self, *, policy: bool) -> Self:
-        """The same, where it means something. `policy`: whether one is given. Raises UsageError."""
+        """Return the question if its options fit together. `policy`: whether there is a policy. Raises UsageError."""
         if (self.vm is None) == (self.pool is None):
             hint = "--vm ml-07, --vm 'ml-*', or --pool with --policy"
             raise UsageError("say either --vm or --pool", hint=hint)
@@ -51,7 +51,7 @@ class GuestQuestion:
 
 @dataclass(frozen=True, slots=True)
 class GuestVerdict:
-    """One guest and its rows, in the order of `rows.rows_of`."""
+    """One guest and its rows, in the order of `guest_rows`."""
 
     vm: Vm
     rows: tuple[GuestRow, ...]
@@ -63,7 +63,7 @@ class GuestVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GuestVerdicts:
-    """All guests that were asked, by name."""
+    """The verdicts on all guests, by name."""
 
     inventory: Inventory
     guests: tuple[GuestVerdict, ...]
@@ -71,11 +71,11 @@ class GuestVerdicts:
     @property
     def ready(self) -> bool:
         """Whether every row of every guest passes."""
-        return all(each.ready for each in self.guests)
+        return all(guest.ready for guest in self.guests)
 
 
 def ssh_door(via: GuestWay, user: str | None, host: str | None, port: int | None) -> SshDoor | None:
-    """How guests are entered; None = they are asked through VMware Tools. Raises UsageError."""
+    """Return the SSH login of the guests; None = VMware Tools run the check. Raises UsageError."""
     if via is GuestWay.TOOLS:
         if user is not None or host is not None or port is not None:
             raise UsageError("--ssh-user, --ssh-host and --ssh-port are of --via ssh", hint="say it too")
@@ -86,58 +86,69 @@ def ssh_door(via: GuestWay, user: str | None, host: str | None, port: int | None
 
 
 def wanted_framework(text: str) -> Requirement:
-    """`torch>=2.3` as a requirement of Python's packages. Raises UsageError."""
-    found: Requirement | None = None
+    """Parse a requirement of a Python package, such as `torch>=2.3`. Raises UsageError."""
+    requirement: Requirement | None = None
     with suppress(InvalidRequirement):
-        found = Requirement(text)
-    if found is None or found.url or found.extras or found.marker or len(found.name) > _LONGEST_NAME:
+        requirement = Requirement(text)
+    if (
+        requirement is None
+        or requirement.url
+        or requirement.extras
+        or requirement.marker
+        or len(requirement.name) > _LONGEST_NAME
+    ):
         raise UsageError(
             f"--framework: {text[:80]!r} is no framework with a version", hint="write it as torch>=2.3, or torch alone"
         )
-    return found
+    return requirement
 
 
 def wanted_frameworks(texts: Sequence[str]) -> tuple[Requirement, ...]:
-    """Each of them. Raises UsageError for what is none, for one named twice, and for too many."""
-    found = tuple(map(wanted_framework, texts))
-    if len(found) > _MOST_FRAMEWORKS:
-        raise UsageError(f"--framework: {len(found)} of them, {_MOST_FRAMEWORKS} at the most", hint="ask in two calls")
-    names = [each.name for each in found]
+    """Parse the requirements. Raises UsageError for an invalid one, a framework named twice, and too many of them."""
+    requirements = tuple(map(wanted_framework, texts))
+    if len(requirements) > _MOST_FRAMEWORKS:
+        raise UsageError(
+            f"--framework: {len(requirements)} of them, {_MOST_FRAMEWORKS} at the most", hint="ask in two calls"
+        )
+    names = [requirement.name for requirement in requirements]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"--framework: {twice} is named twice", hint="write both bounds as one: torch>=2.3,<3")
-    return found
+    return requirements
 
 
-def meant(inventory: Inventory, question: GuestQuestion, policy: Policy | None) -> tuple[Vm, ...]:
-    """The VMs whose guests are asked, by name: the one that is named, all with a GPU that a pattern fits, or a pool.
+def select_guests(inventory: Inventory, question: GuestQuestion, policy: Policy | None) -> tuple[Vm, ...]:
+    """Return the VMs of the guests to check, by name: the named one, all with a GPU that match a pattern, or a pool.
 
     Raises UsageError, VmNotFound, VmAmbiguous.
     """
     vm, pool = question.checked(policy=policy is not None).vm, question.pool
     if pool is not None and policy is not None:
-        names = [each.name for each in policy.pools]
+        names = [policy_pool.name for policy_pool in policy.pools]
         if pool not in names:
             raise UsageError(f"there is no pool {pool!r}", hint=f"pools there: {', '.join(names)}")
-        found = [
-            each for each in inventory.vms.values() if (its := policy.pool_of(each)) is not None and its.name == pool
+        vms = [
+            candidate
+            for candidate in inventory.vms.values()
+            if (vm_pool := policy.pool_of(candidate)) is not None and vm_pool.name == pool
         ]
     elif vm is not None and _WILD.search(vm) is not None:
-        found = [each for each in inventory.vms.values() if fnmatchcase(each.name, vm) and _has_gpu(each)]
-        if not found:
+        all_vms = inventory.vms.values()
+        vms = [candidate for candidate in all_vms if fnmatchcase(candidate.name, vm) and _has_gpu(candidate)]
+        if not vms:
             raise VmNotFound(vm, near=())
     else:
-        found = [inventory.find_vm(vm or "")]
-    return tuple(sorted(found, key=lambda each: (each.name, each.ref)))
+        vms = [inventory.find_vm(vm or "")]
+    return tuple(sorted(vms, key=lambda selected: (selected.name, selected.ref)))
 
 
 def _has_gpu(vm: Vm) -> bool:
     return not vm.template and any(map(is_gpu, vm.devices or ()))
 
 
-def not_asked(vm: Vm, system: GuestSystem | None, *, tools: bool) -> GuestReply | None:
-    """Why this guest need not be asked, for it cannot answer; None = it can. `tools`: it would be asked by them."""
+def check_reachable(vm: Vm, system: GuestSystem | None, *, tools: bool) -> GuestReply | None:
+    """Return why this guest cannot answer, or None if it may. `tools`: whether VMware Tools run the check."""
     if vm.power is not PowerState.ON:
-        return GuestReply(None, f"the VM is {_word(vm)}", "power it on")
+        return GuestReply(None, f"the VM is {_power_word(vm)}", "power it on")
     if tools and vm.tools_running is not True:
         return GuestReply(None, "VMware Tools do not run in it, or do not tell", "start VMware Tools, or say --via ssh")
     if system is None:
@@ -145,42 +156,44 @@ def not_asked(vm: Vm, system: GuestSystem | None, *, tools: bool) -> GuestReply 
     return None
 
 
-def _word(vm: Vm) -> str:
+def _power_word(vm: Vm) -> str:
     return {PowerState.OFF: "off", PowerState.SUSPENDED: "suspended"}.get(vm.power or PowerState.ON, "unreadable")
 
 
-def judged(
+def judge_guests(
     inventory: Inventory,
     vms: Sequence[Vm],
     reply_of: Callable[[Vm], GuestReply],
-    wanted: GuestNeeds,
+    needs: GuestNeeds,
     tables: DriverTables,
 ) -> GuestVerdicts:
-    """The verdicts on what these guests told. `inventory` has the settings of their hosts."""
-    return GuestVerdicts(inventory, tuple(_judged(inventory, vm, reply_of(vm), wanted, tables) for vm in vms))
+    """Return the verdicts on the replies of these guests. `inventory` has the settings of their hosts."""
+    return GuestVerdicts(inventory, tuple(_judge_guest(inventory, vm, reply_of(vm), needs, tables) for vm in vms))
 
 
-def _judged(inventory: Inventory, vm: Vm, reply: GuestReply, wanted: GuestNeeds, tables: DriverTables) -> GuestVerdict:
+def _judge_guest(
+    inventory: Inventory, vm: Vm, reply: GuestReply, needs: GuestNeeds, tables: DriverTables
+) -> GuestVerdict:
     if reply.text is None:
-        return GuestVerdict(vm, (not_told(reply),))
+        return GuestVerdict(vm, (unanswered_row(reply),))
     try:
         if len(reply.text) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
         answer = read_answer(reply.text)
     except ValueError as error:
-        return GuestVerdict(vm, (unreadable(str(error)),))
+        return GuestVerdict(vm, (unreadable_row(str(error)),))
     host = inventory.hosts.get(vm.host or "")
-    return GuestVerdict(vm, rows_of(vm, host, answer, reply, wanted, tables))
+    return GuestVerdict(vm, guest_rows(vm, host, answer, reply, needs, tables))
 
 
-def counts(found: GuestVerdicts) -> Mapping[GuestState, int]:
-    """How many guests are ready, how many fail in a row, and how many are only not known to be ready."""
+def count_states(verdicts: GuestVerdicts) -> Mapping[GuestState, int]:
+    """Return the number of guests that are ready, that fail in a row, and of which neither is known."""
     states = [
         GuestState.PASS
-        if each.ready
+        if guest.ready
         else GuestState.FAIL
-        if any(row.state is GuestState.FAIL for row in each.rows)
+        if any(row.state is GuestState.FAIL for row in guest.rows)
         else GuestState.UNKNOWN
-        for each in found.guests
+        for guest in verdicts.guests
     ]
     return {state: states.count(state) for state in GuestState}

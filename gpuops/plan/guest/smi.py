@@ -1,6 +1,6 @@
-"""Reads what `nvidia-smi -q -x` prints in a guest, whoever prints it: nothing of it is believed to be well meant.
+"""Parses the output of `nvidia-smi -q -x` in a guest. The text is not trusted: a guest may print anything.
 
-Expat reads it, without entities, without a document type's files, within limits of size, depth and number. Elements are
+Expat parses it without entities or files of the document type, within limits of size, depth and number. Elements are
 those of NVIDIA's nvsmi_device DTD: driver_version (kmd_version from R595 on), cuda_version, and of each gpu
 product_name, vgpu_software_licensed_product/license_status, ecc_mode and mig_mode (vgpu-facts: nvidia-smi manual and
 published outputs; the licence's element as published outputs of R580 guests have it, its older name from memory).
@@ -23,13 +23,13 @@ _GPU: Final = ("nvidia_smi_log", "gpu")
 
 
 def read_smi(text: str) -> SmiReport:
-    """The report. Raises ValueError, in words for people, for what nvidia-smi does not print."""
+    """Return the report. Raises ValueError, with a message for users, for text that is not of nvidia-smi."""
     reader = _read(text)
     driver = reader.head.get("driver_version") or reader.head.get("kmd_version") or ""
     if version_of(driver) is None:
         raise ValueError("no version of a driver in it")
     cuda = reader.head.get("cuda_version", "")
-    return SmiReport(driver, cuda if version_of(cuda) else None, tuple(_gpu(each) for each in reader.gpus))
+    return SmiReport(driver, cuda if version_of(cuda) else None, tuple(map(_gpu, reader.gpus)))
 
 
 def read_gpu_texts(text: str) -> list[dict[str, str]]:
@@ -46,16 +46,16 @@ def _read(text: str) -> _Reader:
     return reader
 
 
-def _gpu(told: dict[str, str]) -> GuestGpu:
+def _gpu(texts: dict[str, str]) -> GuestGpu:
     product = "vgpu_software_licensed_product"
-    licence = told.get(f"{product}/license_status") or told.get("grid_licensed_product/license_status")
+    licence = texts.get(f"{product}/license_status") or texts.get("grid_licensed_product/license_status")
     return GuestGpu(
-        told.get("product_name") or "a GPU",
+        texts.get("product_name") or "a GPU",
         licence if licence not in (None, "N/A") else None,
-        _MODES.get(told.get("ecc_mode/current_ecc", "")),
-        _MODES.get(told.get("ecc_mode/pending_ecc", "")),
-        _MODES.get(told.get("mig_mode/current_mig", "")),
-        _MODES.get(told.get("mig_mode/pending_mig", "")),
+        _MODES.get(texts.get("ecc_mode/current_ecc", "")),
+        _MODES.get(texts.get("ecc_mode/pending_ecc", "")),
+        _MODES.get(texts.get("mig_mode/current_mig", "")),
+        _MODES.get(texts.get("mig_mode/pending_mig", "")),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 
 from gpuops.model.guests.guest import GuestWay
 from gpuops.model.time_text import format_zoned_minute
-from gpuops.plan.guest.question import GuestVerdict, GuestVerdicts, counts
+from gpuops.plan.guest.question import GuestVerdict, GuestVerdicts, count_states
 from gpuops.plan.guest.rows import GuestRow, GuestState
 from gpuops.report.document import DocumentRecord, NamedRecord, VersionedSiteDocument, printed
 from gpuops.report.layout import Shown, Text
@@ -48,7 +48,7 @@ def _row(row: GuestRow) -> Iterator[Text]:
 def _summary(found: GuestVerdicts) -> str:
     if not found.guests:
         return "no guest was asked: the pool is empty"
-    told = counts(found)
+    told = count_states(found)
     words = {GuestState.PASS: "ready", GuestState.FAIL: "not ready", GuestState.UNKNOWN: "not known to be ready"}
     parts = [f"{told[state]} {word}" for state, word in words.items() if told[state]]
     return f"{count(len(found.guests), 'guest')}: {', '.join(parts)}"

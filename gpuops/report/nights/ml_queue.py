@@ -48,7 +48,11 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
         Column("weight", lambda standing: f"{standing.team.weight:g}", right=True),
         Column("share", lambda standing: f"{standing.share:.0%}", right=True),
         Column("had of late", lambda team: "-" if team.used_share is None else f"{team.used_share:.0%}", right=True),
-        Column("GPU-hours of 7 days", lambda standing: _of(standing.use.week, standing.team.at_most.gpu_hours_per_week), right=True),
+        Column(
+            "GPU-hours of 7 days",
+            lambda standing: _of(standing.use.week, standing.team.at_most.gpu_hours_per_week),
+            right=True,
+        ),
         Column("left", lambda team: "any" if team.hours_left is None else f"{team.hours_left:.1f}", right=True),
         Column("GPUs now", lambda standing: _of(standing.running_gpus, standing.team.at_most.gpus), right=True),
     )

@@ -1,7 +1,7 @@
-"""Has many guests at once run the program that tells how ready they are, through VMware Tools, and fetches its output.
+"""Runs the check of guests through VMware Tools, in many guests at once, and fetches its output.
 
-vCenter hands no output of a program out: it goes to a file, which is fetched. The file is removed by another program,
-for which the privilege to run one is enough.
+vCenter returns no output of a program: it goes to a file, which is fetched. Another program removes the file, because
+that needs no further privilege.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, Refused
+from gpuops.guest_scripts import guest_check
 from gpuops.model.guests.guest import GuestReply, GuestSystem
 from gpuops.plan.core.steps import RunInGuest
-from gpuops.plan.guest import script
 from gpuops.vsphere.guest_login import NO_LOGIN_HINT
 from gpuops.vsphere.reading.guests.guest_file import HostUnreached, read_guest_file
 from gpuops.vsphere.reading.guests.guest_systems import vcenter_time
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 32
 LIMIT_S: Final = 120.0
-"""nvidia-smi takes seconds; one that hangs in a broken driver is not waited for longer."""
+"""nvidia-smi takes seconds; it can hang in a broken driver."""
 _LOOK: Final = "look at the guest, or ask it again"
 _LOGIN_MOVE: Final = "check GPUOPS_GUEST_USERNAME and its password: a further try would count towards a lockout"
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A guest in which the program runs."""
+class _RunningCheck:
+    """A guest in which the check runs."""
 
     vm: Vm
     system: GuestSystem
@@ -47,23 +47,23 @@ class _Asked:
 
 
 class ToolsAnswers:
-    """Asks guests through VMware Tools. A login that one guest refuses is tried in no other."""
+    """Checks guests through VMware Tools. A login that one guest refuses is tried in no other."""
 
     def __init__(self, connection: Connection, say: Callable[[str], None] = lambda line: None) -> None:
-        """`say` is told of each file that stays in a guest. Raises Refused where there is no login for guests."""
+        """`say` gets a line for each file that stays in a guest. Raises Refused if there is no login for guests."""
         if connection.target.guest is None:
             raise Refused(NO_LOGIN, hint=NO_LOGIN_HINT)
         self._connection = connection
         self._say = say
         self._refused = ""
-        self._found: dict[str, GuestReply] = {}
+        self._replies: dict[str, GuestReply] = {}
         self._unreached: dict[str, HostUnreached] = {}
-        """By host (ref): each that does not answer is waited for once, not for each of its VMs."""
+        """By host (ref): gpuops waits once for a host that does not answer, not once for each of its VMs."""
 
     def replies(self, guests: Sequence[tuple[Vm, GuestSystem]], frameworks: Sequence[str]) -> Mapping[str, GuestReply]:
-        """By VM (ref), what each guest printed. Raises NotConnected in its kinds."""
+        """Return the output of each guest by VM (ref). Raises NotConnected and its subclasses."""
         waiting = list(reversed(guests))
-        running: dict[TaskRef, _Asked] = {}
+        running: dict[TaskRef, _RunningCheck] = {}
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 self._start(*waiting.pop(), frameworks, running)
@@ -72,57 +72,59 @@ class ToolsAnswers:
             waited_s = max(POLL_S, clock.passed_s() - began_s)
             ended = [(running.pop(end.task), end.error) for end in ends]
             # before answers are fetched, which may take long: a program that ends meanwhile has not taken so long
-            for task, asked in list(running.items()):
-                asked.waited_s += waited_s
-                if asked.waited_s >= LIMIT_S:
+            for task, check in list(running.items()):
+                check.waited_s += waited_s
+                if check.waited_s >= LIMIT_S:
                     del running[task]
-                    self._found[asked.vm.ref] = self._given_up(asked)
-            for asked, error in ended:
-                self._found[asked.vm.ref] = self._fetched(asked, error)
-        return self._found
+                    self._replies[check.vm.ref] = self._given_up(check)
+            for check, error in ended:
+                self._replies[check.vm.ref] = self._fetched(check, error)
+        return self._replies
 
-    def _start(self, vm: Vm, system: GuestSystem, frameworks: Sequence[str], running: dict[TaskRef, _Asked]) -> None:
+    def _start(
+        self, vm: Vm, system: GuestSystem, frameworks: Sequence[str], running: dict[TaskRef, _RunningCheck]
+    ) -> None:
         from pyVmomi import vim
 
         if self._refused:
-            self._found[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
+            self._replies[vm.ref] = GuestReply(None, self._refused, _LOGIN_MOVE)
             return
-        path = script.answer_path(system, secrets.token_hex(16))
-        asked = _Asked(vm, system, path, vcenter_time(self._connection))
+        path = guest_check.answer_path(system, secrets.token_hex(16))
+        check = _RunningCheck(vm, system, path, vcenter_time(self._connection))
         try:
-            running[self._run(vm, script.to_file(system, frameworks, path))] = asked
+            running[self._run(vm, guest_check.to_file(system, frameworks, path))] = check
         except NotConnected:
             raise
         except GpuopsError as error:
-            self._found[vm.ref] = GuestReply(None, error.message, error.hint or _LOOK)
+            self._replies[vm.ref] = GuestReply(None, error.message, error.hint or _LOOK)
             if isinstance(error.__cause__, vim.fault.InvalidGuestLogin):
                 self._refused = "another guest has refused the login of GPUOPS_GUEST_USERNAME"
-                self._found[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
+                self._replies[vm.ref] = GuestReply(None, error.message, _LOGIN_MOVE)
 
-    def _run(self, vm: Vm, call: script.GuestCall) -> TaskRef:
+    def _run(self, vm: Vm, call: guest_check.GuestCall) -> TaskRef:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
         return guest_programs.start_program(self._connection, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
-    def _fetched(self, asked: _Asked, error: GpuopsError | None) -> GuestReply:
-        """What the program wrote; its file is removed from the guest then, whatever became of it."""
+    def _fetched(self, check: _RunningCheck, error: GpuopsError | None) -> GuestReply:
+        """Return what the program wrote, and remove its file from the guest in any case."""
         if isinstance(error, NotConnected):
             raise error
-        reply = self._reply(asked) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
+        reply = self._reply(check) if error is None else GuestReply(None, error.message, error.hint or _LOOK)
         try:
-            self._run(asked.vm, script.removal(asked.system, asked.path))
+            self._run(check.vm, guest_check.removal(check.system, check.path))
         except NotConnected:
             raise
         except GpuopsError as failed:
-            self._say(f"{asked.vm.name}: {asked.path} stays in its guest: {failed.message}")
+            self._say(f"{check.vm.name}: {check.path} stays in its guest: {failed.message}")
         return reply
 
-    def _reply(self, asked: _Asked) -> GuestReply:
-        after, host = vcenter_time(self._connection), asked.vm.host or ""
+    def _reply(self, check: _RunningCheck) -> GuestReply:
+        after, host = vcenter_time(self._connection), check.vm.host or ""
         try:
             if host in self._unreached:
                 raise self._unreached[host]
-            text = read_guest_file(self._connection, asked.vm.ref, asked.vm.name, asked.path).decode("utf-8", "replace")
-            return GuestReply(text, before=asked.before, after=after)
+            text = read_guest_file(self._connection, check.vm.ref, check.vm.name, check.path).decode("utf-8", "replace")
+            return GuestReply(text, before=check.before, after=after)
         except NotConnected:
             raise
         except GpuopsError as error:
@@ -130,7 +132,7 @@ class ToolsAnswers:
                 self._unreached[host] = error
             return GuestReply(None, f"its answer cannot be fetched: {error.message}", error.hint or _LOOK)
 
-    def _given_up(self, asked: _Asked) -> GuestReply:
-        self._say(f"{asked.vm.name}: {asked.path} stays in its guest: its program still runs")
+    def _given_up(self, check: _RunningCheck) -> GuestReply:
+        self._say(f"{check.vm.name}: {check.path} stays in its guest: its program still runs")
         move = "run nvidia-smi in the guest: a driver that hangs holds it up"
         return GuestReply(None, f"its program had not ended after {LIMIT_S:.0f} s", move)

@@ -1,9 +1,8 @@
-"""Runs a command of a shell in Linux guests through VMware Tools, and reads how it ended, how long it took, and what it
-printed.
+"""Runs shell commands in Linux guests through VMware Tools, and reads how each ended, its duration and its output.
 
-A command has a temporary directory of its own in its guest, which is removed when it is collected. How long it took is
-measured in the guest, to the nanosecond of its clock: GuestProcessInfo tells whole seconds (from memory), and what the
-calls take is not part of it. What it prints goes to a file in that directory, of which the last 64 KiB are read.
+A command has a temporary directory of its own in its guest, which is removed when its end has been read. The script
+`run_command.sh` writes the output there, of which the last 64 KiB are read, and measures the duration with the clock of
+the guest in nanoseconds: GuestProcessInfo has whole seconds (from memory), and the calls themselves take time too.
 
 Sources: vSphere API reference, GuestFileManager and GuestProcessManager.
 """
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError
+from gpuops.guest_scripts.commands import SHELL, script_text
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.vsphere.guest_login import guest_change, guest_read
 from gpuops.vsphere.reading.guests.guest_file import read_guest_file
@@ -25,21 +25,20 @@ from gpuops.vsphere.reading.guests.guest_file import read_guest_file
 if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection
 
-SHELL: Final = "/bin/sh"
 POLLS_S: Final[tuple[float, ...]] = (0.1, 0.2, 0.4, 0.8, 1.0)
-"""Pauses; the last repeats. The first are short: most scripts are done at once."""
+"""Pauses; the last repeats. The first are short: most scripts end at once."""
 PRINTED: Final = 64 * 1024
-"""Bytes of what a command printed that are read, the last ones."""
+"""Bytes of the end of the output that are read."""
 _PREFIX: Final = "gpuops-"
-_TOLD: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
+_END: Final = re.compile(r"(\d{1,3}) (\d{1,20}) (\d{1,20})\s*")
 
 
 def start_command(
     connection: Connection, vm: str, name: str, command: str, op_id: str, prefix: str = _PREFIX, refusals: int = 1
 ) -> RunningCommand:
-    """The command on its way, in a temporary directory whose name begins so. `refusals` as `guest_change` has it.
+    """Start a command, in a temporary directory whose name begins with `prefix`. `refusals` as in `guest_change`.
 
-    Raises Refused without a login for guests, OutcomeUnknown when a reply was lost.
+    Raises Refused without a login for guests, OutcomeUnknown if a reply was lost.
     """
     from pyVmomi import vim
 
@@ -47,15 +46,8 @@ def start_command(
     directory = guest_change(connection, make, vm, name, prefix, "", op_id=op_id, refusals=refusals)
     if not isinstance(directory, str) or not directory.startswith("/"):
         raise ProtocolError(f"{name}: its guest names no directory that it made")
-    # by a shell of its own: whatever it says, what comes after it is done; the file is there whole or not at all
-    script = (
-        f"s=$(date +%s%N); {SHELL} -c {shlex.quote(command)} > printed 2>&1 < /dev/null; c=$?; e=$(date +%s%N); "
-        f"tail -c {PRINTED} printed > printed.last; "
-        'echo "$c $s $e" > told.new; mv told.new told; exit $c'
-    )
-    spec = vim.vm.guest.ProcessManager.ProgramSpec(
-        programPath=SHELL, arguments=f"-c {shlex.quote(script)}", workingDirectory=directory
-    )
+    arguments = shlex.join(["-c", script_text("run_command.sh"), "run_command", command, str(PRINTED)])
+    spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=SHELL, arguments=arguments, workingDirectory=directory)
     pid = guest_change(connection, connection.guest_processes.StartProgramInGuest, vm, name, spec, op_id=op_id)
     if not isinstance(pid, int):
         raise OutcomeUnknown(f"{name}: vCenter answered without a process; whether it was started is not known")
@@ -65,35 +57,35 @@ def start_command(
 def wait_for_commands(
     connection: Connection, commands: Sequence[RunningCommand], timeout_s: float
 ) -> Iterator[CommandEnd]:
-    """How each ended, as it is seen; one that still runs when the time is up is terminated, and told so.
+    """Yield how each command ended. One that still runs after `timeout_s` seconds is terminated, with an error.
 
-    Raises NotConnected; whatever else is wrong in a guest is in its end.
+    Raises NotConnected; other errors of a guest are in its `CommandEnd`.
     """
-    left = list(commands)
+    running = list(commands)
     for _ in clock.rounds(POLLS_S, timeout_s):
-        for each in list(left):
-            end = command_end(connection, each)
+        for command in list(running):
+            end = command_end(connection, command)
             if end is not None:
-                left.remove(each)
+                running.remove(command)
                 yield end
-        if not left:
+        if not running:
             break
-    for each in left:
-        end_command(connection, each)
-        yield CommandEnd(each.name, error=f"it still ran after {timeout_s:.0f} s, and was ended")
+    for command in running:
+        end_command(connection, command)
+        yield CommandEnd(command.name, error=f"it still ran after {timeout_s:.0f} s, and was ended")
 
 
 def command_end(connection: Connection, command: RunningCommand) -> CommandEnd | None:
-    """How it ended, and its directory is removed; None = it runs. Raises NotConnected."""
+    """Return how the command ended and remove its directory; None = it still runs. Raises NotConnected."""
     name = command.name
     try:
         listed = guest_read(
             connection, connection.guest_processes.ListProcessesInGuest, command.vm, name, [command.pid]
         )
-        process = next((each for each in listed or () if each.pid == command.pid), None)
+        process = next((process for process in listed or () if process.pid == command.pid), None)
         if process is not None and process.endTime is None:
             return None
-        told = _TOLD.fullmatch(
+        match = _END.fullmatch(
             read_guest_file(connection, command.vm, name, f"{command.directory}/told").decode("ascii")
         )
         printed = read_guest_file(connection, command.vm, name, f"{command.directory}/printed.last")
@@ -103,16 +95,16 @@ def command_end(connection: Connection, command: RunningCommand) -> CommandEnd |
         why = error.message if isinstance(error, GpuopsError) else "what it told of its end cannot be read"
         return CommandEnd(name, error=why)
     _remove(connection, command)
-    if told is None:
+    if match is None:
         return CommandEnd(name, error="its shell has told nothing that can be read: it needs date +%s%N")
-    took_s = (int(told[3]) - int(told[2])) / 1e9
-    code = int(told[1])
+    took_s = (int(match[3]) - int(match[2])) / 1e9
+    code = int(match[1])
     wrong = f"it ended with exit code {code}" if code else "" if took_s > 0 else "its clock went back meanwhile"
     return CommandEnd(name, took_s, code, printed.decode("utf-8", "replace"), wrong)
 
 
 def end_command(connection: Connection, command: RunningCommand) -> None:
-    """Asks for its end; what it has started is not ended by that."""
+    """Terminate the process of the command. Processes that it started go on."""
     # its VM is removed next, or all of its processes are ended by another command
     with suppress(GpuopsError):
         guest_change(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.execute.pool.guests import _health
+from gpuops.execute.site.guest_work import failure_reason
 from gpuops.model.guests.guest_command import CommandEnd
 from gpuops.model.workloads.remote_gpu import ServerHealth
 
@@ -23,6 +24,7 @@ from gpuops.model.workloads.remote_gpu import ServerHealth
 def test_only_a_hook_that_failed_shows_that_its_server_is_dead(
     exit_code: int | None, error: str, is_dead: bool
 ) -> None:
-    health = _health(CommandEnd("gpu-01", 1.0, exit_code, "lease a1 0 10\nno driver\n", error))
+    end = CommandEnd("gpu-01", 1.0, exit_code, "lease a1 0 10\nno driver\n", error)
+    health = _health(end, failure_reason(end))
     why = f"{error}: no driver" if error else ""
     assert health == ServerHealth("gpu-01", {} if error else {("a1", 0): 10}, why, is_dead)

@@ -24,8 +24,8 @@ from gpuops.model.nights.ml_queue import SshDoor
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.host_settings import HostSettings, SoftwarePackage
 from gpuops.model.vcenter.vm import DirectPathDevice, PowerState, VgpuDevice, Vm
-from gpuops.plan.guest.question import GuestQuestion, not_asked, ssh_door, wanted_frameworks
-from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, MustHave, rows_of
+from gpuops.plan.guest.question import GuestQuestion, check_reachable, ssh_door, wanted_frameworks
+from gpuops.plan.guest.rows import GuestNeeds, GuestRow, GuestState, MustHave, guest_rows
 
 BEFORE = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
 AFTER = datetime(2026, 11, 2, 18, 0, 4, tzinfo=UTC)
@@ -59,7 +59,7 @@ def host(driver: str) -> Host:
 
 
 def rows(answer: GuestAnswer, vm: Vm = WITH_VGPU, on: Host | None = None, needs: GuestNeeds = TORCH) -> list[GuestRow]:
-    return list(rows_of(vm, on or host("580.65.05"), answer, REPLY, needs, load_drivers()))
+    return list(guest_rows(vm, on or host("580.65.05"), answer, REPLY, needs, load_drivers()))
 
 
 def row(
@@ -211,14 +211,14 @@ def test_toolkit_and_rdma_are_missed_only_where_they_are_expected() -> None:
 
 
 def test_who_is_not_asked() -> None:
-    off = not_asked(replace(WITH_VGPU, power=PowerState.OFF), GuestSystem.LINUX, tools=True)
+    off = check_reachable(replace(WITH_VGPU, power=PowerState.OFF), GuestSystem.LINUX, tools=True)
     assert off is not None
     assert off.why_not == "the VM is off"
     silent = replace(WITH_VGPU, tools_running=None)
-    assert not_asked(silent, GuestSystem.LINUX, tools=True) is not None
-    assert not_asked(silent, GuestSystem.LINUX, tools=False) is None
-    assert not_asked(WITH_VGPU, None, tools=True) is not None
-    assert not_asked(WITH_VGPU, GuestSystem.LINUX, tools=True) is None
+    assert check_reachable(silent, GuestSystem.LINUX, tools=True) is not None
+    assert check_reachable(silent, GuestSystem.LINUX, tools=False) is None
+    assert check_reachable(WITH_VGPU, None, tools=True) is not None
+    assert check_reachable(WITH_VGPU, GuestSystem.LINUX, tools=True) is None
 
 
 @pytest.mark.parametrize(

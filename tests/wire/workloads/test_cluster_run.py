@@ -20,9 +20,9 @@ from gpuops.execute.cluster.run import alone_with
 from gpuops.execute.cluster.use import used_alone
 from gpuops.execute.cluster_run import guests, running
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
-from gpuops.plan.cluster_run import scripts
 from gpuops.plan.cluster_run.launch import planned
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
@@ -266,7 +266,7 @@ def test_a_guest_with_output_without_end_is_not_followed_for_ever(
 def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
     without_ssh: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scripts, "_PARTS", scripts._PARTS.replace(str(scripts.SHOWN), "600000"))
+    monkeypatch.setattr(scripts, "SHOWN", 600_000)
     with_torchrun(without_ssh, "yes | head -c 3000000; sleep 2; yes | head -c 3000000; sleep 2")
     found = launched(without_ssh, "train.py")
     assert found.end is not None and found.end.cut

@@ -28,11 +28,11 @@ from gpuops.execute.cluster.run import require_unused, wait_for_tasks
 from gpuops.execute.cluster.use import used_alone
 from gpuops.execute.cluster_run import running
 from gpuops.execute.site.guest_work import guest_work
+from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
 from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster_run import scripts
 from gpuops.plan.cluster_run.launch import planned
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.errors import ProtocolError, UsageError
+from gpuops.guest_scripts import job as scripts
 from gpuops.model.guests.container_state import ContainerPhase, ContainerState
 from gpuops.model.workloads.job import ContainerRuntime
-from gpuops.plan.jobs import guest_scripts as scripts
 
 STAND_IN: Final = """#!/bin/sh
 case "$1" in
@@ -92,7 +92,7 @@ class Home:
         assert (code, printed) == (0, "")
 
     def look(self, attempt: str) -> ContainerState:
-        code, printed = self.run(scripts.look(attempt))
+        code, printed = self.run(scripts.job_command("look", attempt))
         assert code == 0
         return scripts.state_of(printed)
 
@@ -144,12 +144,12 @@ def test_all_hostile_words_at_once(home: Home) -> None:
 def test_a_checkpoint_gets_its_words_as_they_are(home: Home) -> None:
     (home.path / "act").write_text("sleep 30")
     home.start("it", ["a"])
-    code, printed = home.run(scripts.checkpoint("it", 20, ("printf", r"%s\n", *HOSTILE)))
+    code, printed = home.run(scripts.job_command("checkpoint", "it", 20, "printf", r"%s\n", *HOSTILE))
     assert code == 0
     directory = home.path / scripts.DIRECTORY / "it"
     assert (directory / "checkpoint.out").read_bytes().decode() == "".join(f"{each}\n" for each in HOSTILE)
     assert [each.name for each in home.path.rglob("*owned*")] == [] and len(printed) <= 500
-    assert home.run(scripts.stop("it", 0))[0] == 0
+    assert home.run(scripts.job_command("stop", "it", 0))[0] == 0
 
 
 def test_started_eight_times_at_once_it_runs_once(home: Home) -> None:
@@ -157,6 +157,7 @@ def test_started_eight_times_at_once_it_runs_once(home: Home) -> None:
         list(pool.map(lambda number: home.start("it", [f"word-{number}"]), range(8)))
     ended = home.ended("it")
     home.start("it", ["again"])
+    time.sleep(0.3)  # by then a second container would have its words
     assert home.ended("it") == ended and len(home.words) == 1 and home.words != ["again"]
 
 
@@ -168,10 +169,10 @@ def test_what_its_runtime_cannot_stop_is_ended_by_its_mark(home: Home, runtime: 
     home.start("it", ["a"], runtime)
     while b"up" not in home.log("it"):
         time.sleep(0.02)
-    code, printed = home.run(scripts.stop("it", 20))
+    code, printed = home.run(scripts.job_command("stop", "it", 20))
     state = scripts.state_of(printed)
     assert (code, state.state, state.exit_code) == (0, ContainerPhase.ENDED, 9)
-    assert home.run(scripts.clear("it")) == (0, "")
+    assert home.run(scripts.job_command("clear", "it")) == (0, "")
     assert [each.name for each in (home.path / scripts.DIRECTORY / "it").iterdir()] == ["revoked"]
     home.start("it", ["a"], runtime)
     assert not (home.path / scripts.DIRECTORY / "it" / "began").exists(), "what is over and noted is not started again"
@@ -183,8 +184,8 @@ def test_what_does_not_heed_its_mark_is_killed_after_the_grace(home: Home) -> No
     home.start("it", ["a"], ContainerRuntime.APPTAINER)
     while b"up" not in home.log("it"):
         time.sleep(0.02)
-    assert home.run(scripts.clear("it")) == (scripts.RUNS_STILL, "")
-    code, printed = home.run(scripts.stop("it", 1))
+    assert home.run(scripts.job_command("clear", "it")) == (scripts.RUNS_STILL, "")
+    code, printed = home.run(scripts.job_command("stop", "it", 1))
     assert code == 0 and scripts.state_of(printed).exit_code == 137
 
 
@@ -261,7 +262,7 @@ def test_another_answer_is_no_state(text: str) -> None:
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "..", "a b", "a" * 101, "a\n", "$(x)"])
 def test_another_name_is_no_attempt(name: str) -> None:
     with pytest.raises(UsageError):
-        scripts.look(name)
+        scripts.job_command("look", name)
 
 
 @pytest.mark.long
@@ -272,7 +273,7 @@ def test_an_attempt_of_the_same_name_in_another_home_is_left_alone(home: Home, t
     for each in (home, other):
         (each.path / "act").write_text("sleep 30")
         each.start("it", ["a"], ContainerRuntime.APPTAINER)
-    assert home.run(scripts.stop("it", 1))[0] == 0
+    assert home.run(scripts.job_command("stop", "it", 1))[0] == 0
     assert home.look("it").state is ContainerPhase.ENDED
     assert other.look("it").state is ContainerPhase.RUNNING
-    assert other.run(scripts.stop("it", 1))[0] == 0
+    assert other.run(scripts.job_command("stop", "it", 1))[0] == 0
