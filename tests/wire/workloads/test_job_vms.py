@@ -58,7 +58,7 @@ class Lab:
         jobs = json.dumps({"relocate": True, "template": section})
         text = LAB_POLICY.read_text(encoding="utf-8")
         policy = parse_policy(text.replace("\nml:\n", f"\nml:\n  jobs: {jobs}\n", 1), "policy.yaml")
-        assert policy.jobs == JobRules(template=template)
+        assert policy.jobs == JobRules(template=template, relocate=True)
         return policy
 
     def submit(self, *names: str, profile: str = "a40-48c") -> None:
