@@ -8,7 +8,6 @@ and never held while disks are copied: a rotation that comes meanwhile goes firs
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,11 +17,13 @@ from gpuops.api.vms import run
 from gpuops.errors import GpuopsError, Locked, NotConnected, UsageError
 from gpuops.execute.cloning import begun, ended
 from gpuops.execute.jobs.night_jobs import job_store
-from gpuops.execute.jobs.port import JobVmsPort, job_vms_port
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import catalog_of
+from gpuops.execute.vm_removal import execute_removals, removal_failure, removal_run
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.core.plan import Verdict
+from gpuops.plan.core.step_checks import NOT_MADE
+from gpuops.plan.core.steps import RemoveVm
 from gpuops.plan.jobs.job_answers import JobVmDeed
 from gpuops.plan.jobs.template_vms import FittedPlan, GiveProfile, desktops_of, fitted_plan, unread_vms
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from gpuops.model.workloads.job_record import SubmittedJob
     from gpuops.model.workloads.job_rules import JobRules, JobTemplate
 
-TASK_S: Final = 600.0
+JOB_VMS: Final = "job run"
+"""The kind of run that removes VMs, in journals."""
 
 
 def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
@@ -50,7 +52,7 @@ def tend_job_vms(policy: Policy, site: Site) -> tuple[JobVmDeed, ...]:
         return ()
     if not job_store(site).read():
         return ()
-    tending = _Tending(policy, rules, rules.template, site, job_vms_port(site.vcenter))
+    tending = _Tending(policy, rules, rules.template, site)
     with site.journal_to_read(site.vcenter.uuid) as journal:
         if not tending.may_go_on(journal):
             return ()
@@ -83,7 +85,6 @@ class _Tending:
     rules: JobRules
     template: JobTemplate
     site: Site
-    port: JobVmsPort
     deeds: list[JobVmDeed] = field(default_factory=list)
 
     def run(self) -> None:
@@ -113,38 +114,35 @@ class _Tending:
         return fitted_plan(submitted, self.policy, inventory, catalog_of(inventory), self.site.clock()), inventory
 
     @contextmanager
-    def _changing(self) -> Iterator[bool]:
-        """The lock, shared; and whether it is day still. Raises Locked."""
+    def _changing(self) -> Iterator[Journal | None]:
+        """The journal, while the lock is shared; None if it is day no more. Raises Locked."""
         with self.site.locked_journal(self.site.vcenter.uuid, alone=False) as journal:
-            yield self.may_go_on(journal)
+            yield journal if self.may_go_on(journal) else None
 
     def _removed(self) -> None:
-        """Those that no job needs, each read once more before it is removed."""
-        tasks = dict[TaskRef, str]()
-        with self._changing() as goes_on:
-            gone = self.looked()[0].plan.unneeded if goes_on else ()
-            for each in gone:
-                op_id = f"gpuops-job-vm-{secrets.token_hex(8)}"
-                try:
-                    task = self.port.remove_vm(each.vm.ref, each.vm.name, each.marker.notes, op_id, only_off=True)
-                except NotConnected:
-                    raise
-                except GpuopsError as error:
-                    self.failed(each.vm.name, error)
-                    continue
-                if task is not None:
-                    tasks[task] = each.vm.name
-        for end in self.site.vcenter.wait(list(tasks), TASK_S):
-            if end.error is not None:
-                self.failed(tasks[end.task], end.error)
+        """Remove the VMs that no job needs, as long as they are off."""
+        with self._changing() as journal:
+            if journal is None:
+                return
+            fitted, inventory = self.looked()
+            steps = [RemoveVm(each.vm.ref, each.vm.name, each.marker.notes) for each in fitted.plan.unneeded]
+            if not steps:
+                return
+            with removal_run(JOB_VMS, inventory, journal, self.site) as run:
+                outcomes = execute_removals(steps, inventory, journal, run, self.site)
+        for step in steps:
+            failure = removal_failure(outcomes[step.vm])
+            if failure:
+                hint = " (look at its notes)" if failure.endswith(NOT_MADE) else ""
+                self.deeds.append(JobVmDeed(step.name, f"{failure}{hint}", failed=True))
             else:
-                self._note(tasks[end.task], "removed: no job needs it")
+                self._note(step.name, "removed: no job needs it")
 
     def _made(self) -> set[str]:
         """Those that jobs lack; their names. While vCenter clones the template, for whomever, a later pass goes on."""
         tasks = list[tuple[str, TaskRef | None]]()
-        with self._changing() as goes_on:
-            if not goes_on:
+        with self._changing() as journal:
+            if journal is None:
                 return set()
             found, world = self.looked()
             new = found.plan.new

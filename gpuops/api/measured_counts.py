@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, PartlyDone, Refused, StepFailed, VmNotFound
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, Refused, StepFailed, VmNotFound
 from gpuops.model.measurements.measurement import GPU_USE
 from gpuops.model.measurements.sharing_measurement import MeasuredCount, MeasuredDevice, SharingMeasurement
 from gpuops.plan.capacity.measure_plan import MeasurePlan, WholeGpu, begins_s, gpu_of, others_on
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 BOOT_S: Final = 900.0
 """Until VMware Tools run in a new VM."""
-TASK_S: Final = 600.0
+MEASURE: Final = "measure"
+"""The kind of run that removes VMs, in journals."""
+ROUNDS: Final = 2
+"""A VM is powered off in one, and removed in the next."""
 _SAMPLE_S: Final = 20
 
 
@@ -79,7 +82,7 @@ class MeasuringCall:
             raise StepFailed(f"measurement {self.measurement.id}: {left[0]}")
 
     def remove(self) -> tuple[str, ...]:
-        return remove_vms(self.measurement, self.site, self.port)
+        return remove_vms(self.measurement, self.site)
 
     def _count(self, scheduler: SchedulerPolicy, sharers: int, whole: WholeGpu | None) -> MeasuredCount:
         """So many VMs on the GPU, and what they took. Raises the error of whatever went wrong."""
@@ -210,25 +213,27 @@ def _last_line(printed: str) -> str:
     return f": {lines[-1][:200]}" if lines else ""
 
 
-def remove_vms(measurement: SharingMeasurement, site: Site, port: MeasuringPort) -> tuple[str, ...]:
-    """Powers its VMs off and removes them; those that are left, each with its reason. Raises NotConnected."""
-    left: dict[str, str] = {}
-    for _ in range(2):  # off, then gone
-        tasks = []
-        for vm in own_vms(measurement, site.vcenter.inventory()):
-            left[vm.ref] = ""
-            op_id = f"gpuops-measure-{secrets.token_hex(8)}"
-            try:
-                task = port.remove_vm(vm.ref, vm.name, measurement.marker, op_id)
-            except NotConnected:
-                raise
-            except (PartlyDone, Refused) as error:
-                left[vm.ref] = error.message
-                continue
-            if task is not None:
-                tasks.append(task)
-        for end in site.vcenter.wait(tasks, TASK_S):
-            if end.error is not None:
-                site.say(f"measurement {measurement.id}: {end.error.message}")
-    still = own_vms(measurement, site.vcenter.inventory())
-    return tuple(f"{vm.name}: {left.get(vm.ref) or 'it is still there'}" for vm in still)
+def remove_vms(measurement: SharingMeasurement, site: Site) -> tuple[str, ...]:
+    """Power off and remove the VMs of the measurement; return those that remain, each with the reason.
+
+    Raises NotConnected. The journal is written without the lock of rotations: no rotation uses these VMs, and only one
+    measurement runs at a time.
+    """
+    from gpuops.execute.journal import Journal
+    from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, removal_run
+
+    inventory = site.vcenter.inventory()
+    if not own_vms(measurement, inventory):
+        return ()
+    failures: dict[str, str] = {}
+    with (
+        closing(Journal.open(site.state_dir, site.vcenter.uuid, site.clock, url=site.journal_url)) as journal,
+        removal_run(MEASURE, inventory, journal, site) as run,
+    ):
+        for _ in range(ROUNDS):
+            steps = [next_removal_step(vm, measurement.marker) for vm in own_vms(measurement, inventory)]
+            outcomes = execute_removals(steps, inventory, journal, run, site)
+            failures.update((ref, removal_failure(outcome)) for ref, outcome in outcomes.items())
+            inventory = site.vcenter.inventory()
+    remaining_vms = own_vms(measurement, inventory)
+    return tuple(f"{vm.name}: {failures.get(vm.ref) or 'it is still there'}" for vm in remaining_vms)

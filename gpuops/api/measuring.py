@@ -121,7 +121,7 @@ def remove_measurement(site: Site, *, apply: bool) -> MeasurementLeft:
     from gpuops.api.measured_schedulers import not_as_before
     from gpuops.execute.site.kept_measurement import forget_measurement, load_measurement, measuring_port
 
-    port = measuring_port(site.vcenter)
+    measuring_port(site.vcenter)  # refuses a saved inventory
     known = load_measurement(site.state_dir, site.vcenter.uuid)
     if known is None:
         return MeasurementLeft(None)
@@ -131,7 +131,7 @@ def remove_measurement(site: Site, *, apply: bool) -> MeasurementLeft:
         return MeasurementLeft(known, names, undone=undone)
     with _alone(site):
         _unchanged(known, site)
-        left = (*remove_vms(known, site, port), *_coming(known, site))
+        left = (*remove_vms(known, site), *_coming(known, site))
         if not left:
             forget_measurement(site.state_dir, site.vcenter.uuid)
     return MeasurementLeft(known, names, left, undone, applied=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.model.vcenter.vm import (
@@ -20,10 +20,12 @@ from gpuops.plan.core.steps import (
     NewDynamic,
     NewVgpu,
     OpenGate,
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemoveVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -69,6 +71,14 @@ def host_name(ref: str | None, inventory: Inventory) -> str | None:
     return host.name if host else ref
 
 
+_VERBS: Final[Mapping[type[Step], str]] = {
+    SuspendVm: "suspend",
+    PowerOffVm: "power off",
+    PowerOffForRemoval: "power off",
+    RemoveVm: "remove",
+}
+
+
 def title(step: Step, inventory: Inventory) -> str:
     """What the step does, in a few words: `suspend desk-001`."""
     vm = vm_name(step.vm, inventory)
@@ -80,8 +90,8 @@ def title(step: Step, inventory: Inventory) -> str:
         case PowerOnVm(host=host) | ResumeVm(host=host):
             what = "resume" if isinstance(step, ResumeVm) or step.resumes else "power on"
             return f"{what} {vm}" + (f" on {host_name(host, inventory)}" if host else "")
-        case SuspendVm() | PowerOffVm():
-            return f"{'suspend' if isinstance(step, SuspendVm) else 'power off'} {vm}"
+        case SuspendVm() | PowerOffVm() | PowerOffForRemoval() | RemoveVm():
+            return f"{_VERBS[type(step)]} {vm}"
         case ShutDownGuest():
             return f"shut down the guest of {vm}"
         case RunInGuest(program=program, limit_s=limit_s, ssh=ssh):
@@ -113,9 +123,9 @@ def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
             return (Change("power", _power(vm), PowerState.ON),)
         case SuspendVm():
             return (Change("power", _power(vm), PowerState.SUSPENDED),)
-        case PowerOffVm() | ShutDownGuest():
+        case PowerOffVm() | PowerOffForRemoval() | ShutDownGuest():
             return (Change("power", _power(vm), PowerState.OFF),)
-        case RunInGuest():
+        case RunInGuest() | RemoveVm():
             return ()
         case SetVmDrs(drs=drs):
             return (Change("DRS", inventory.drs_of(vm) if vm else None, drs),)

@@ -22,10 +22,12 @@ from gpuops.plan.core.plan import Outcome, Report, Verdict
 from gpuops.plan.core.steps import (
     CloseGate,
     OpenGate,
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemoveVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -60,6 +62,8 @@ DOING: Final[Mapping[type[Step], str]] = {
     SetAttribute: "marking",
     CloseGate: "keeping users from",
     OpenGate: "letting users in to",
+    PowerOffForRemoval: "powering off",
+    RemoveVm: "removing",
 }
 """What is being done to a VM while a step of it is in flight."""
 

@@ -128,11 +128,13 @@ class Connection(Session):
     # A read, which is most of what people type, imports nothing of what changes a vCenter.
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
-        from gpuops.plan.core.steps import GateStep
+        from gpuops.plan.core.steps import GateStep, RemovalStep
         from gpuops.vsphere.writing import steps
 
         if isinstance(step, GateStep):
             raise Refused(f"{inventory.vm(step.vm).name}: a gate is the connection broker's, not vCenter's")
+        if isinstance(step, RemovalStep):
+            return steps.submit_removal(self, step, inventory, op_id)
         return steps.submit(self, step, inventory, op_id)
 
     def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
@@ -169,11 +171,6 @@ class Connection(Session):
         from gpuops.vsphere.writing import new_vms
 
         return new_vms.clone_vm(self, new, op_id)
-
-    def remove_vm(self, vm: str, name: str, notes: str, op_id: str, *, only_off: bool = False) -> TaskRef | None:
-        from gpuops.vsphere.writing import new_vms
-
-        return new_vms.remove_vm(self, vm, name, notes, op_id, only_off=only_off)
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
         from gpuops.vsphere.writing import new_vms

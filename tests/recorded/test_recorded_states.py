@@ -24,7 +24,11 @@ from tests.recorded.states import GUEST_LOGIN, RecordedState
 NAMES: Final = states.names()
 VERSIONS: Final = sorted({name.partition("/")[0] for name in NAMES})
 NOT_RECORDED: Final = {
-    "ConfigureMig": "a host's own nvidia-smi makes that change, over SSH; vCenter has no call for it"
+    "ConfigureMig": "a host's own nvidia-smi makes that change, over SSH; vCenter has no call for it",
+    **dict.fromkeys(
+        ("PowerOffForRemoval", "RemoveVm"),
+        "it removes a VM that gpuops made, and recorded worlds hold declared VMs; test_removals_killed.py cuts it off",
+    ),
 }
 """Kinds of step that no recorded journal holds, and why."""
 

@@ -158,11 +158,11 @@ class _Making:
         """Removes what was made of the cluster since its run began; those that are left."""
         self.site.say(f"cluster {self.wish.name} failed: what was made of it is removed")
         wait_for_tasks(self.site, self.wish.name)
-        with changing(self.site, waits=True):
+        with changing(self.site, waits=True) as journal:
             inventory = self.site.vcenter.inventory()
             found = marked_vms(inventory, self.wish.name, self.plan.id)
             with kept_from_runs(self.site, self.wish.name, found, inventory):
-                return removed(found, inventory, self.site, self.port, but=stood(self.run))[0]
+                return removed(found, inventory, journal, self.run, self.site, but=stood(self.run))[0]
 
     def _all(self) -> dict[str, str]:
         """The address of each guest once all of it runs. Raises the error of whatever went wrong."""

@@ -9,7 +9,6 @@ from gpuops.errors import Refused
 from gpuops.execute.site import Site
 from gpuops.model.devices.rdma import Networks
 from gpuops.model.vcenter.login import ObjectKind
-from gpuops.model.vcenter.task import TaskRef
 
 
 @runtime_checkable
@@ -28,13 +27,6 @@ class ClusterPort(Protocol):
         self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
     ) -> Mapping[str, Collection[str]]:
         """By object, those of the privileges needed on it that this login lacks; a vCenter that does not tell: none."""
-        ...
-
-    def remove_vm(self, vm: str, name: str, notes: str, op_id: str) -> TaskRef | None:
-        """The task that powers a VM off or, of one that is off, removes it; None = it is there no more.
-
-        Raises Refused for a VM of another name or without these notes, OutcomeUnknown when the reply was lost.
-        """
         ...
 
 

@@ -5,24 +5,22 @@ Overrides of DRS go with their VMs, and are taken back of those that are left (`
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from gpuops.errors import NotConnected, PartlyDone, Refused, VmNotFound
 from gpuops.execute.cluster.overrides import overridden, take_back
-from gpuops.execute.cluster.port import ClusterPort, cluster_port
+from gpuops.execute.cluster.port import cluster_port
 from gpuops.execute.cluster.run import alone_with, begin, changing, open_runs, require_unused, wait_for_tasks
 from gpuops.execute.cluster.use import kept_from_runs
+from gpuops.execute.journal import Journal, Run
 from gpuops.execute.site import Site
+from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, settle_removals
 from gpuops.model.vcenter.inventory import Inventory
-from gpuops.model.vcenter.task import TaskRef
 from gpuops.plan.cluster.answers import ClusterRemoved
 from gpuops.plan.cluster.members import MarkedVm, marked_vms
 from gpuops.plan.cluster.removal import REMOVE_PRIVILEGES, removal_refused
 from gpuops.plan.core.plan import Rejection
 
-TASK_S: Final = 600.0
 ROUNDS: Final = 4
 """Off, then gone; and twice more for a start that was still on its way."""
 A_COPY: Final = "claims the rank of another VM: rename the one that is a copy, a VM of another name is never removed"
@@ -33,7 +31,7 @@ def delete(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
 
     Raises Locked, NotConnected; then the same again goes on.
     """
-    port = cluster_port(site)
+    cluster_port(site)  # refuses a saved inventory
     inventory = site.vcenter.inventory()
     found = marked_vms(inventory, name)
     against = removal_refused(found) + _lacking(found, site)
@@ -49,13 +47,14 @@ def delete(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
             run = begin(journal, name, found[0].marker.id if found else "", [each.vm.ref for each in found])
         wait_for_tasks(site, name)  # without the lock: no return of desktops waits for a clone
         with changing(site, waits=True) as journal:
+            settle_removals(inventory, journal, run, site)
             inventory = site.vcenter.inventory()
             found = marked_vms(inventory, name)
             against = removal_refused(found)  # a copy may have been made while clones were waited for
             if against:
                 return ClusterRemoved(name, found, rejections=against)
             with kept_from_runs(site, name, found, inventory):
-                left, inventory = removed(found, inventory, site, port)
+                left, inventory = removed(found, inventory, journal, run, site)
             overrides = list(take_back(overridden(name, inventory, journal), inventory, journal, run, site))
             left += tuple(f"{vm}: {why}" for vm, why in overrides if why)
             if not left:
@@ -75,7 +74,13 @@ def _lacking(found: tuple[MarkedVm, ...], site: Site) -> tuple[Rejection, ...]:
 
 
 def removed(
-    wanted: tuple[MarkedVm, ...], inventory: Inventory, site: Site, port: ClusterPort, *, but: Collection[str] = ()
+    wanted: tuple[MarkedVm, ...],
+    inventory: Inventory,
+    journal: Journal,
+    run: Run,
+    site: Site,
+    *,
+    but: Collection[str] = (),
 ) -> tuple[tuple[str, ...], Inventory]:
     """Powers these VMs off and removes them; those that are left, each with its reason, and the latest look. Raises
     NotConnected.
@@ -96,10 +101,9 @@ def removed(
         there = [each for each in still_there() if why.get(each.vm.ref) != A_COPY]
         if not there:
             break
-        tasks = _asked(there, port, why)
-        for end in site.vcenter.wait(list(tasks), TASK_S):
-            if end.error is not None:
-                why[tasks[end.task]] = end.error.message
+        steps = [next_removal_step(each.vm, each.marker.notes) for each in there]
+        outcomes = execute_removals(steps, inventory, journal, run, site)
+        why.update((ref, failure) for ref, outcome in outcomes.items() if (failure := removal_failure(outcome)))
         inventory = site.vcenter.inventory()
     return tuple(f"{each.vm.name}: {why.get(each.vm.ref) or 'it is still there'}" for each in still_there()), inventory
 
@@ -111,20 +115,3 @@ def _of_two(found: Sequence[MarkedVm], ref_of: dict[tuple[str, int], str]) -> It
     for rank, each in zip(ranks, found, strict=True):
         if ref_of.setdefault(rank, each.vm.ref if ranks.count(rank) == 1 else "") != each.vm.ref:
             yield each
-
-
-def _asked(there: Sequence[MarkedVm], port: ClusterPort, why: dict[str, str]) -> dict[TaskRef, str]:
-    """The tasks that power off or remove these, each with its VM; in `why`, of others, the reason."""
-    tasks = {}
-    for each in there:
-        op_id = f"gpuops-cluster-{secrets.token_hex(8)}"
-        try:
-            task = port.remove_vm(each.vm.ref, each.vm.name, each.marker.notes, op_id)
-        except NotConnected:
-            raise
-        except (PartlyDone, Refused, VmNotFound) as error:
-            why[each.vm.ref] = error.message
-            continue
-        if task is not None:
-            tasks[task] = each.vm.ref
-    return tasks

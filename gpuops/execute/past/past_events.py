@@ -36,6 +36,7 @@ _TOLD: Final = {
     "SetVmDrs": "override of DRS", "SetAttribute": "marker", "CloseGate": "gate",
     "OpenGate": "opening of the gate", "EnterMaintenance": "maintenance mode",
     "LeaveMaintenance": "end of maintenance mode", "RebootHost": "reboot",
+    "PowerOffForRemoval": "power-off for removal", "RemoveVm": "removal",
 }  # fmt: skip
 """What a kind of step is called in sentences; any other is a change of settings."""
 

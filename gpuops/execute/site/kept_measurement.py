@@ -16,21 +16,13 @@ from gpuops.files.file import read_bytes
 from gpuops.files.private_file import write_private
 from gpuops.model.guests.guest_command import CommandEnd, RunningCommand
 from gpuops.model.measurements.sharing_measurement import SharingMeasurement
-from gpuops.model.vcenter.task import TaskRef
 
 LARGEST: Final = 16 * 1024 * 1024
 
 
 @runtime_checkable
 class MeasuringPort(Protocol):
-    """A vCenter in which VMs are removed, and commands are run in guests."""
-
-    def remove_vm(self, vm: str, name: str, notes: str, op_id: str) -> TaskRef | None:
-        """The task that powers a VM off or, of one that is off, removes it; None = it is there no more.
-
-        Raises Refused for a VM of another name or without these notes, OutcomeUnknown when the reply was lost.
-        """
-        ...
+    """A vCenter in which commands are run in guests."""
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
         """Raises Refused for a VM of another name, or without these notes."""

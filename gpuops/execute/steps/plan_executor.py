@@ -20,10 +20,12 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Plan, Verdict
 from gpuops.plan.core.steps import (
     OpenGate,
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemoveVm,
     ResumeVm,
     RunInGuest,
     ShutDownGuest,
@@ -34,7 +36,7 @@ from gpuops.plan.core.steps import (
 BUSY_RESTS_S: Final = (20.0, 60.0, 120.0)
 """Seconds to wait before each new try of a step whose VM is busy with a task of another user."""
 
-NOT_LATER: Final = (SuspendVm, PowerOnVm, PowerOffVm, RelocateVm)
+NOT_LATER: Final = (SuspendVm, PowerOnVm, PowerOffVm, RelocateVm, PowerOffForRemoval, RemoveVm)
 """Steps that must not happen long after the look that they were judged by. vCenter queues a task behind another user's
 task on the same VM; when that one ends, the desktop may be in use, the VM suspended or the window closed. A resume is
 wanted whenever it happens, and vCenter refuses a reconfiguration if the configuration has changed since."""

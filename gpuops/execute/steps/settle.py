@@ -174,7 +174,7 @@ def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
 
 
 def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:
-    if intent.step.vm in executor.inventory.vms and satisfied(intent.step, executor.inventory):
+    if executor.is_done(intent.step):
         return executor.found_done(intent.op_id, intent.step, intent.seen, "found done after the run was cut off")
     unseen = "the run was cut off before it was seen to end"
     if _may_have_happened(intent.step, executor.inventory.vms.get(intent.step.vm)):

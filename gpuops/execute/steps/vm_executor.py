@@ -29,10 +29,12 @@ from gpuops.plan.core.steps import (
     CloseGate,
     GateStep,
     OpenGate,
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemoveVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -121,8 +123,8 @@ class VmExecutor(VmLooks):
         return reasons
 
     def is_done(self, step: Step) -> bool:
-        """Return whether the latest look shows the VM as the step leaves it; False if the VM is missing."""
-        return step.vm in self.inventory.vms and satisfied(step, self.inventory)
+        """Return whether the latest look shows the VM as the step leaves it; a missing VM was removed, or is False."""
+        return (isinstance(step, RemoveVm) or step.vm in self.inventory.vms) and satisfied(step, self.inventory)
 
     def objection(self, step: Step) -> str | None:
         """Return why the step must not be sent, by the latest look or by the lease that covers its VM, or None."""
@@ -265,7 +267,9 @@ class VmExecutor(VmLooks):
             vm_before, vm_now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
             return vm_before is not None and vm_now is not None and vm_before.host == vm_now.host
         # a late request to close a gate would close it when no run expects that any more
-        return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest | OpenGate)
+        return wanted_power(step) is not None or isinstance(
+            step, SetAttribute | SetVmDrs | RunInGuest | OpenGate | RemoveVm
+        )
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
         """Return the changeVersion of the VM that a request was based on, and the current one."""
@@ -341,7 +345,7 @@ def wanted_power(step: Step) -> PowerState | None:
             return PowerState.ON
         case SuspendVm():
             return PowerState.SUSPENDED
-        case PowerOffVm() | ShutDownGuest():
+        case PowerOffVm() | PowerOffForRemoval() | ShutDownGuest():
             return PowerState.OFF
         case _:
             return None

@@ -32,10 +32,13 @@ from gpuops.plan.core.steps import (
     NewDirectPath,
     OpenGate,
     PassthroughChange,
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemovalStep,
+    RemoveVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -50,8 +53,10 @@ from gpuops.plan.core.steps import (
 def satisfied(step: Step, inventory: Inventory) -> bool:
     """Whether the snapshot shows what the step would bring about; what cannot be read is not shown.
 
-    Raises VmNotFound for a VM that the snapshot lacks.
+    Raises VmNotFound for a VM that the snapshot lacks, unless the step removes it.
     """
+    if isinstance(step, RemoveVm):
+        return step.vm not in inventory.vms
     vm = inventory.vm(step.vm)
     match step:
         case ReconfigureVm(change=change):
@@ -63,7 +68,7 @@ def satisfied(step: Step, inventory: Inventory) -> bool:
             return vm.power is PowerState.ON
         case SuspendVm():
             return vm.power is PowerState.SUSPENDED
-        case PowerOffVm() | ShutDownGuest() | RunInGuest():
+        case PowerOffVm() | PowerOffForRemoval() | ShutDownGuest() | RunInGuest():
             return vm.power is PowerState.OFF  # a guest that is off has nothing left to keep
         case SetVmDrs(drs=drs):
             return inventory.drs_of(vm) is drs
@@ -134,6 +139,8 @@ def _settings_done(change: VmChange, vm: Vm) -> bool:
 STATE_LOST: Final = "is powered off: its suspended state was discarded by somebody else; not booted in its place"
 POWER_UNKNOWN: Final = "its power state cannot be read: a power-off might discard what its guest holds"
 STATE_KEPT: Final = "is suspended: {} would discard what its guest holds"
+NOT_MADE: Final = "is not the VM that was made: it is left as it is"
+NOT_OFF: Final = "is not off: it is left as it is"
 
 
 def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | None = None) -> str | None:
@@ -161,6 +168,8 @@ def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | N
             return STATE_KEPT.format("a cold boot") if vm.power is PowerState.SUSPENDED else None
         case PowerOffVm() | ShutDownGuest() | RunInGuest():
             return _not_running(step, vm)
+        case PowerOffForRemoval() | RemoveVm():
+            return _not_removable(step, vm)
 
 
 def _of_others(vm: Vm, before: Vm | None) -> str | None:
@@ -200,6 +209,12 @@ def _not_running(step: PowerOffVm | ShutDownGuest | RunInGuest, vm: Vm) -> str |
     if vm.power is None and isinstance(step, PowerOffVm):  # a guest is asked, and asked in vain where none runs
         return POWER_UNKNOWN
     return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
+
+
+def _not_removable(step: RemovalStep, vm: Vm) -> str | None:
+    if vm.name != step.name:
+        return NOT_MADE
+    return NOT_OFF if isinstance(step, RemoveVm) and vm.power is not PowerState.OFF else None
 
 
 def as_it_is_now(step: Step, now: Inventory) -> Step:

@@ -443,6 +443,43 @@ class OpenGate:
     machine: str = ""
 
 
+@stored_as("PowerOffForRemoval", vm="vm", name="name", notes="notes")
+@dataclass(frozen=True, slots=True)
+class PowerOffForRemoval:
+    """Power off a VM that gpuops made, so that it can be removed; a suspended state is discarded with the VM.
+
+    `name` and `notes` are those that gpuops gave it: a VM without them is left as it is.
+    """
+
+    kind: ClassVar[str] = "power_off_for_removal"
+    noun: ClassVar[str] = "power-off for removal"
+    privileges: ClassVar[Collection[str]] = ("VirtualMachine.Interact.PowerOff",)
+
+    vm: str
+    name: str
+    notes: str
+
+
+@stored_as("RemoveVm", vm="vm", name="name", notes="notes")
+@dataclass(frozen=True, slots=True)
+class RemoveVm:
+    """Remove a powered-off VM that gpuops made, with its disks.
+
+    `name` and `notes` are those that gpuops gave it: a VM without them is left as it is.
+    """
+
+    kind: ClassVar[str] = "remove"
+    noun: ClassVar[str] = "removal"
+    privileges: ClassVar[Collection[str]] = ("VirtualMachine.Inventory.Delete",)
+
+    vm: str
+    name: str
+    notes: str
+
+
+RemovalStep = PowerOffForRemoval | RemoveVm
+"""A step that removes a VM, which nothing brings back: no night has one."""
+
 GateStep = CloseGate | OpenGate
 """A step that the connection broker does; every other one is vCenter's."""
 
@@ -458,7 +495,7 @@ VcenterStep = (
     | SetVmDrs
     | SetAttribute
 )
-Step = VcenterStep | GateStep
+Step = VcenterStep | RemovalStep | GateStep
 
 
 if TYPE_CHECKING:

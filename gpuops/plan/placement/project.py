@@ -36,10 +36,12 @@ from gpuops.plan.core.steps import (
     NewDynamic,
     NewVgpu,
     OpenGate,
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemoveVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -68,10 +70,11 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
         case PowerOnVm(host=host) | ResumeVm(host=host):
             running = replace(vm, host=host or vm.host, power=PowerState.ON)
             return take(running, release(vm, inventory), catalog or Catalog())
-        case SuspendVm():
-            return release(replace(vm, power=PowerState.SUSPENDED), inventory)
-        case PowerOffVm() | ShutDownGuest():
-            return release(replace(vm, power=PowerState.OFF), inventory)
+        case SuspendVm() | PowerOffVm() | PowerOffForRemoval() | ShutDownGuest():
+            power = PowerState.SUSPENDED if isinstance(step, SuspendVm) else PowerState.OFF
+            return release(replace(vm, power=power), inventory)
+        case RemoveVm():
+            return _without_vm(vm, inventory)
         case RunInGuest():
             return inventory
         case SetVmDrs(drs=drs):
@@ -86,6 +89,11 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
             return inventory.with_vm(replace(vm, gate=Gate(isinstance(step, CloseGate), machine)))
         case _:
             assert_never(step)
+
+
+def _without_vm(vm: Vm, inventory: Inventory) -> Inventory:
+    released = release(vm, inventory)
+    return replace(released, vms={ref: other for ref, other in released.vms.items() if ref != vm.ref})
 
 
 def _relocate(vm: Vm, host: str, inventory: Inventory, catalog: Catalog) -> Inventory:

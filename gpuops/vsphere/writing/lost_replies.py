@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NoPermission
 from gpuops.model.vcenter.task import TaskRef
-from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
+from gpuops.plan.core.steps import (
+    PowerOffForRemoval,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    RemoveVm,
+    ResumeVm,
+    SetVmDrs,
+    Step,
+    SuspendVm,
+)
 from gpuops.vsphere.faults import is_gone
 
 if TYPE_CHECKING:
@@ -21,8 +32,11 @@ DESCRIPTIONS: Final[dict[type, str]] = {
     SuspendVm: "VirtualMachine.suspend",
     PowerOffVm: "VirtualMachine.powerOff",
     SetVmDrs: "ComputeResource.reconfigureEx",
+    PowerOffForRemoval: "VirtualMachine.powerOff",
+    RemoveVm: "VirtualMachine.destroy",
 }
-"""TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
+"""TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo). That of a
+removal is the one that OpenShift's machine-api-operator looks for (pkg/controller/vsphere/reconciler.go)."""
 
 PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason", "info.state")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import OutcomeUnknown, Refused, StepFailed
+from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.model.vcenter.entity_name import decode_name, encode_name
 from gpuops.model.vcenter.task import TaskRef
+from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import LatencyLevel, RdmaKind
-from gpuops.vsphere.faults import is_gone
+from gpuops.plan.core.step_checks import NOT_MADE
 from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
@@ -120,46 +121,26 @@ def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
     return TaskRef(str(task._moId))
 
 
-def remove_vm(
-    session: Session, vm: str, name: str, notes: str, op_id: str, *, only_off: bool = False
-) -> TaskRef | None:
-    """The task that powers a VM off or, of one that is off, removes it with its files; None = it is there no more.
-
-    Its name and its notes are read first: one of another name, or without these notes, is never touched, with
-    `only_off` none that is not off. Raises Refused for such a one, OutcomeUnknown when the reply was lost.
-    """
-    from pyVmomi import vim
-
-    machine = session.vm(vm)
-    try:
-        power = _read_of_made(session, machine, name, notes)
-    except StepFailed as error:
-        if is_gone(error):
-            return None
-        raise
-    running = power != vim.VirtualMachine.PowerState.poweredOff
-    if running and only_off:
-        raise Refused(f"{name} is not off: it is left as it is")
-    call = machine.PowerOffVM_Task if running else machine.Destroy_Task
-    task = session.change(call, subject=name, op_id=op_id)
-    if not isinstance(task, vim.Task):
-        raise OutcomeUnknown(f"{name}: vCenter answered without a task; whether it is removed is not known yet")
-    return TaskRef(str(task._moId))
-
-
 def require_made(session: Session, vm: str, name: str, notes: str) -> None:
-    """Raises Refused for a VM of another name, or without these notes: somebody else's, which is left as it is."""
-    _read_of_made(session, session.vm(vm), name, notes)
+    """Raise Refused for a VM that has another name, or lacks these notes: gpuops did not make it."""
+    try:
+        power_of_made(session, vm, name, notes)
+    except Refused as error:
+        raise Refused(error.message, hint="look at its notes") from error
 
 
-def _read_of_made(session: Session, machine: Any, name: str, notes: str) -> Any:
-    """Its power state. Raises Refused for a VM of another name, or without these notes."""
-    found, said, power = session.read(
+def power_of_made(session: Session, vm: str, name: str, notes: str) -> PowerState:
+    """Return the power state of a VM that gpuops made. Raises Refused for one of another name or without these notes.
+
+    Raises StepFailed for a VM that is gone.
+    """
+    machine = session.vm(vm)
+    name_now, notes_now, power = session.read(
         lambda: (machine.name, machine.config.annotation, machine.runtime.powerState), subject=name
     )
-    if decode_name(str(found)) != name or notes not in str(said or ""):
-        raise Refused(f"{name} is not the VM that was made: it is left as it is", hint="look at its notes")
-    return power
+    if decode_name(str(name_now)) != name or notes not in str(notes_now or ""):
+        raise Refused(f"{name} {NOT_MADE}")
+    return PowerState(str(power))
 
 
 def _datacenter(host: Any) -> Any:

@@ -8,11 +8,14 @@ from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.privileges import changes_pool
+from gpuops.plan.core.step_checks import NOT_OFF
 from gpuops.plan.core.steps import (
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemovalStep,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -22,7 +25,7 @@ from gpuops.plan.core.steps import (
     VcenterStep,
 )
 from gpuops.vsphere.transport.network import UnreadableReply
-from gpuops.vsphere.writing import guest_programs
+from gpuops.vsphere.writing import guest_programs, new_vms
 from gpuops.vsphere.writing.attributes import set_attribute
 from gpuops.vsphere.writing.specs import config_spec, overriding
 
@@ -70,6 +73,21 @@ def submit(connection: Connection, step: VcenterStep, inventory: Inventory, op_i
             return None
         case _:
             assert_never(step)
+
+
+def submit_removal(session: Session, step: RemovalStep, inventory: Inventory, op_id: str) -> TaskRef:
+    """Return the task that powers off or removes a VM that gpuops made. Name, notes and power state are read first.
+
+    Raises Refused for another VM, and for the removal of one that is not off: vCenter would remove a suspended VM, with
+    what its guest has in memory. Raises OutcomeUnknown when the reply was lost.
+    """
+    vm, target = inventory.vm(step.vm), session.vm(step.vm)
+    power = new_vms.power_of_made(session, step.vm, step.name, step.notes)
+    if isinstance(step, PowerOffForRemoval):
+        return _task(session, target.PowerOffVM_Task, vm=vm, op_id=op_id)
+    if power is not PowerState.OFF:
+        raise Refused(f"{step.name} {NOT_OFF}")
+    return _task(session, target.Destroy_Task, vm=vm, op_id=op_id)
 
 
 def _start(session: Session, step: PowerOnVm | ResumeVm, vm: Vm, target: Any, op_id: str) -> TaskRef:

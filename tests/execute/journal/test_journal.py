@@ -30,10 +30,12 @@ from gpuops.plan.core.steps import (
     NewDynamic,
     NewVgpu,
     OpenGate,
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemoveVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -74,6 +76,8 @@ STEPS = (
     SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop"),
     CloseGate("vm-1", "machine-1"),
     OpenGate("vm-1", "machine-1"),
+    PowerOffForRemoval("vm-1", "train-00", "made by gpuops"),
+    RemoveVm("vm-1", "train-00", "made by gpuops"),
 )
 
 

@@ -15,7 +15,17 @@ from gpuops.execute.steps.vm_executor import STARTED_SINCE, VmExecutor
 from gpuops.model.nights.rotation import Limits
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.plan import Outcome, Plan, Verdict, Wave
-from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.core.step_checks import NOT_MADE, NOT_OFF
+from gpuops.plan.core.steps import (
+    PowerOffForRemoval,
+    PowerOffVm,
+    PowerOnVm,
+    RemoveVm,
+    ResumeVm,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
 from tests.execute.small_vcenter import SmallVcenter, World
 from tests.execute.steps.guarded_steps import Do, verdicts
 
@@ -51,6 +61,23 @@ def test_what_a_guest_holds_is_never_discarded(
     [outcome] = do((step,))
     assert outcome.verdict is Verdict.SKIPPED
     assert reason in outcome.reason
+    assert world.requests == []
+
+
+@pytest.mark.parametrize("power", [PowerState.ON, PowerState.SUSPENDED, None])
+def test_a_vm_is_removed_only_while_it_is_off(do: Do, world: World, power: PowerState | None) -> None:
+    world.set("vm-1", power=power)
+    [outcome] = do((RemoveVm("vm-1", world.vms["vm-1"].name, "made"),))
+    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, NOT_OFF)
+    assert world.requests == []
+
+
+@pytest.mark.parametrize("kind", [PowerOffForRemoval, RemoveVm])
+def test_a_vm_of_another_name_is_not_removed(
+    do: Do, world: World, kind: type[PowerOffForRemoval] | type[RemoveVm]
+) -> None:
+    [outcome] = do((kind("vm-1", "made-01", "made"),))
+    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, NOT_MADE)
     assert world.requests == []
 
 

@@ -44,7 +44,7 @@ def test_a_return_that_comes_late_has_no_time_for_jobs() -> None:
 @pytest.mark.timeout(1800)
 def test_kills_and_troubles_meet_nearly_every_record_of_a_job() -> None:
     """`make job-nights` plays enough to meet each of them."""
-    found = tally(range(100, 120), jobs=1)
+    found = tally(range(100, 132), jobs=1)
     assert found.violations == []
     assert set(found.events) >= set(JobEvent) - {JobEvent.NOT_STARTED}
     assert {JobState.FINISHED, JobState.FAILED, JobState.CANCELLED} <= set(found.states)

@@ -33,6 +33,7 @@ from gpuops.plan.core.steps import (
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemoveVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -244,6 +245,8 @@ class DirectVcenter(DirectSession):
             return self._override(step, inventory, op_id)
         if isinstance(step, RunInGuest):
             return self._guests.start(step, op_id)
+        if isinstance(step, RemoveVm):
+            return self._remove(step, op_id)
         method = METHODS[type(step)]
         power = inventory.vm(step.vm).power
         if isinstance(step, ResumeVm) and power is not PowerState.SUSPENDED:
@@ -255,6 +258,14 @@ class DirectVcenter(DirectSession):
             method, step.vm, lambda call: getattr(self._world.get(step.vm), method)(call, *arguments), op_id
         )
         return TaskRef(task.moid) if isinstance(task, Task) else None
+
+    def _remove(self, step: RemoveVm, op_id: str) -> TaskRef:
+        machine: Any = self._read(lambda: self._world.find(step.vm))
+        if machine is None or machine.name != step.name or step.notes not in (machine.state.annotation or ""):
+            raise Refused(f"{step.name} is not the VM that was made")
+        if machine.state.power is not Power.OFF:
+            raise Refused(f"{step.name} is not off")
+        return TaskRef(self._change("Destroy_Task", step.vm, machine.Destroy_Task, op_id).moid)
 
     def _override(self, step: SetVmDrs, inventory: Inventory, op_id: str) -> TaskRef:
         cluster = inventory.cluster_of(inventory.vm(step.vm))
@@ -316,19 +327,6 @@ class DirectVcenter(DirectSession):
         return self._made_task(
             "CloneVM", new.name, new.source, lambda call: source.CloneVM_Task(call, folder, new.name, spec), op_id
         )
-
-    def remove_vm(self, vm: str, name: str, notes: str, op_id: str, *, only_off: bool = False) -> TaskRef | None:
-        """Implements `JobVmsPort`."""
-        machine: Any = self._read(lambda: self._world.find(vm))
-        if machine is None:
-            return None
-        if (
-            machine.name != name
-            or notes not in (machine.state.annotation or "")
-            or machine.state.power is not Power.OFF
-        ):
-            raise Refused(f"{name} is not the VM that was made, or not off")
-        return self._made_task("Destroy", name, vm, machine.Destroy_Task, op_id)
 
     def _made_task(self, what: str, name: str, moid: str, act: Callable[[Call], Any], op_id: str) -> TaskRef:
         self._boundary(f"before {what} {name}")

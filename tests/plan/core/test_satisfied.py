@@ -11,10 +11,12 @@ from gpuops.model.vcenter.vm import PowerState
 from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import (
     NewVgpu,
+    PowerOffForRemoval,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
+    RemoveVm,
     ResumeVm,
     SetAttribute,
     ShutDownGuest,
@@ -48,6 +50,8 @@ PROFILE = "grid_a100-3-20c"
         PowerOffVm(ML_03),
         ShutDownGuest(ML_03),
         SetAttribute(ML_07, "owner", "ml"),
+        PowerOffForRemoval(ML_03, "ml-03", "made"),
+        RemoveVm(ML_07, "ml-07", "made"),
     ],
     ids=str,
 )

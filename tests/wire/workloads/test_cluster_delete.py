@@ -18,6 +18,7 @@ from gpuops.errors import Locked
 from gpuops.execute.cluster import removing, standing
 from gpuops.execute.cluster.run import changing
 from gpuops.execute.cluster.use import used_alone
+from gpuops.execute.steps.step_executor import SLICE_S
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, VmDrs
 from gpuops.model.workloads.cluster import MARKER_KEY
@@ -144,7 +145,7 @@ def test_a_copy_that_is_made_during_a_removal_is_not_removed(
 
             def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Any:
                 found = list(real.wait(tasks, timeout_s))
-                if timeout_s == removing.TASK_S and training.site.vcenter is not real:
+                if timeout_s == SLICE_S and training.site.vcenter is not real:
                     training.site.vcenter = real
                     copies.append(copied(training, "train-00"))
                 return found

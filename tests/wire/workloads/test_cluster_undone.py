@@ -13,13 +13,22 @@ from gpuops import api
 from gpuops.errors import UsageError
 from gpuops.execute.cluster import standing
 from gpuops.execute.cluster.run import CLONES_S, begin, changing, open_runs
+from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.vm_removal import next_removal_step
 from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import PowerState
 from gpuops.model.workloads.cluster import Arrangement
-from gpuops.plan.cluster.members import marked_vms
+from gpuops.plan.cluster.members import MarkedVm, marked_vms
 from gpuops.plan.cluster.plan import ClusterPlan
 from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from tests.wire.workloads.training import DECLARED, PVRDMA, SRIOV, SilentGuests, Training
+
+
+def removal_step_done(port: Vcenter, member: MarkedVm) -> None:
+    """The VM is powered off or, if it is off, removed."""
+    inventory = port.inventory()
+    task = port.submit(next_removal_step(inventory.vm(member.vm.ref), member.marker.notes), inventory, "test")
+    assert task is not None and [end.error for end in port.wait([task], 600.0)] == [None]
 
 
 @pytest.mark.long
@@ -66,8 +75,7 @@ def test_what_fails_never_removes_a_vm_that_stood_before(training: Training, met
     port = training.site.vcenter
     stood, lost = marked_vms(port.inventory(), "train")
     for _ in range(2):
-        task = port.remove_vm(lost.vm.ref, lost.vm.name, lost.marker.notes, "test")  # type: ignore[attr-defined]
-        assert [end.error for end in port.wait([task], 600.0)] == [None]
+        removal_step_done(port, lost)
     training.fails(Rule(Effect.TASK, method, times=1))
     failed = training.create(PVRDMA)
     assert (failed.exit_code, failed.undone, failed.left) == (4, True, ())
@@ -102,9 +110,8 @@ def test_a_vm_that_is_off_and_bound_to_gpus_keeps_them_from_new_ones_of_lower_ra
     wish, port = replace(SRIOV, nodes=3, gpus=2, placement=Arrangement.PACKED), training.site.vcenter
     assert training.create(wish).exit_code == 0
     *others, last = marked_vms(port.inventory(), "train")
-    for each in (*others, *others, last):
-        task = port.remove_vm(each.vm.ref, each.vm.name, each.marker.notes, "test")  # type: ignore[attr-defined]
-        assert [end.error for end in port.wait([task], 600.0)] == [None]
+    for member in (*others, *others, last):
+        removal_step_done(port, member)
     again = training.create(wish)
     assert (again.exit_code, again.failed) == (0, "")
     assert last.vm.ref in {each.vm.ref for each in marked_vms(port.inventory(), "train")}

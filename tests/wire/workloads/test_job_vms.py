@@ -30,6 +30,7 @@ from gpuops.model.nights.rotation import Policy
 from gpuops.model.workloads.job import ContainerJob
 from gpuops.model.workloads.job_record import JobEvent, JobRecord
 from gpuops.model.workloads.job_rules import JobRules, JobTemplate
+from gpuops.plan.core.steps import RemoveVm
 from gpuops.plan.jobs.job_turns import job_vms
 from gpuops.plan.jobs.template_vms import MARKER_KEY, marker_for
 from gpuops.sim.server import SimServer, start
@@ -160,7 +161,7 @@ def test_no_other_vm_is_removed(lab: Lab) -> None:
     assert lab.tend() == [("job-02", True)], "its notes are somebody else's"
     port: Any = lab.site.vcenter
     with pytest.raises(Refused, match="job-01 is not off"):
-        port.remove_vm(first.moid, "job-01", marker_for("job-01", job).notes, "op", only_off=True)
+        port.submit(RemoveVm(first.moid, "job-01", marker_for("job-01", job).notes), port.inventory(), "op")
     assert {"job-01", "job-02", "ml-07"} <= set(lab.names())
 
 

@@ -276,6 +276,7 @@ def destroy(vm: VmEntity, call: Call) -> Any:
         DESTROY_S,
         begin=lambda: may_be_destroyed(vm),
         finish=lambda: gone(vm, call),
+        description_id="VirtualMachine.destroy",
     )
 
 

@@ -1,0 +1,180 @@
+"""Removals of VMs that are cut off at each point of a step, on the scenario `training`: the same call then ends them.
+
+A VM that took the name meanwhile, that somebody took over, or that is another VM under the same id is never removed. A
+call that is cut off here ends as by `kill -9`: nothing of gpuops is asked any more, what was sent goes on in vCenter.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from pyVmomi import vim
+
+from gpuops import api
+from gpuops.execute.cluster.run import begin, changing, end, open_runs
+from gpuops.execute.journal import Journal
+from gpuops.execute.journal.record import Kind
+from gpuops.execute.vm_removal import execute_removals, next_removal_step, removal_failure, removal_run
+from gpuops.model.stored import stored_name
+from gpuops.model.vcenter.task import TaskRef
+from gpuops.plan.cluster.members import MarkedVm, marked_vms
+from gpuops.plan.core.step_checks import NOT_MADE
+from gpuops.plan.core.steps import PowerOffForRemoval, RemoveVm
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
+from tests.wire.workloads.test_cluster_cut_off import CutOffHere
+from tests.wire.workloads.training import PVRDMA, Training
+
+KINDS: Final = (stored_name(PowerOffForRemoval), stored_name(RemoveVm))
+POINTS: Final = (
+    ("before the intent", Kind.INTENT, True),
+    ("intent on disk, not sent", Kind.INTENT, False),
+    ("sent, task not on disk", Kind.SUBMITTED, True),
+    ("task on disk", Kind.SUBMITTED, False),
+    ("task ended, outcome not on disk", Kind.SETTLED, True),
+    ("outcome on disk", Kind.SETTLED, False),
+)
+
+
+def one_vm(training: Training) -> MarkedVm:
+    training.create(replace(PVRDMA, nodes=1))
+    [member] = marked_vms(training.site.vcenter.inventory(), "train")
+    return member
+
+
+def cut_off(training: Training, step: str, line: Kind, monkeypatch: pytest.MonkeyPatch, *, before: bool) -> None:
+    """Remove the cluster, in a call that ends before or after this line of the journal about this kind of step."""
+    op_ids: set[str] = set()
+    append = Journal._append
+
+    def is_meant(draft: tuple[str, Kind, Any]) -> bool:
+        _, kind, body = draft
+        if kind is Kind.INTENT and step in body["step"]:
+            op_ids.add(body["op"])
+        return kind is line and body["op"] in op_ids
+
+    def append_or_end(journal: Journal, drafted: Any) -> Any:
+        is_last = False
+
+        def watched(state: Any) -> Any:
+            nonlocal is_last
+            drafts = drafted(state)
+            is_last = any(map(is_meant, drafts))
+            if is_last and before:
+                raise CutOffHere
+            return drafts
+
+        state = append(journal, watched)
+        if is_last:
+            raise CutOffHere
+        return state
+
+    with monkeypatch.context() as patched, pytest.raises(CutOffHere):
+        patched.setattr(Journal, "_append", append_or_end)
+        api.cluster_delete("train", training.site, apply=True)
+
+
+def journal_lines(training: Training) -> list[tuple[Kind, Any]]:
+    with training.site.journal_to_read(training.site.vcenter.uuid) as journal:
+        assert journal is not None
+        return [(record.kind, record.body) for record in journal.records()]
+
+
+def removals_sent(training: Training) -> int:
+    with training.server.world.lock:
+        return sum(entry.method == "Destroy_Task" for entry in training.server.world.ledger)
+
+
+def check_settled(training: Training) -> None:
+    """No run of the cluster is open, and each intent has an outcome."""
+    with training.site.journal_to_read(training.site.vcenter.uuid) as journal:
+        assert open_runs(journal, "train") == ()
+    lines = journal_lines(training)
+    intents = [body["op"] for kind, body in lines if kind is Kind.INTENT]
+    assert set(intents) == {body["op"] for kind, body in lines if kind is Kind.SETTLED}
+
+
+@pytest.mark.parametrize(("line", "before"), [point[1:] for point in POINTS], ids=[point[0] for point in POINTS])
+@pytest.mark.parametrize("step", KINDS)
+def test_a_removal_that_is_cut_off_is_ended_by_the_same_call(
+    training: Training, step: str, line: Kind, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, sent = one_vm(training), removals_sent(training)
+    cut_off(training, step, line, monkeypatch, before=before)
+    assert api.cluster_delete("train", training.site, apply=True).left == ()
+    assert member.vm.ref not in training.site.vcenter.inventory().vms
+    assert removals_sent(training) == sent + 1
+    check_settled(training)
+
+
+@pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER], ids=["request lost", "reply lost"])
+def test_a_removal_whose_request_or_reply_is_lost_is_done_once(training: Training, phase: Phase) -> None:
+    member, sent = one_vm(training), removals_sent(training)
+    training.fails(Rule(Effect.RESET, "Destroy_Task", phase=phase, times=1))
+    assert api.cluster_delete("train", training.site, apply=True).left == ()
+    assert member.vm.ref not in training.site.vcenter.inventory().vms
+    assert removals_sent(training) == sent + 1
+    check_settled(training)
+
+
+def test_a_vm_that_takes_the_name_of_a_removed_one_stays(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_vm(training)
+    cut_off(training, KINDS[1], Kind.SETTLED, monkeypatch, before=True)
+    template = training.site.vcenter.vm(training.site.vcenter.inventory().find_vm("trainer").ref)  # type: ignore[attr-defined]
+    host = next(iter(training.site.vcenter.inventory().hosts))
+    pool = training.site.vcenter.host(host).parent.resourcePool  # type: ignore[attr-defined]
+    spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=pool), powerOn=False, template=False)
+    task = template.CloneVM_Task(folder=template.parent, name="train-00", spec=spec)
+    assert [done.error for done in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
+    foreign_ref = task.info.result._moId
+    removed = api.cluster_delete("train", training.site, apply=True)
+    assert (removed.vms, removed.left) == ((), ())
+    assert foreign_ref in training.site.vcenter.inventory().vms
+    check_settled(training)
+    task = task.info.result.Destroy_Task()
+    assert [done.error for done in training.site.vcenter.wait([TaskRef(task._moId)], 600.0)] == [None]
+
+
+def test_a_vm_that_somebody_took_over_before_the_request_stays(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its notes were changed after the intent was on disk and before anything was sent."""
+    member, sent = one_vm(training), removals_sent(training)
+    cut_off(training, KINDS[1], Kind.INTENT, monkeypatch, before=False)
+    notes = training.noted(member.vm.ref, "mine now")
+    removed = api.cluster_delete("train", training.site, apply=True)
+    assert removed.left == (f"train-00: train-00 {NOT_MADE}",)
+    assert member.vm.ref in training.site.vcenter.inventory().vms
+    assert removals_sent(training) == sent
+    training.noted(member.vm.ref, notes)
+
+
+def test_another_vm_under_the_same_id_stays(training: Training) -> None:
+    """The plan saw another instance UUID: after a restore of vCenter from a backup, ids may be those of other VMs."""
+    member, sent = one_vm(training), removals_sent(training)
+    inventory = training.site.vcenter.inventory()
+    planned = inventory.with_vm(replace(inventory.vm(member.vm.ref), instance_uuid="another"))
+    with changing(training.site) as journal:
+        run = begin(journal, "train", member.marker.id, ())
+        for step in (next_removal_step(member.vm, member.marker.notes), RemoveVm(member.vm.ref, member.vm.name, "")):
+            outcomes = execute_removals([step], planned, journal, run, training.site)
+            assert "is another VM" in removal_failure(outcomes[member.vm.ref])
+    end(training.site, run)
+    assert training.site.vcenter.inventory().vm(member.vm.ref).power is member.vm.power
+    assert removals_sent(training) == sent
+
+
+def test_a_run_that_a_killed_call_left_open_is_settled_by_the_next(training: Training) -> None:
+    member, sent = one_vm(training), removals_sent(training)
+    inventory = training.site.vcenter.inventory()
+    with changing(training.site) as journal:
+        with suppress(CutOffHere), removal_run("measure", inventory, journal, training.site) as killed:
+            op_id = journal.intend(killed, RemoveVm(member.vm.ref, member.vm.name, member.marker.notes), inventory)
+            raise CutOffHere
+        with removal_run("measure", inventory, journal, training.site) as run:
+            assert journal.open_runs(("measure",)) == (run,)
+        assert journal.open_runs(("measure",)) == ()
+    [outcome] = [body for kind, body in journal_lines(training) if kind is Kind.SETTLED and body["op"] == op_id]
+    assert (outcome["state"], removals_sent(training)) == ("failed", sent), "it never reached vCenter"
