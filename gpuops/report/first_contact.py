@@ -48,7 +48,7 @@ def assumptions_text(judged: JudgedContact) -> Shown:
     table = TextTable("assumption", "confidence", "here", "rule")
     for row in judged.rows:
         table.add_row(row.row.id, row.row.confidence, row.standing, row.row.statement)
-    return (table, *_unread(judged), Text("next: gpuops help assumptions says how to test a rule", "dim"))
+    return (table, *_unread(judged), Text("next: gpuops help troubleshooting says how to test a rule", "dim"))
 
 
 class AssumptionRecord(DocumentRecord, frozen=True):
