@@ -98,7 +98,7 @@ class NamedTarget(Section, omit_defaults=True, dict=True):
     """Over which protocol inventories are read: auto, soap or json (`gpuops login test`)."""
 
     notify: Annotated[tuple[str, ...], Reads(_receivers, tuple[str, ...])] = ()
-    """Where notices of its runs are sent; empty = nowhere (`gpuops help notices`)."""
+    """Where notices of its runs are sent; empty = nowhere (`gpuops help timers`)."""
 
     broker: BrokerEntry | None = None
     """The connection broker that hands its desktops out: `[targets.NAME.broker]` (`gpuops help broker`)."""

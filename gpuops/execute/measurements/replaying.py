@@ -91,7 +91,7 @@ def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]
     if not policy.windows:
         raise UsageError(
             f"policy {policy.name} has no windows: nothing says when its nights would have been",
-            hint="add `windows` to a copy of the policy (gpuops help windows)",
+            hint="add `windows` to a copy of the policy (gpuops help policy)",
         )
     nights = advice.whole_nights(policy, since, now)
     if not nights:
