@@ -105,7 +105,7 @@ def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]
 def _nothing_measured() -> UsageError:
     return UsageError(
         "nothing was measured of this vCenter yet, so no night of it can be replayed",
-        hint="gpuops observe --once, every 20 minutes from now on (gpuops help measurements)",
+        hint="gpuops observe --once, every 20 minutes from now on (gpuops help observe)",
     )
 
 
