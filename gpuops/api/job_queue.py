@@ -50,7 +50,7 @@ def policy_for_jobs(policy: Policy | None, site: Site) -> Policy:
         with site.journal_to_read(site.vcenter.uuid) as journal:
             policy = remembered_policy(journal)
     if policy.jobs is None:
-        hint = "put `jobs` into its `ml` (gpuops help job-run)"
+        hint = "put `jobs` into its `ml` (gpuops help job)"
         raise UsageError(f"policy {policy.name} says nothing of jobs", hint=hint)
     return policy
 

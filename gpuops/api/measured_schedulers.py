@@ -278,7 +278,7 @@ def _before(plan: MeasurePlan, site: Site) -> SchedulerBefore:
     if not isinstance(found, VgpuScheduler) or not again or options is None:
         raise Refused(
             f"{plan.host.name}: what the scheduler of GPU {plan.gpu.address} is set to could not be set again: {found}",
-            hint="leave --set-schedulers out, and set schedulers yourself: gpuops help scheduler",
+            hint="leave --set-schedulers out, and set schedulers yourself: gpuops help hosts",
         )
     return SchedulerBefore(plan.host.ref, plan.gpu.address, found, options)
 

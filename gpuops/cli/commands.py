@@ -114,7 +114,7 @@ def _write_options(command: Any, ctx: Any, formatter: Any, *, connection_by_name
         with formatter.section(title):
             formatter.write_dl(records)
             if title == CONNECTION and by_name:
-                formatter.write_text(f"{' '.join(by_name)}: see gpuops help connection")
+                formatter.write_text(f"{' '.join(by_name)}: see gpuops help targets")
 
 
 def _has_option(arguments: Sequence[str], name: str) -> bool:

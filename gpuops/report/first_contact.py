@@ -52,7 +52,7 @@ def assumptions_text(judged: JudgedContact) -> Shown:
         Column("here", lambda row: row.standing),
         Column("rule", lambda row: row.row.statement),
     )
-    return (table, *_unread(judged), Text("next: gpuops help assumptions says how to test a rule", "dim"))
+    return (table, *_unread(judged), Text("next: gpuops help troubleshooting says how to test a rule", "dim"))
 
 
 class AssumptionRecord(DocumentRecord, frozen=True):

@@ -27,7 +27,7 @@ from gpuops.runner.leaving import LeavingTargets, ReadPolicies, leaving
 from gpuops.runner.site_policy import Rotations, SitePolicy
 
 _EXAMPLE: Final = (
-    'for example: [fleet] and below it url = "postgresql://gpuops@db.example.com/gpuops" (gpuops help runner)'
+    'for example: [fleet] and below it url = "postgresql://gpuops@db.example.com/gpuops" (gpuops help sites)'
 )
 
 
@@ -43,7 +43,7 @@ def database_of(configured: Configuration, said: str | None) -> str:
         if target.rotations and target.journal_url not in (None, text):
             raise UsageError(
                 f"targets.{name}.journal_url is another database than that of the runners, which keeps its journal",
-                hint=f"leave journal_url out of [targets.{name}], and say [fleet].url in the file (gpuops help runner)",
+                hint=f"leave journal_url out of [targets.{name}], and say [fleet].url in the file (gpuops help sites)",
             )
     return parsed(text).set(drivername="postgresql").render_as_string(hide_password=False)
 
@@ -63,7 +63,7 @@ def rotations_of(
             f"no policy is configured for {only or 'any target'}",
             hint=f"targets with `rotations`: {', '.join(there)}"
             if there
-            else 'below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help runner)',
+            else 'below [targets.NAME]: rotations = ["/etc/gpuops/vdi.yaml"] (gpuops help sites)',
         )
     return found
 

@@ -15,7 +15,7 @@ from gpuops.model.time_text import format_minute
 from gpuops.model.window import Night
 
 EVERY: Final = timedelta(minutes=10)
-"""How often a half is gone on with: as often as cron calls it (`gpuops help cron`)."""
+"""How often a half is gone on with: as often as cron calls it (`gpuops help timers`)."""
 _MINUTE: Final = timedelta(minutes=1)
 _AHEAD: Final = timedelta(days=370)
 """So far windows of two policies are compared: a year has every change of the clocks."""
@@ -58,7 +58,7 @@ def refuse_other_modes(policy: Policy) -> None:
     if not policy.windows:
         raise UsageError(
             f"policy {policy.name} has no windows: nobody can tell when its night begins",
-            hint="give it `windows` (gpuops help windows)",
+            hint="give it `windows` (gpuops help policy)",
         )
 
 

@@ -51,7 +51,7 @@ LAST_RANK: Final = 9
 _TURN: Final = "gpuops.turn"
 _GOES_AWAY: Final = frozenset({"08", "53", "57"})
 """Classes of PostgreSQL's errors: of the connection, of its resources, of whoever stops it."""
-_HELP: Final = "gpuops help runner"
+_HELP: Final = "gpuops help sites"
 _GRANT: Final = "a GRANT is missing: GRANT USAGE, CREATE ON SCHEMA public TO the role, or what it names"
 _LOG: Final = logging.getLogger(__name__)
 

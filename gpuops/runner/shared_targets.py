@@ -35,7 +35,7 @@ from gpuops.execute.journal.upgrading import bring_up
 from gpuops.execute.migrations import Contents
 from gpuops.execute.state.lock_names import DatabaseLock, hold_to_the_end
 
-HELP: Final = "gpuops help runner"
+HELP: Final = "gpuops help sites"
 UNPLAYED: Final = timedelta(minutes=30)
 """A target that no runner has played for so long is nobody's any more."""
 

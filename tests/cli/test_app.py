@@ -219,11 +219,11 @@ def test_how_vcenter_is_reached_is_listed_once(words: str) -> None:
     assert not re.findall(r"^  --(?:ca-file|thumbprint|proxy|reader) [A-Z<]", shown, re.MULTILINE)
     assert shown.index("\nOptions:") < shown.index("\nConnection:") < shown.index("\nOutput:")
     assert all(re.search(rf"{parameter.opts[0]}[\s:,]", shown) for parameter in LEAVES[words].params)
-    assert "gpuops help connection" in shown
+    assert "gpuops help targets" in shown
 
 
 def test_the_page_about_the_connection_has_each_of_its_options() -> None:
-    page = (Path(__file__).resolve().parents[2] / "gpuops" / "manual" / "connection.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "gpuops" / "manual" / "targets.md").read_text(encoding="utf-8")
     told = {field.name: f"--{field.name.replace('_', '-')}" for field in fields(CommonOptions)}
     assert [option for option in told.values() if f"`{option}" not in page] == []
 

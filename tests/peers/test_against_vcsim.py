@@ -39,7 +39,7 @@ DECLARED: Final = re.compile(r"vSphere API, (?P<method>\w+): (?P<fault>[A-Z]\w+)
 ROWS: Final = 200
 TASK_S: Final = 10.0
 POLL_S: Final = 0.002
-MANUAL: Final = Path(gpuops.__file__).parent / "manual" / "simulated.md"
+MANUAL: Final = Path(gpuops.__file__).parent / "sim" / "SIMULATED.md"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ _PIN: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;]+)", re.MULTILI
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 .,()+/-]{2,60}")
 UNTOLD: Final = "not told"
 ABSENT: Final = "not for this Python or system"
-UNLOCKED: Final = "not in a lock file: see `gpuops help licences`"
+UNLOCKED: Final = "not in a lock file: see `gpuops help install`"
 
 
 def licences() -> Iterator[tuple[str, str, str]]:

@@ -23,7 +23,7 @@ def test_every_extra_tells_its_licence_and_the_manual_says_the_same() -> None:
     assert {name for name, licence in told.items() if licence == UNLOCKED} == {"keyring"}
     assert told["psycopg"] == told["psycopg-binary"] == "LGPL-3.0-only"
     assert told["asyncssh"] == "EPL-2.0 OR GPL-2.0-or-later"
-    page = (ROOT / "gpuops" / "manual" / "licences.md").read_text(encoding="utf-8")
+    page = (ROOT / "gpuops" / "manual" / "install.md").read_text(encoding="utf-8")
     assert [name for name in told if name not in page] == []
 
 

@@ -5,6 +5,7 @@ Its topics are the files of `gpuops/manual`; none is read before the command run
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -68,17 +69,32 @@ def help(
         output.show(_list(titles), HelpDocument(topics=titles))
         return
     topic = "-".join(words)
-    if topic not in manual:
+    page = topic if topic in manual else _page_with_heading(words)
+    if page is None:
         usage = _usage(words, context)
         if usage is None:
             raise _unknown(words, manual, context)
         output.show(usage.rstrip("\n").split("\n"), HelpDocument(topic=topic, text=usage))
         return
-    text = manual[topic].read_text(encoding="utf-8")
+    text = manual[page].read_text(encoding="utf-8")
     if output.may_draw(sys.stdout) and output.chosen() is output.OutputFormat.TEXT:
         _render(text)
     else:
-        output.show(text.rstrip("\n").split("\n"), HelpDocument(topic=topic, text=text))
+        output.show(text.rstrip("\n").split("\n"), HelpDocument(topic=page, text=text))
+
+
+def _page_with_heading(words: Sequence[str]) -> str | None:
+    """Return the page with a section of this subject, None if there is none.
+
+    The subjects of a section stand in its heading before the colon, separated by commas: `gpuops help roles` finds
+    "## Roles: the files" on the page `login`. Case and hyphens do not count.
+    """
+    subject = " ".join(words).replace("-", " ").lower()
+    for name, text in pages().items():
+        for heading in re.findall(r"^## (.*):", text, re.MULTILINE):
+            if subject in heading.replace("-", " ").lower().split(", "):
+                return name
+    return None
 
 
 def _usage(words: Sequence[str], context: typer.Context) -> str | None:

@@ -82,7 +82,7 @@ def serve(
     ] = None,
     deviate: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Go by another rule than the assumed one (gpuops help assumptions)."),
+        typer.Option(metavar="ID", help="Go by another rule than the assumed one (gpuops help troubleshooting)."),
     ] = None,
 ) -> None:
     """Serve a simulated vCenter on loopback until Ctrl-C or SIGTERM.

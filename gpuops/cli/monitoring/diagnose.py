@@ -33,7 +33,7 @@ def look(
     notify: Annotated[
         str | None,
         typer.Option(
-            metavar="SHARE", help="Tell the target's receivers of what is at least so probable: 80% (help notices)."
+            metavar="SHARE", help="Tell the target's receivers of what is at least so probable: 80% (help timers)."
         ),
     ] = None,
     cases: Annotated[

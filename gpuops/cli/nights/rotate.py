@@ -37,7 +37,7 @@ def night(
     by_timer: ByTimer = False,
     saved: Saved = None,
     fleet: Annotated[
-        bool, typer.Option("--fleet", help="Ask the runners for it (gpuops help runner); it is not waited for.")
+        bool, typer.Option("--fleet", help="Ask the runners for it (gpuops help sites); it is not waited for.")
     ] = False,
 ) -> None:
     """Suspend the idle desktops that the policy selects, and start the ML VMs that fit.

@@ -56,7 +56,7 @@ def serve(
 ) -> None:
     """Serve the page of gpuops report, kept current, with its documents and metrics. Changes nothing.
 
-    Anything but loopback needs a login: --login-file, or a reverse proxy's. gpuops help serve.
+    Anything but loopback needs a login: --login-file, or a reverse proxy's. gpuops help report.
     With --site it has a table of these vCenters, and the page of each.
 
     \b

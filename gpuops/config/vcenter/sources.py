@@ -279,7 +279,7 @@ def no_notices(name: str | None, configuration: NamedTargets) -> UsageError:
     named = f" (with notices: {', '.join(targets_with_notices)})" if targets_with_notices else ""
     return UsageError(
         f"no notices are configured for {name}" if name else "no notices are configured: no target is named",
-        hint=f"put notify = [...] into its [targets.{name}] (gpuops help notices)"
+        hint=f"put notify = [...] into its [targets.{name}] (gpuops help timers)"
         if name
         else f"name a target: --vcenter NAME{named}",
     )

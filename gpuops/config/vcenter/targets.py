@@ -98,7 +98,7 @@ class NamedTarget(Section, omit_defaults=True, dict=True):
     """Over which protocol inventories are read: auto, soap or json (`gpuops login test`)."""
 
     notify: Annotated[tuple[str, ...], Reads(_receivers, tuple[str, ...])] = ()
-    """Where notices of its runs are sent; empty = nowhere (`gpuops help notices`)."""
+    """Where notices of its runs are sent; empty = nowhere (`gpuops help timers`)."""
 
     broker: BrokerEntry | None = None
     """The connection broker that hands its desktops out: `[targets.NAME.broker]` (`gpuops help broker`)."""
@@ -107,7 +107,7 @@ class NamedTarget(Section, omit_defaults=True, dict=True):
     measurements: MeasurementsEntry | None = None
     """What is measured of it, and where that lies: `[targets.NAME.measurements]` (`gpuops help observe`)."""
     rotations: Annotated[tuple[Path, ...], Reads(_whole_policy_paths, tuple[Path, ...])] = ()
-    """Policy files, by their whole paths, whose nights runners play on it (`gpuops help runner`)."""
+    """Policy files, by their whole paths, whose nights runners play on it (`gpuops help sites`)."""
     idle_command: Annotated[tuple[str, ...], Reads(_whole_command, _Command)] | None = None
     """The command that tells which desktops are used, with its arguments (`gpuops help idle`)."""
 
@@ -125,7 +125,7 @@ class Configuration(Section):
 
     default: str | None = None
     fleet: FleetEntry | None = None
-    """The database that runners share (`gpuops help runner`)."""
+    """The database that runners share (`gpuops help sites`)."""
     targets: dict[str, NamedTarget] = msgspec.field(default_factory=dict)
 
 
@@ -167,7 +167,7 @@ def _refuse_two_journals(configuration: Configuration, path: Path) -> None:
         if target.rotations and target.journal_url not in (None, configuration.fleet.url):
             raise TargetError(
                 f"{path}: targets.{name}.journal_url: runners play its rotations, and write the journal to [fleet].url",
-                hint="leave journal_url out: every command then uses the database of [fleet] (gpuops help runner)",
+                hint="leave journal_url out: every command then uses the database of [fleet] (gpuops help sites)",
             )
 
 

@@ -61,7 +61,7 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
     rules = policy.jobs
     if rules is None:
         raise UsageError(
-            f"policy {policy.name} says nothing of jobs", hint="put `jobs` into its `ml` (gpuops help job-run)"
+            f"policy {policy.name} says nothing of jobs", hint="put `jobs` into its `ml` (gpuops help job)"
         )
     store = job_store(site)
     submitted = store.read()

@@ -45,7 +45,7 @@ _WHOLE_USE: Final = 10_000.0
 _DAY_S: Final = 86_400
 _NEXT: Final = (
     "run gpuops observe --once, every 20 minutes from now on; where vCenter does not tell the use of vGPUs, with "
-    "--host-shell ssh (gpuops help measurements)"
+    "--host-shell ssh (gpuops help observe)"
 )
 
 

@@ -36,7 +36,7 @@ LEAST_STEPS: Final = 6
 _SMI: Final = "smi."
 _WIDTH: Final = "smi.gpu.pcieWidth.latest"
 _CLOCK: Final = "smi.gpu.clock.latest"
-_NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops help measurements)"
+_NEXT: Final = "run gpuops observe --once, every 20 minutes from now on (gpuops help observe)"
 
 
 def read_cases(

@@ -92,7 +92,7 @@ def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]
     if not policy.windows:
         raise UsageError(
             f"policy {policy.name} has no windows: nothing says when its nights would have been",
-            hint="add `windows` to a copy of the policy (gpuops help windows)",
+            hint="add `windows` to a copy of the policy (gpuops help policy)",
         )
     nights = advice.whole_nights(policy, since, now)
     if not nights:
@@ -106,7 +106,7 @@ def _nights(policy: Policy, since: datetime, now: datetime) -> tuple[Night, ...]
 def _nothing_measured() -> UsageError:
     return UsageError(
         "nothing was measured of this vCenter yet, so no night of it can be replayed",
-        hint="gpuops observe --once, every 20 minutes from now on (gpuops help measurements)",
+        hint="gpuops observe --once, every 20 minutes from now on (gpuops help observe)",
     )
 
 

@@ -131,7 +131,7 @@ def _of_drs(cluster: Cluster, hosts: Sequence[Host], inventory: Inventory) -> It
     waits = "; ".join(evacuation_obstacles(cluster)) if runs and cluster.drs_options is not None else ""
     if waits:
         reason = f"entering maintenance mode waits for VMs with vGPUs: {waits}"
-        fix = f"{EVACUATION} = -1 in {WHERE} has vCenter move them; gpuops help readiness"
+        fix = f"{EVACUATION} = -1 in {WHERE} has vCenter move them; gpuops help doctor"
         yield Finding(Severity.NOTE, cluster.name, reason, fix)
     if cluster.drs_behavior == "fullyAutomated":
         missing = "; ".join(balancing_obstacles(cluster))

@@ -277,7 +277,7 @@ def of_reservations(hosts: Sequence[Host], inventory: Inventory, catalog: Catalo
         for each in inventory.reservations.unknown:
             if each.place in (place, ""):
                 what = f"what is reserved of {each.profile or 'DirectPath profiles'} is not known: {each.reason}"
-                fix = "see to it that this login may read the DirectPath profiles: gpuops help vsphere9"
+                fix = "see to it that this login may read the DirectPath profiles: gpuops help place"
                 yield Finding(Severity.WARNING, name, what, fix)
         for told in inventory.reservations.in_place(place):
             now, most = (_counted(told.profile, members, each, catalog) for each in (inventory, empty))

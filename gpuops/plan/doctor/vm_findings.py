@@ -133,7 +133,7 @@ def _split(vm: Vm, host: Host) -> Iterator[Finding]:
     if vm.vcpus > cpus:
         over.append(f"{vm.vcpus} vCPUs, a node has {cpus}")
     if over:
-        fix = "make it smaller, or give it GPUs of several nodes: gpuops help placement"
+        fix = "make it smaller, or give it GPUs of several nodes: gpuops help place"
         reason = f"is wider than a NUMA node of {host.name} ({'; '.join(over)}): part of it is far from its GPU"
         yield Finding(Severity.NOTE, vm.name, reason, fix)
 

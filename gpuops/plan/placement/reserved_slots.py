@@ -212,7 +212,7 @@ def reserved_refusal(remainder: ReservedLeft, host: Host) -> Rejection:
     """Return the rejection of a VM that would take reserved devices on the host."""
     reserved = f"{remainder.reserved} of {remainder.profile} reserved for others in {remainder.where}"
     rule = f"{reserved}, not free: left afterwards"
-    hint = "free other slots there, or have the reservation changed (gpuops help vsphere9)"
+    hint = "free other slots there, or have the reservation changed (gpuops help place)"
     return Rejection(host.name, rule, remainder.reserved, remainder.after, hint=hint)
 
 

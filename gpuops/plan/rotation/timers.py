@@ -106,7 +106,7 @@ def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None
     if not policy.windows:
         raise UsageError(
             f"policy {policy.name} has no windows: no timer can tell when its night begins",
-            hint="give it `windows` (gpuops help windows)",
+            hint="give it `windows` (gpuops help policy)",
         )
     minutes: dict[Half, defaultdict[str | None, set[int]]] = {half: defaultdict(set) for half in Half}
     for half, begins, ends, window_zone in _spans_of_halves(policy, now):
@@ -115,7 +115,7 @@ def call_lines(policy: Policy, now: datetime, machine_zone: tzinfo | None = None
     if not minutes[Half.NIGHT]:
         raise UsageError(
             f"policy {policy.name} has no night in the coming year: its timers would never call",
-            hint="give it windows with nights to come (gpuops help windows)",
+            hint="give it windows with nights to come (gpuops help policy)",
         )
     return {
         half: tuple(line for zone in sorted(in_zones, key=str) for line in lines_of(in_zones[zone], zone))

@@ -181,7 +181,7 @@ def another_vcenter(originals: Iterable[Original], inventory: Inventory) -> Reje
     return Rejection(
         inventory.vcenter,
         f"it may be a copy of the vCenter of open nights, for {', '.join(names[:3])} contradict the journal",
-        hint="gpuops rotate status says how; gpuops help copies",
+        hint="gpuops rotate status says how; gpuops help journal",
     )
 
 

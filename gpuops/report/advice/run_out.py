@@ -50,7 +50,7 @@ def _notes(found: Sequence[RunOut]) -> list[Text]:
         f"off by: vGPUs, {tested}; naive: the same, by the same weekday two weeks before alone",
     ]
     if any(each.days < FEWEST_DAYS for each in found):
-        notes.append(f"`?`: {count(FEWEST_DAYS, 'day')} of `gpuops observe` are needed (gpuops help measurements)")
+        notes.append(f"`?`: {count(FEWEST_DAYS, 'day')} of `gpuops observe` are needed (gpuops help observe)")
     return [Text(note, "dim") for note in notes]
 
 

@@ -141,7 +141,7 @@ def _readers(test: LoginTest) -> tuple[Text, ...]:
 
 
 _FEW: Final = 3
-_NEXT: Final = "gpuops help roles"
+_NEXT: Final = "gpuops help login"
 
 
 def _privileges(test: LoginTest) -> Iterator[Text]:

@@ -44,7 +44,7 @@ def _worth(judged: Sequence[JudgedVm]) -> Iterator[Shown]:
         share = "one in six" if uncertain.are_all_long else "one in two"
         yield Text(
             f"no session source is required of {uncertain.count} idle: where people read, about {share} is in use "
-            "(gpuops help evidence)"
+            "(gpuops help idle)"
         )
 
 

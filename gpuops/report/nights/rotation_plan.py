@@ -158,7 +158,7 @@ def _rows_by_reason(staying: Iterable[tuple[str, str]]) -> Iterator[tuple[str, .
 def _forecasts(found: NightPreview) -> Iterator[Shown]:
     if not found.forecasts:
         if not found.no_forecast:
-            yield Text("no forecast of the morning: nothing was measured yet (gpuops help measurements)", "dim")
+            yield Text("no forecast of the morning: nothing was measured yet (gpuops help observe)", "dim")
         return
     begin, until = found.morning
     columns = ("pool", f"from {_clock(begin, found)}, each hour", "goes by", "off by", "the week before is off by")

@@ -232,7 +232,7 @@ def test_what_each_verb_lacks_is_said_with_its_place_and_the_next_move(serve: Se
     )
     assert night[1].strip() == "may on VMs in /lab-dc/vm/ml"
     assert "inventory, capacity, place    may: it needs to see, and no more" in said
-    assert "gpuops help roles" in said
+    assert "gpuops help login" in said
     assert "gpuops template show roles/night.yaml" in said
 
 

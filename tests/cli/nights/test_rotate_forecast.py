@@ -87,7 +87,7 @@ def test_where_nobody_comes_before_the_return_nothing_is_warned_of(lab: Lab) -> 
 @pytest.mark.long
 def test_by_a_day_it_goes_by_the_day_before_and_by_nothing_there_is_none(lab: Lab) -> None:
     none = lab.run(*EVENING)
-    assert "no forecast of the morning: nothing was measured yet (gpuops help measurements)\n" in none.stdout
+    assert "no forecast of the morning: nothing was measured yet (gpuops help observe)\n" in none.stdout
     assert planned(lab)["forecasts"] == []
     assert not (default_state_dir() / FILE_NAME).exists()
     measured(lab, office, days=1)

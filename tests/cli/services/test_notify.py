@@ -134,7 +134,7 @@ def test_a_test_says_who_accepted_it(prod: Gpuops, webhook: Webhook) -> None:
         (
             "silent",
             "no notices are configured for silent",
-            "put notify = [...] into its [targets.silent] (gpuops help notices)",
+            "put notify = [...] into its [targets.silent] (gpuops help timers)",
         ),
         (
             "silnt",

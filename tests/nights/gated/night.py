@@ -119,7 +119,7 @@ class GatedNight(Nightly):
         return self.gated
 
     def _evening(self) -> Iterable[tuple[RunKind, datetime]]:
-        if is_calm(self.played.seed):  # as `gpuops help cron` has it
+        if is_calm(self.played.seed):  # as `gpuops help timers` has it
             yield from ((RunKind.NIGHT, EVENING + number * CRON) for number in range(CALLS))
             return
         called_off_s, called_off = called_off_s_of(self.played.seed), False

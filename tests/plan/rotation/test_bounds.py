@@ -261,7 +261,7 @@ def test_an_hour_at_which_nothing_is_taken(clock: str, window: Window, durations
     [refusal] = found.rejections
     assert str(refusal) == f"small: {said}"
     assert ("rotate day brings back" in refusal.hint) is (said.startswith("too late") or "closed at" in said)
-    assert ("help windows" in refusal.hint) is ("within a year" in said)
+    assert ("help policy" in refusal.hint) is ("within a year" in said)
     assert ("`back_by` be later" in refusal.hint) is ("cannot hold" in said), "another command helps no short window"
 
 

@@ -1,4 +1,4 @@
-"""The scenario `training` whose guests run real processes: for tests alone, as `gpuops help real-guests` says."""
+"""The scenario `training` whose guests run real processes: for tests alone, as `gpuops help simulator` says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the tables of `gpuops/manual/simulated.md` from the simulator's own sources: its methods, and its refusals.
+"""Makes the tables of `gpuops/sim/SIMULATED.md` from the simulator's own sources: its methods, and its refusals.
 
 `pytest tests/sim/scenario/test_simulated_page.py --refresh-golden` writes them anew.
 """

@@ -1,4 +1,4 @@
-"""The manual's page of what is simulated says what the sources say."""
+"""`gpuops/sim/SIMULATED.md` says what the sources say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.scenario.simulated_page import renewed, sections
 
 pytestmark = pytest.mark.long
 
-PAGE: Final = Path(__file__).parents[3] / "gpuops" / "manual" / "simulated.md"
+PAGE: Final = Path(__file__).parents[3] / "gpuops" / "sim" / "SIMULATED.md"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def test_the_page_is_what_the_sources_make(made: Mapping[str, str], request: pyt
     if request.config.getoption("--refresh-golden"):
         PAGE.write_text(text, encoding="utf-8")
     same = text == PAGE.read_text(encoding="utf-8")
-    assert same, "pytest tests/sim/scenario/test_simulated_page.py --refresh-golden renews gpuops/manual/simulated.md"
+    assert same, "pytest tests/sim/scenario/test_simulated_page.py --refresh-golden renews gpuops/sim/SIMULATED.md"
 
 
 def test_methods_and_refusals_that_everybody_knows_are_in_it(made: Mapping[str, str]) -> None:

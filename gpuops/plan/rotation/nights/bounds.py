@@ -31,7 +31,7 @@ UNMEASURED_MOVE_S: Final = 300.0
 _DAY: Final = timedelta(days=1)
 _BACK: Final = f"{RETURN_COMMAND} brings back what a night took"
 _NEXT: Final = f"gpuops rotate plan --policy FILE shows that night as it would be; {_BACK}"
-_HOURS: Final = "say when it may take desktops (gpuops help windows), or `windows: any` where every hour is meant"
+_HOURS: Final = "say when it may take desktops (gpuops help policy), or `windows: any` where every hour is meant"
 _LONGER: Final = "open it earlier, let `back_by` be later, or give ML VMs less time: `ml.stop.grace_s`, `checkpoint`"
 
 
