@@ -51,9 +51,6 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
         "AddDVPortgroup_Task": lambda self, call, spec: distributed_change.add_portgroups(
             self, call, spec, DistributedVirtualPortgroup
         ),
-        "CreateDVPortgroup_Task": lambda self, call, spec: distributed_change.add_portgroups(
-            self, call, [spec], DistributedVirtualPortgroup
-        ),
         "FetchDVPorts": lambda self, call, criteria=None: [
             each for each in distributed.ports(self) if criteria is None or _meets(self, each, criteria)
         ],

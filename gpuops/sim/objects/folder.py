@@ -57,9 +57,6 @@ class Folder(FolderEntity):
         "CreateClusterEx": lambda self, call, name, spec: inventory_change.create_cluster(
             self, call, name, spec, new_cluster
         ),
-        "CreateCluster": lambda self, call, name, spec: inventory_change.create_cluster(
-            self, call, name, spec, new_cluster
-        ),
         "AddStandaloneHost_Task": lambda self, call, spec, addConnected, **_: inventory_change.add_standalone_host(
             self, call, spec, connected=addConnected, make=new_compute_resource
         ),

@@ -156,7 +156,6 @@ class VirtualMachine(VmEntity):
             self, call, name, description or "", memory=memory, make=VirtualMachineSnapshot
         ),
         "RemoveAllSnapshots_Task": lambda self, call, **_: snapshots.remove_all(self, call),
-        "QueryConnections": lambda self, call: question.console_connections(self),
     }
 
     @method

@@ -26,7 +26,6 @@ class TaskHistoryCollector(HistoryCollector):
 
     method_table: ClassVar[Methods] = {
         "ReadNextTasks": lambda self, call, maxCount: self.read_next(maxCount),
-        "ReadPreviousTasks": lambda self, call, maxCount: self.read_previous(maxCount),
     }
 
     def matching(self) -> list[Any]:
@@ -71,12 +70,6 @@ class TaskManager(ManagedObject):
     property_table: ClassVar[Properties] = {
         "recentTask": lambda self: self.world.tasks.readable(),
         "maxCollector": lambda self: 1000,
-    }
-
-    method_table: ClassVar[Methods] = {
-        "CreateCollectorWithInfoFilterForTasks": lambda self, call, filter, **_: self.CreateCollectorForTasks(
-            call, filter
-        )
     }
 
     @prop("description")

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,47 +33,20 @@ MOST: Final = 50
 def fault_of(error: Exception, path: str) -> Exception:
     """The fault that VMware Tools answer with for an error of the system."""
     number = getattr(error, "errno", None)
+    fault: Exception
     if isinstance(error, PermissionError):
-        return _permission_denied()
-    if isinstance(error, FileNotFoundError):
-        return _no_file(path)
-    if isinstance(error, FileExistsError):
-        return _file_exists(path)
-    if isinstance(error, NotADirectoryError):
-        return _no_directory(path)
-    if number == errno.ENOTEMPTY:
-        return _not_empty(path)
-    return _no_access(path)
-
-
-def _permission_denied() -> Exception:
-    raised: Exception = vim.fault.GuestPermissionDenied(msg="The user does not have access to it in the guest.")
-    return raised
-
-
-def _no_file(path: str) -> Exception:
-    raised: Exception = vim.fault.FileNotFound(msg=f"File {path} was not found", file=path)
-    return raised
-
-
-def _file_exists(path: str) -> Exception:
-    raised: Exception = vim.fault.FileAlreadyExists(msg=f"File {path} already exists", file=path)
-    return raised
-
-
-def _no_directory(path: str) -> Exception:
-    raised: Exception = vim.fault.NotADirectory(msg=f"File {path} is no directory", file=path)
-    return raised
-
-
-def _not_empty(path: str) -> Exception:
-    raised: Exception = vim.fault.DirectoryNotEmpty(msg=f"Directory {path} is not empty", file=path)
-    return raised
-
-
-def _no_access(path: str) -> Exception:
-    raised: Exception = vim.fault.CannotAccessFile(msg=f"Unable to access file {path}", file=path)
-    return raised
+        fault = vim.fault.GuestPermissionDenied(msg="The user does not have access to it in the guest.")
+    elif isinstance(error, FileNotFoundError):
+        fault = vim.fault.FileNotFound(msg=f"File {path} was not found", file=path)
+    elif isinstance(error, FileExistsError):
+        fault = vim.fault.FileAlreadyExists(msg=f"File {path} already exists", file=path)
+    elif isinstance(error, NotADirectoryError):
+        fault = vim.fault.NotADirectory(msg=f"File {path} is no directory", file=path)
+    elif number == errno.ENOTEMPTY:
+        fault = vim.fault.DirectoryNotEmpty(msg=f"Directory {path} is not empty", file=path)
+    else:
+        fault = vim.fault.CannotAccessFile(msg=f"Unable to access file {path}", file=path)
+    return fault
 
 
 def root_of(vm: VmEntity) -> Path:
@@ -119,16 +92,16 @@ def move(vm: VmEntity, source: str, target: str, *, overwrite: bool) -> None:
         place, goal = located(root, source), located(root, target)
         place.lstat()
         if goal.exists() and not overwrite:
-            raise _file_exists(target)
+            raise vim.fault.FileAlreadyExists(msg=f"File {target} already exists", file=target)
         place.rename(goal)
 
 
-def temporary(vm: VmEntity, prefix: str, suffix: str, directory: str | None, make: Callable[[Path], None]) -> str:
-    """The path of a new file or directory; one of this machine, so that a shell in the guest finds it."""
+def make_temporary_directory(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> str:
+    """Make a directory with a free name. Return its path on this machine, so that a shell in the guest finds it."""
     with _faults(directory or "/tmp"):  # noqa: S108 - a path of the guest
         above = followed(root_of(vm), directory or "/tmp")  # noqa: S108
         place = above / temporary_name(vm.world.guests.next_number(), prefix, suffix)
-        make(place)
+        place.mkdir(0o700)
         return str(place)
 
 

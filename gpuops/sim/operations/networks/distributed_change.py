@@ -170,7 +170,7 @@ def _check_vlan(setting: Any) -> None:
 
 
 def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any], make: MakePortgroup) -> Any:
-    """AddDVPortgroup_Task and CreateDVPortgroup_Task: all of them or none; the result of the second is the one."""
+    """AddDVPortgroup_Task: add all port groups or none."""
     world, folder = switch.world, switch.above()
     assert folder is not None, "a switch is in a folder"
 
@@ -182,14 +182,13 @@ def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any]
         for spec in specs:
             _check_portgroup(spec, spec.type or "")
 
-    def finish() -> Any:
+    def finish() -> None:
         begin()
-        made = [enter_portgroup(switch, spec, make) for spec in specs]
+        portgroups = [enter_portgroup(switch, spec, make) for spec in specs]
         switch.version += 1
         switch.changed()
-        for each in made:
-            world.ledger.record(call, each, before={}, after=_portgroup_facts(each))
-        return made[0] if call.method == "CreateDVPortgroup_Task" else None
+        for portgroup in portgroups:
+            world.ledger.record(call, portgroup, before={}, after=_portgroup_facts(portgroup))
 
     return world.tasks.start(call, call.method, switch, CHANGE_S, begin=begin, finish=finish, exclusive=True)
 

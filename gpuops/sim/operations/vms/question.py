@@ -1,8 +1,8 @@
-"""Answers to the questions of VMs, and the list of open consoles."""
+"""Answers to the questions of VMs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyVmomi import vim
 
@@ -35,13 +35,3 @@ def answer(vm: VmEntity, call: Call, question_id: str, choice: str) -> None:
     with recorded(vm, call):
         vm.state.question = None
         vm.touch("runtime", "summary")
-
-
-def console_connections(vm: VmEntity) -> list[Any]:
-    """QueryConnections: one VirtualMachineMksConnection per open console."""
-    if vm.state.power is not Power.ON:
-        raise faults.wrong_power_state(vm.state.power, Power.ON)
-    return [
-        vim.VirtualMachine.MksConnection(label=f"console-{number}", client=f"192.0.2.{10 + number}", userName="user")
-        for number in range(vm.state.console_connections)
-    ]
