@@ -103,13 +103,13 @@ def _make(world: World, prefix: str, moid: str) -> ManagedObject | None:
     host = world.find(f"host-{moid.rpartition('-')[2]}")
     if not isinstance(host, HostSystem):
         return None
-    made: ManagedObject
+    manager: ManagedObject
     if prefix == OPTIONS:
-        made = OptionManager(world, moid, host.state.options, name=host.name, changed=lambda: host.touch("config"))
+        manager = OptionManager(world, moid, host.state.options, name=host.name, changed=lambda: host.touch("config"))
     else:
-        made = _kind(prefix)(moid, host)
-    host.managers[moid] = made
-    return made
+        manager = _kind(prefix)(moid, host)
+    host.managers[moid] = manager
+    return manager
 
 
 @cache
@@ -117,9 +117,9 @@ def _kind(prefix: str) -> type[HostManager]:
     known = KINDS.get(prefix)
     if known is not None:
         return known
-    (wsdl_name,) = {kind._wsdlName for kind, own in managers().values() if own == prefix}
-    shown: Properties = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
-    return plain_kind(wsdl_name, HostManager, {**shown, **READ.get(wsdl_name, {})}, METHODS.get(wsdl_name, {}))
+    (wsdl_name,) = {kind._wsdlName for kind, own_prefix in managers().values() if own_prefix == prefix}
+    properties: Properties = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
+    return plain_kind(wsdl_name, HostManager, {**properties, **READ.get(wsdl_name, {})}, METHODS.get(wsdl_name, {}))
 
 
 def _of_host(path: str, manager: HostManager) -> Any:

@@ -95,7 +95,7 @@ def _group(group: Group) -> Any:
 
 
 def _rule(rule: ClusterRule) -> Any:
-    made = VmomiSupport.GetWsdlType("urn:vim25", rule.kind)(
+    rendered = VmomiSupport.GetWsdlType("urn:vim25", rule.kind)(
         key=rule.key,
         name=rule.name,
         enabled=rule.enabled,
@@ -106,9 +106,9 @@ def _rule(rule: ClusterRule) -> Any:
         ruleUuid=f"00000000-0000-4000-8000-{rule.key:012d}",
     )
     if rule.vm_group is not None:
-        made.vmGroupName = rule.vm_group
-        made.affineHostGroupName = rule.affine_hosts
-        made.antiAffineHostGroupName = rule.anti_affine_hosts
+        rendered.vmGroupName = rule.vm_group
+        rendered.affineHostGroupName = rule.affine_hosts
+        rendered.antiAffineHostGroupName = rule.anti_affine_hosts
     elif rule.vms:
-        made.vm = [vim.VirtualMachine(moid) for moid in rule.vms]
-    return made
+        rendered.vm = [vim.VirtualMachine(moid) for moid in rule.vms]
+    return rendered

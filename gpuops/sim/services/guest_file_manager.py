@@ -70,10 +70,10 @@ class GuestFileManager(ManagedObject):
 
     @method
     def InitiateFileTransferFromGuest(self, call: Call, vm: Any, auth: Any, guestFilePath: str) -> Any:
-        found = entered(self.world, call, vm, auth, guest_programs.QUERY)
-        if found.state.template.real_processes:
-            return guest_files.download(found, guestFilePath)
-        content = self._printed.get(_key(found, guestFilePath))
+        guest_vm = entered(self.world, call, vm, auth, guest_programs.QUERY)
+        if guest_vm.state.template.real_processes:
+            return guest_files.download(guest_vm, guestFilePath)
+        content = self._printed.get(_key(guest_vm, guestFilePath))
         if content is None:
             raise vim.fault.FileNotFound(msg=f"File {guestFilePath} was not found", file=guestFilePath)
         return vim.vm.guest.FileManager.FileTransferInformation(
@@ -86,8 +86,8 @@ class GuestFileManager(ManagedObject):
     def InitiateFileTransferToGuest(
         self, call: Call, vm: Any, auth: Any, guestFilePath: str, fileAttributes: Any, fileSize: int, overwrite: bool
     ) -> str:
-        found = self._changed(call, vm, auth)
-        return guest_files.upload(found, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
+        guest_vm = self._changed(call, vm, auth)
+        return guest_files.upload(guest_vm, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
 
     def _changed(self, call: Call, vm: Any, auth: Any) -> Any:
         return entered(self.world, call, vm, auth, guest_programs.MODIFY)

@@ -49,7 +49,7 @@ def _matches_entity(task: Task, by_entity: Any) -> bool:
     moid = by_entity.entity._moId
     if by_entity.recursion == "self":
         return task.entity.moid == moid
-    above = {each.moid for each in ancestors(task.entity)}
+    above = {ancestor.moid for ancestor in ancestors(task.entity)}
     return moid in above or (by_entity.recursion == "all" and task.entity.moid == moid)
 
 

@@ -135,13 +135,13 @@ class ViewManager(ManagedObject):
 
     @method
     def CreateContainerView(self, call: Call, container: Any, type: list[Any], recursive: bool) -> ContainerView:
-        names = tuple(VmomiSupport.GetWsdlName(each) for each in type)
-        found = self.world.get(container)
-        if not any(is_kind_of(found.wsdl_name, kind) for kind in CONTAINERS):
+        names = tuple(VmomiSupport.GetWsdlName(type_name) for type_name in type)
+        container_object = self.world.get(container)
+        if not any(is_kind_of(container_object.wsdl_name, kind) for kind in CONTAINERS):
             raise faults.wrong_argument("container")
         if not all(is_kind_of(name, "ManagedEntity") for name in names):
             raise faults.wrong_argument("type")  # a list of managed entity types (vSphere API, CreateContainerView)
-        return ContainerView(self.world, _session(call), found, names, recursive=recursive)
+        return ContainerView(self.world, _session(call), container_object, names, recursive=recursive)
 
     @method
     def CreateListView(self, call: Call, obj: Any) -> ListView:

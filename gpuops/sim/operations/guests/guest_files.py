@@ -53,8 +53,8 @@ def root_of(vm: VmEntity) -> Path:
     """The directory with its files. Raises NotSupported for a guest that has none."""
     if not vm.state.template.real_processes:
         raise faults.not_supported("The guest has no files: its processes are not real in this scenario.")
-    found: Path = vm.world.guests.guest(vm.moid).root
-    return found
+    root: Path = vm.world.guests.guest(vm.moid).root
+    return root
 
 
 def make_directory(vm: VmEntity, path: str, *, parents: bool) -> None:
@@ -109,11 +109,11 @@ def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
     """Permissions and times; whose it is cannot be changed here. Raises FileNotFound."""
     with _faults(path):
         place = followed(root_of(vm), path)
-        seen = place.stat()
+        status = place.stat()
         times = [attributes.accessTime, attributes.modificationTime]
         if any(times):
             read, written = times
-            os.utime(place, (_stamp(read, seen.st_atime), _stamp(written, seen.st_mtime)))
+            os.utime(place, (_stamp(read, status.st_atime), _stamp(written, status.st_mtime)))
         permissions = getattr(attributes, "permissions", None)
         if permissions is not None:
             place.chmod(permissions & 0o7777)
@@ -124,33 +124,33 @@ def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str |
     with _faults(path):
         place = followed(root_of(vm), path)
         if place.is_dir():
-            names = [(".", place), ("..", place.parent), *((each.name, each) for each in sorted(place.iterdir()))]
+            names = [(".", place), ("..", place.parent), *((child.name, child) for child in sorted(place.iterdir()))]
         else:
             place.stat()
             names = [(path, place)]
         try:
-            wanted = re.compile(pattern or ".*")
+            name_pattern = re.compile(pattern or ".*")
         except re.error:
             raise faults.wrong_argument("matchPattern") from None
-        found = [_file_info(name, each) for name, each in names if wanted.search(name)]
-    shown = found[first : first + (MOST if most is None else most)]
-    return vim.vm.guest.FileManager.ListFileInfo(files=shown, remaining=max(0, len(found) - first - len(shown)))
+        files = [_file_info(name, file) for name, file in names if name_pattern.search(name)]
+    page = files[first : first + (MOST if most is None else most)]
+    return vim.vm.guest.FileManager.ListFileInfo(files=page, remaining=max(0, len(files) - first - len(page)))
 
 
 def download(vm: VmEntity, path: str) -> Any:
     """FileTransferInformation. Raises FileNotFound, NotAFile for a directory, FileTooLarge."""
     with _faults(path):
         place = followed(root_of(vm), path)
-        seen = place.stat()
-        if not stat.S_ISREG(seen.st_mode):
+        status = place.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise vim.fault.NotAFile(msg=f"{path} is no file", file=path)
-        if seen.st_size > LARGEST:
+        if status.st_size > LARGEST:
             raise vim.fault.FileTooLarge(
-                msg=f"{path} is too large", file=path, datastore="", fileSize=seen.st_size, maxFileSize=LARGEST
+                msg=f"{path} is too large", file=path, datastore="", fileSize=status.st_size, maxFileSize=LARGEST
             )
         url = vm.world.guests.transfers.begin(FileTransfer(place, upload=False))
         return vim.vm.guest.FileManager.FileTransferInformation(
-            attributes=_attributes(place, seen), size=seen.st_size, url=url
+            attributes=_attributes(place, status), size=status.st_size, url=url
         )
 
 
@@ -176,21 +176,21 @@ def _faults(path: str) -> Iterator[None]:
 
 
 def _file_info(name: str, place: Path) -> Any:
-    seen = place.lstat()
-    kind = "directory" if stat.S_ISDIR(seen.st_mode) else "symlink" if stat.S_ISLNK(seen.st_mode) else "file"
+    status = place.lstat()
+    kind = "directory" if stat.S_ISDIR(status.st_mode) else "symlink" if stat.S_ISLNK(status.st_mode) else "file"
     return vim.vm.guest.FileManager.FileInfo(
-        path=name, type=kind, size=seen.st_size, attributes=_attributes(place, seen)
+        path=name, type=kind, size=status.st_size, attributes=_attributes(place, status)
     )
 
 
-def _attributes(place: Path, seen: os.stat_result) -> Any:
+def _attributes(place: Path, status: os.stat_result) -> Any:
     return vim.vm.guest.FileManager.PosixFileAttributes(
-        modificationTime=datetime.fromtimestamp(int(seen.st_mtime), UTC),
-        accessTime=datetime.fromtimestamp(int(seen.st_atime), UTC),
+        modificationTime=datetime.fromtimestamp(int(status.st_mtime), UTC),
+        accessTime=datetime.fromtimestamp(int(status.st_atime), UTC),
         symlinkTarget=str(place.readlink()) if place.is_symlink() else "",
-        ownerId=seen.st_uid,
-        groupId=seen.st_gid,
-        permissions=stat.S_IMODE(seen.st_mode),
+        ownerId=status.st_uid,
+        groupId=status.st_gid,
+        permissions=stat.S_IMODE(status.st_mode),
     )
 
 

@@ -24,10 +24,10 @@ def answer(vm: VmEntity, call: Call, question_id: str, choice: str) -> None:
 
     Raises ConcurrentAccess when another question, or none, is pending.
     """
-    asked = vm.state.question
-    if asked is None or asked.id != question_id:
+    question = vm.state.question
+    if question is None or question.id != question_id:
         raise vim.fault.ConcurrentAccess(msg="The question is no longer pending.")
-    if choice not in dict(asked.choices):
+    if choice not in dict(question.choices):
         raise faults.wrong_argument("answerChoice")
     if choice == CANCEL and vm.state.power is Power.ON:
         power.stop(vm, call, clean=False)
