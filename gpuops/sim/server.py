@@ -64,7 +64,7 @@ def start(
         world = build(scenario, seed=seed, clock=_mode(clock), api_version=api_version)
     else:
         world = scenario
-    kept = StateFile(state, world) if state is not None else None
+    state_file = StateFile(state, world) if state is not None else None
     with world.lock:
         for rule in rules:
             world.injector.add(rule)
@@ -72,7 +72,7 @@ def start(
             from gpuops.sim.scenario.deviations import deviate
 
             deviate(world, deviations)
-    return SimServer(world, host=host, port=port, tls=tls, username=username, password=password, kept=kept)
+    return SimServer(world, host=host, port=port, tls=tls, username=username, password=password, state_file=state_file)
 
 
 def _mode(clock: str) -> ClockMode:
@@ -96,23 +96,25 @@ class SimServer:
         tls: bool = True,
         username: str = USERNAME,
         password: str | None = None,
-        made: certificates.Certificates | None = None,
-        kept: StateFile | None = None,
+        server_certificates: certificates.Certificates | None = None,
+        state_file: StateFile | None = None,
     ) -> None:
         """Listens at once. Raises UsageError for an address that is not loopback, or a port that is taken."""
         require_loopback(host)
         self.world = world
-        self._kept = kept
+        self._kept = state_file
         self.username = username
         self.password = password or secrets.token_urlsafe(12)
         self.pid = os.getpid()
         world.sessions.passwords[username] = self.password
         world.change_certificate = self._change_certificate
-        self._directory = tempfile.TemporaryDirectory(prefix="gpuops-sim-") if tls and made is None else None
+        self._directory = (
+            tempfile.TemporaryDirectory(prefix="gpuops-sim-") if tls and server_certificates is None else None
+        )
         if self._directory is not None:
-            made = certificates.create(Path(self._directory.name))
-        self.ca_file = str(made.ca_file) if tls and made else None
-        context = made.server_context() if tls and made else None
+            server_certificates = certificates.create(Path(self._directory.name))
+        self.ca_file = str(server_certificates.ca_file) if tls and server_certificates else None
+        context = server_certificates.server_context() if tls and server_certificates else None
         try:
             self._http = _Listener((host, port), Endpoint(world), context)
         except OSError as error:
@@ -163,10 +165,10 @@ class SimServer:
     @property
     def login(self) -> dict[str, Any]:
         """The arguments with which pyVim's SmartConnect logs in here."""
-        told = {"host": self.host, "port": self.port, "user": self.username, "pwd": self.password}
+        login_json = {"host": self.host, "port": self.port, "user": self.username, "pwd": self.password}
         if self.ca_file is None:
-            return told | {"protocol": "http"}
-        return told | {"sslContext": ssl.create_default_context(cafile=self.ca_file)}
+            return login_json | {"protocol": "http"}
+        return login_json | {"sslContext": ssl.create_default_context(cafile=self.ca_file)}
 
     @property
     def ledger(self) -> tuple[Entry, ...]:
@@ -263,8 +265,8 @@ class _Listener(ThreadingHTTPServer):
     def take_connections(self) -> None:
         """Until `stop`. It sleeps until there is something to do; `serve_forever` would look now and then."""
         with selectors.DefaultSelector() as selector:
-            for each in (self.socket, self._stopped):
-                selector.register(each, selectors.EVENT_READ)
+            for resource in (self.socket, self._stopped):
+                selector.register(resource, selectors.EVENT_READ)
             while not self.stopping.is_set():
                 selector.select()
                 self.handle_request()

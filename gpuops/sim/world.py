@@ -79,8 +79,8 @@ class World(ObjectStore):
 
     def _is_there(self, target: tuple[str, str]) -> bool:
         """Whether there is an object of this type and moid."""
-        found = self.find(target[1])
-        return found is not None and found.wsdl_name == target[0]
+        managed = self.find(target[1])
+        return managed is not None and managed.wsdl_name == target[0]
 
     def _record_tag(self, operation: str, target: tuple[str, str], tag_id: str) -> None:
         """Write an attached or detached tag to the ledger."""

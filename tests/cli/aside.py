@@ -137,7 +137,9 @@ class Aside:
                 set_ahead(self.now() - machine_time())
             if self.server is not None:
                 made = certificates.create(place)
-                served = SimServer(self.server.world, made=made)  # the threads of the other were not copied
+                served = SimServer(
+                    self.server.world, server_certificates=made
+                )  # the threads of the other were not copied
                 ready_file.write(place / "ready.json", ready_file.of(served))
                 target = f"sim@{place / 'ready.json'}"
 

@@ -394,7 +394,7 @@ class TestConnection:
 @pytest.fixture
 def expired(tmp_path: Path) -> Iterator[SimServer]:
     made = certificates.create(tmp_path, now=machine_time() - timedelta(days=30), validity=timedelta(days=7))
-    with SimServer(build("lab", seed=0), made=made) as server:
+    with SimServer(build("lab", seed=0), server_certificates=made) as server:
         yield server
 
 

@@ -86,7 +86,7 @@ class Encoding(Protocol):
     def property_head(self, path: str) -> bytes:
         """What stands before the fragment of a property."""
 
-    def properties(self, told: Parts) -> Parts:
+    def properties(self, parts: Parts) -> Parts:
         """The field `propSet` with these heads, fragments and tails, one after the other."""
 
     def member(self, tag: str, value: Any, static: Any) -> Parts:
@@ -135,8 +135,8 @@ class XmlEncoder:
     def property_head(self, path: str) -> bytes:
         return f"<propSet><name>{escape(path)}</name>".encode()
 
-    def properties(self, told: Parts) -> Parts:
-        return told
+    def properties(self, parts: Parts) -> Parts:
+        return parts
 
     def member(self, tag: str, value: Any, static: Any) -> Parts:
         return [self.element(tag, value, static).encode()]
@@ -254,9 +254,9 @@ class XmlEncoder:
 
 
 def _fields(write: Write, value: Any, plan: _Plan, skip: str = "") -> None:
-    held = value.__dict__.get
+    fields = value.__dict__.get
     for name, required, emit in plan.fields:
-        item = held(name)
+        item = fields(name)
         if item is not None:
             if name != skip:
                 emit(write, item)

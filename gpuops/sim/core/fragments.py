@@ -47,10 +47,10 @@ class Fragments:
         """
         if obj.volatile:
             return self.render(obj, path, encoding)
-        kept = self.of(obj.moid)
-        fragment = kept.get((path, encoding))
+        fragments = self.of(obj.moid)
+        fragment = fragments.get((path, encoding))
         if fragment is None:
-            fragment = kept[path, encoding] = self.render(obj, path, encoding)
+            fragment = fragments[path, encoding] = self.render(obj, path, encoding)
         return fragment
 
     def render(self, obj: ManagedObject, path: str, encoding: Encoding) -> bytes:
@@ -75,28 +75,31 @@ class Fragments:
             self.shapes[key] = parts
         if len(parts) == 1:
             return parts[0]
-        own = {placeholder.encode(): encoding.text(each).encode() for placeholder, each in shape.fills.items()}
+        fills = {
+            placeholder.encode(): encoding.text(placeholder_text).encode()
+            for placeholder, placeholder_text in shape.fills.items()
+        }
         filled = list(parts)
-        filled[1::2] = [own.get(each, each) for each in parts[1::2]]
+        filled[1::2] = [fills.get(each, each) for each in parts[1::2]]
         return b"".join(filled)
 
     def of(self, moid: str) -> dict[Kept, bytes]:
         """What is kept of one object, by path and encoding, for readers that ask for many properties at once."""
-        kept = self._of_object.get(moid)
-        if kept is None:
-            kept = self._of_object[moid] = {}
-        return kept
+        by_path = self._of_object.get(moid)
+        if by_path is None:
+            by_path = self._of_object[moid] = {}
+        return by_path
 
     def drop(self, moid: str, paths: Iterable[str]) -> None:
         """Forget the fragments that a change at these paths makes stale: the same, the parents, the children."""
-        kept = self._of_object.get(moid)
-        if not kept or moid in self._frozen:
+        by_path = self._of_object.get(moid)
+        if not by_path or moid in self._frozen:
             return
         for path in paths:
             stem = path.split("[", 1)[0]
-            stale = [key for key in kept if overlaps(key[0].split("[", 1)[0], stem)]
+            stale = [key for key in by_path if overlaps(key[0].split("[", 1)[0], stem)]
             for key in stale:
-                del kept[key]
+                del by_path[key]
 
     def freeze(self, moid: str) -> None:
         """Keep what was read of this object as it is, whatever changes."""
@@ -120,9 +123,13 @@ class Fragments:
         self.shapes.clear()
 
 
-def overlaps(one: str, other: str) -> bool:
+def overlaps(first_path: str, second_path: str) -> bool:
     """Whether one path is the other, or contains it."""
-    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+    return (
+        first_path == second_path
+        or first_path.startswith(f"{second_path}.")
+        or second_path.startswith(f"{first_path}.")
+    )
 
 
 def value_of(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:

@@ -12,11 +12,11 @@ from gpuops.sim.core.registry import is_kind_of
 
 def ancestors(obj: ManagedObject) -> Iterator[ManagedObject]:
     """The parents of an object up to the root folder, nearest first."""
-    seen = {obj.moid}
+    visited = {obj.moid}
     above = obj.above()
-    while above is not None and above.moid not in seen:
+    while above is not None and above.moid not in visited:
         yield above
-        seen.add(above.moid)
+        visited.add(above.moid)
         above = above.above()
 
 
@@ -40,8 +40,8 @@ def children(obj: ManagedObject) -> Iterator[ManagedObject]:
 
 def child_named(obj: ManagedObject, name: str) -> ManagedObject | None:
     """The child of that name; names are compared with vSphere's escapes (`%2f` for a slash) undone."""
-    wanted = unescaped(name)
-    return next((child for child in children(obj) if unescaped(child.display_name) == wanted), None)
+    plain_name = unescaped(name)
+    return next((child for child in children(obj) if unescaped(child.display_name) == plain_name), None)
 
 
 def at_path(root: ManagedObject, path: str) -> ManagedObject | None:
@@ -92,20 +92,20 @@ OF_CONTAINER: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 
 def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool) -> dict[str, ManagedObject]:
     """The objects in a container by moid, in inventory order; of any of these types, or all when there are none."""
-    found: dict[str, ManagedObject] = {}
+    members_by_moid: dict[str, ManagedObject] = {}
     within_pool = _is_below_datacenter(container)
     waiting: list[ManagedObject] = list(_children(container, first=True, within_pool=within_pool))[::-1]
-    seen: set[str] = set()
+    visited: set[str] = set()
     while waiting:
         obj = waiting.pop()
-        if obj.moid in seen:
+        if obj.moid in visited:
             continue
-        seen.add(obj.moid)
-        if not types or any(is_kind_of(obj.wsdl_name, wanted) for wanted in types):
-            found[obj.moid] = obj
+        visited.add(obj.moid)
+        if not types or any(is_kind_of(obj.wsdl_name, type_name) for type_name in types):
+            members_by_moid[obj.moid] = obj
         if recursive and obj.wsdl_name != "VirtualMachine":
             waiting.extend(list(_children(obj, first=False, within_pool=within_pool))[::-1])
-    return found
+    return members_by_moid
 
 
 def _is_below_datacenter(container: ManagedObject) -> bool:

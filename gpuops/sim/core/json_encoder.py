@@ -66,8 +66,8 @@ class JsonEncoder:
     def property_head(self, path: str) -> bytes:
         return f'{{"{TYPE_NAME}":"DynamicProperty","name":{encode_basestring(path)},"val":'.encode()
 
-    def properties(self, told: Parts) -> Parts:
-        return [b'"propSet":[', *told[:-1], b"}]"]
+    def properties(self, parts: Parts) -> Parts:
+        return [b'"propSet":[', *parts[:-1], b"}]"]
 
     def member(self, tag: str, value: Any, static: Any) -> Parts:
         return [f'"{tag}":'.encode(), self.document(value, static)]
@@ -126,12 +126,12 @@ class JsonEncoder:
     def _structure(self, write: Write, value: Any) -> None:
         plan = self._plan(type(value))
         write(plan.head)
-        held = value.__dict__.get
-        message = held("msg") if isinstance(value, vmodl.MethodFault) else None
+        fields = value.__dict__.get
+        message = fields("msg") if isinstance(value, vmodl.MethodFault) else None
         if message:
             write(f',"{FAULT_MESSAGE}":{encode_basestring(message)}')
         for name, head, static, is_link, is_list, required in plan.fields:
-            item = held(name)
+            item = fields(name)
             if item is None or (is_list and not item):
                 if not required:
                     continue
@@ -151,9 +151,9 @@ class JsonEncoder:
         plan = self._plans.get(cls)
         if plan is None:
             name = VmomiSupport.GetWsdlName(VmomiSupport.GetCompatibleType(cls, self.version))
-            told = (info for info in cls._GetPropertyList() if info.version in self._known)
+            properties = (info for info in cls._GetPropertyList() if info.version in self._known)
             fields = tuple(
-                _field(info) for info in told if not (issubclass(cls, vmodl.MethodFault) and info.name == "msg")
+                _field(info) for info in properties if not (issubclass(cls, vmodl.MethodFault) and info.name == "msg")
             )
             plan = self._plans[cls] = _JsonPlan(f'{{"{TYPE_NAME}":"{name}"', fields)
         return plan

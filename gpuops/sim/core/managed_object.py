@@ -140,8 +140,8 @@ class ManagedObject:
         if value is UNSET or value is None:
             return []
         links = value if isinstance(value, (list, tuple)) else (value,)
-        found = (link if isinstance(link, ManagedObject) else self.world.find(link._moId) for link in links)
-        return [target for target in found if target is not None]
+        targets = (link if isinstance(link, ManagedObject) else self.world.find(link._moId) for link in links)
+        return [target for target in targets if target is not None]
 
     def above(self) -> ManagedObject | None:
         """The object directly above this one in the inventory tree, as its `parent` property says."""

@@ -145,9 +145,9 @@ class ObjectStore:
         while not self.closing:
             self.clock.run_due()
             self._coalesce(deadline)
-            found = ready()
-            if found is not None or (deadline is not None and self.clock.now() >= deadline):
-                return found
+            answer = ready()
+            if answer is not None or (deadline is not None and self.clock.now() >= deadline):
+                return answer
             due = self.clock.next_due()
             if due is not None and (deadline is None or due <= deadline):
                 self.clock.advance_to(due)
@@ -168,9 +168,9 @@ class ObjectStore:
         deadline = None if timeout_s is None else self.clock.now() + timedelta(seconds=timeout_s)
         while not self.closing:
             self.clock.run_due()
-            found = ready()
-            if found is not None:
-                return found
+            answer = ready()
+            if answer is not None:
+                return answer
             now = self.clock.now()
             if deadline is not None and now >= deadline:
                 return None

@@ -51,8 +51,8 @@ def resolve(wsdl_name: str, text: str, version: str) -> PropertyPath:
 @lru_cache(maxsize=2000)
 def top_level(wsdl_name: str, version: str) -> tuple[str, ...]:
     """The names of all properties that this type has in this version, as `all=true` asks for them."""
-    known = VmomiSupport.parentMap[version]
-    return tuple(info.name for info in vmomi_type(wsdl_name)._GetPropertyList() if info.version in known)
+    versions = VmomiSupport.parentMap[version]
+    return tuple(info.name for info in vmomi_type(wsdl_name)._GetPropertyList() if info.version in versions)
 
 
 def value_at(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
@@ -74,17 +74,17 @@ def value_at(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
 
 
 def _segments(text: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    steps: list[tuple[str, str]] = []
     position = 0
     while position < len(text):
         match = _SEGMENT.match(text, position)
         if match is None:
             raise _invalid(text)
-        found.append((match[1], match[2]))
+        steps.append((match[1], match[2]))
         position = match.end()
-    if not found or text.endswith("."):
+    if not steps or text.endswith("."):
         raise _invalid(text)
-    return found
+    return steps
 
 
 def _later_steps(index: str, segments: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -35,9 +35,9 @@ def catalogue() -> Mapping[str, Fault]:
 
 def rules_of(fault: str, changes: Mapping[str, Any] | None = None) -> tuple[Rule, ...]:
     """The rules of a fault with some keys changed. Raises UsageError for an id or a key that there is not."""
-    found = catalogue().get(fault)
-    if found is None:
+    declared_fault = catalogue().get(fault)
+    if declared_fault is None:
         raise UsageError(f"no fault is called {fault!r}", hint="gpuops sim faults lists them")
     if "effect" in (changes or {}):
         raise UsageError(f"{fault} has its effect", hint="leave out `fault` to write a rule of your own")
-    return tuple(Rule.from_json({**rule.to_json(), **(changes or {})}) for rule in found.rules)
+    return tuple(Rule.from_json({**rule.to_json(), **(changes or {})}) for rule in declared_fault.rules)

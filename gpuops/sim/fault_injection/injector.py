@@ -80,11 +80,11 @@ class Injector:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        return tuple(each.rule for each in self._armed)
+        return tuple(armed.rule for armed in self._armed)
 
     def struck(self) -> list[tuple[Rule, int]]:
         """Each rule and how often it was applied."""
-        return [(each.rule, each.struck) for each in self._armed]
+        return [(armed.rule, armed.struck) for armed in self._armed]
 
     def add(self, rule: Rule) -> None:
         """Applies this rule from now on. Raises UsageError for a rule that can apply to nothing."""
@@ -134,15 +134,15 @@ class Injector:
 
     def hidden(self, obj: ManagedObject, paths: Iterable[str], method: str) -> dict[str, Any]:
         """The properties of an object that are left out, each with its fault in missingSet (None = not in it)."""
-        found: dict[str, Any] = {}
+        hidden: dict[str, Any] = {}
         for armed in self._of(method):
             rule = armed.rule
             if rule.effect is not Effect.MISSING:
                 continue
             matching = [path for path in paths if fnmatchcase(path, rule.property)]
             if matching and self._strikes(armed, obj):
-                found |= dict.fromkeys(matching, make_fault(rule.fault, obj) if rule.fault else None)
-        return found
+                hidden |= dict.fromkeys(matching, make_fault(rule.fault, obj) if rule.fault else None)
+        return hidden
 
     def _interrupt(self, call: Call, receiver: ManagedObject, phase: Phase) -> Interruption | None:
         for armed in self._of(call.method):
@@ -158,11 +158,11 @@ class Injector:
 
     def _of(self, method: str) -> tuple[ActiveRule, ...]:
         """The rules that match this method, in order."""
-        found = self._by_method.get(method)
-        if found is None:
-            found = tuple(armed for armed in self._armed if _fits(method, armed.rule.method))
-            self._by_method[method] = found
-        return found
+        rules = self._by_method.get(method)
+        if rules is None:
+            rules = tuple(armed for armed in self._armed if _fits(method, armed.rule.method))
+            self._by_method[method] = rules
+        return rules
 
     def _strikes(self, armed: ActiveRule, target: ManagedObject | None) -> bool:
         """Whether a rule that matches the method applies to this object now; counts both."""

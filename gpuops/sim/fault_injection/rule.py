@@ -146,7 +146,7 @@ class Rule:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Rule:
         """The rule in a JSON object. Raises UsageError for an unknown key or a wrong value."""
-        names = {each.name for each in fields(cls)}
+        names = {field.name for field in fields(cls)}
         wrong = [f"{key}: unknown key" for key in document if key not in names]
         wrong += [f"{key}: {value} is no number" for key, value in document.items() if _endless(value)]
         if wrong:
@@ -158,7 +158,7 @@ class Rule:
 
     def to_json(self) -> dict[str, Any]:
         """The rule as JSON values."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def phase_of_calls(self) -> Phase | None:
         """When it strikes calls; None for a rule of tasks, of reads, or of a moment."""

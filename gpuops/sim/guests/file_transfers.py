@@ -50,8 +50,8 @@ class FileTransfers:
 
     def take(self, token: str, *, upload: bool) -> FileTransfer | None:
         """The transfer of a token, which is used up by that; None = there is none of that direction."""
-        found = self._waiting.get(token)
-        return self._waiting.pop(token) if found is not None and found.upload is upload else None
+        transfer = self._waiting.get(token)
+        return self._waiting.pop(token) if transfer is not None and transfer.upload is upload else None
 
 
 def read(transfer: FileTransfer) -> bytes:

@@ -27,21 +27,21 @@ def located(root: Path, path: str) -> Path:
     if not path or "\0" in path:
         raise ValueError(f"{path!r} is no path")
     home = root.resolve()
-    given = Path(path)
-    inside = given.is_relative_to(root) or given.is_relative_to(home)
-    whole = Path(os.path.normpath(given if inside else home / path.lstrip("/")))
-    found = whole.parent.resolve() / whole.name
-    if not found.is_relative_to(home):
+    guest_path = Path(path)
+    inside = guest_path.is_relative_to(root) or guest_path.is_relative_to(home)
+    whole = Path(os.path.normpath(guest_path if inside else home / path.lstrip("/")))
+    resolved = whole.parent.resolve() / whole.name
+    if not resolved.is_relative_to(home):
         raise PermissionError(f"{path} leads out of the guest")
-    return found
+    return resolved
 
 
 def followed(root: Path, path: str) -> Path:
     """The same, where a link is followed. Raises PermissionError for one that leads out."""
-    found = located(root, path).resolve()
-    if not found.is_relative_to(root.resolve()):
+    resolved = located(root, path).resolve()
+    if not resolved.is_relative_to(root.resolve()):
         raise PermissionError(f"{path} leads out of the guest")
-    return found
+    return resolved
 
 
 def temporary_name(number: int, prefix: str, suffix: str) -> str:

@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.01
 
 def marked(mark: str) -> Iterator[int]:
     """The processes whose mark begins so; none that has ended."""
-    wanted = f"{VARIABLE}={mark}".encode()
+    variable = f"{VARIABLE}={mark}".encode()
     for entry in _PROC.iterdir():
         if not entry.name.isdecimal():
             continue
@@ -35,7 +35,7 @@ def marked(mark: str) -> Iterator[int]:
             environment = (entry / "environ").read_bytes()
         except OSError:  # it ended, or is another user's
             continue
-        if any(each.startswith(wanted) for each in environment.split(b"\0")):
+        if any(assignment.startswith(variable) for assignment in environment.split(b"\0")):
             yield int(entry.name)
 
 
@@ -57,10 +57,10 @@ def continue_all(mark: str) -> None:
 
 def _signalled(mark: str, number: signal.Signals, due: Callable[[int], bool]) -> bool:
     for _ in range(_ROUNDS):
-        found = [pid for pid in marked(mark) if due(pid)]
-        if not found:
+        pids = [pid for pid in marked(mark) if due(pid)]
+        if not pids:
             return True
-        for pid in found:
+        for pid in pids:
             _send(pid, number)
         threading.Event().wait(_PAUSE_S)
     return False

@@ -73,7 +73,10 @@ class RealGuests:
     def busy(self) -> bool:
         """Whether a process runs: then no time is jumped over, for it takes real time."""
         return any(
-            each.ended_at is None for guest in self._guests.values() if not guest.stopped for each in guest.processes
+            process.ended_at is None
+            for guest in self._guests.values()
+            if not guest.stopped
+            for process in guest.processes
         )
 
     def guest(self, vm: str) -> RealGuest:
@@ -104,10 +107,10 @@ class RealGuests:
         """
         guest = self.guest(vm)
         guest.boot_time = boot_time
-        path, found, arguments = program
+        path, executable, arguments = program
         mark = f"{guest.mark}{self.next_number()}."
         child = subprocess.Popen(  # noqa: S603 - whoever may log in to the guest has asked for it
-            [SHELL, "-c", f'"{found}" {arguments}'],
+            [SHELL, "-c", f'"{executable}" {arguments}'],
             cwd=directory,
             env={**environment, marked_processes.VARIABLE: mark},
             stdin=subprocess.DEVNULL,
@@ -145,10 +148,10 @@ class RealGuests:
             guest.stopped = False
             marked_processes.continue_all(guest.mark)
 
-    def copy(self, vm: str, made: str) -> None:
+    def copy(self, vm: str, new_vm: str) -> None:
         """A clone has the files of what it was made from."""
         if vm in self._guests:
-            shutil.copytree(self._guests[vm].root, self.guest(made).root, symlinks=True, dirs_exist_ok=True)
+            shutil.copytree(self._guests[vm].root, self.guest(new_vm).root, symlinks=True, dirs_exist_ok=True)
 
     def forget(self, vm: str) -> None:
         """Its VM is gone, and so are its processes and files."""

@@ -82,8 +82,8 @@ class HorizonEndpoint:
             return self._vcenters()
         prefix, _, action = path.rpartition("/")
         if incoming.verb == "GET" and prefix == "/rest/inventory/v1/machines":
-            found = next((each for each in self._machines() if each["id"] == action), None)
-            return _json(404, {"error_message": "no such machine"}) if found is None else _json(200, found)
+            machine = next((candidate for candidate in self._machines() if candidate["id"] == action), None)
+            return _json(404, {"error_message": "no such machine"}) if machine is None else _json(200, machine)
         actions = {"enter-maintenance": True, "exit-maintenance": False}
         if incoming.verb == "POST" and prefix == "/rest/inventory/v1/machines/action" and action in actions:
             return self._maintain(parse_json(incoming.body), enter=actions[action])
@@ -128,18 +128,18 @@ class HorizonEndpoint:
         headers = {"HAS_MORE_RECORDS": "TRUE"} if number * size < len(records) else {}
         return _json(200, page, headers)
 
-    def _maintain(self, asked: Any, *, enter: bool) -> Outgoing:
-        if not isinstance(asked, list):
+    def _maintain(self, machine_ids: Any, *, enter: bool) -> Outgoing:
+        if not isinstance(machine_ids, list):
             return _json(400, {"error_message": "a list of machine ids is expected"})
-        told = []
-        for identity in asked:
+        outcomes = []
+        for identity in machine_ids:
             vm = self.pod.machine(identity)
             if vm is None:
-                told.append({"id": identity, "status_code": 404, "error_messages": ["no such machine"]})
+                outcomes.append({"id": identity, "status_code": 404, "error_messages": ["no such machine"]})
                 continue
             self.pod.change_maintenance(vm, enter=enter)
-            told.append({"id": identity, "status_code": 200, "timestamp": _ms(self.world.clock.now())})
-        return _json(200, told)
+            outcomes.append({"id": identity, "status_code": 200, "timestamp": _ms(self.world.clock.now())})
+        return _json(200, outcomes)
 
     # --- lists ----------------------------------------------------------------------------------------------------
 
@@ -176,9 +176,9 @@ class HorizonEndpoint:
             }
 
     def _managed(self, record: MachineRecord) -> dict[str, Any]:
-        told = {"path": record.path, "virtual_center_id": record.vcenter}
+        record_json = {"path": record.path, "virtual_center_id": record.vcenter}
         return {
-            **{name: value for name, value in told.items() if value is not None},
+            **{name: value for name, value in record_json.items() if value is not None},
             "in_maintenance_mode": record.vm is not None and self._shows_maintenance(record.vm),
             "virtual_machine_power_state": "POWERED_ON" if record.vm is None else _POWER[record.vm.state.power],
         }
@@ -201,19 +201,19 @@ class HorizonEndpoint:
 
     def _sessions(self) -> Iterator[dict[str, Any]]:
         pools: dict[str, DesktopPoolState] = {vm.moid: pool for pool, vm in self.pod.machines()}
-        for each in self.pod.sessions.values():
-            if not each.vm.is_registered or self.pod.shown_session(each.vm) is None:
+        for session in self.pod.sessions.values():
+            if not session.vm.is_registered or self.pod.shown_session(session.vm) is None:
                 continue
             yield {
-                "id": each.id,
-                "machine_id": self.pod.machine_id(each.vm),
-                "desktop_pool_id": self.pod.pool_id(pools[each.vm.moid]) if each.vm.moid in pools else None,
+                "id": session.id,
+                "machine_id": self.pod.machine_id(session.vm),
+                "desktop_pool_id": self.pod.pool_id(pools[session.vm.moid]) if session.vm.moid in pools else None,
                 "session_type": "DESKTOP",
-                "session_state": "DISCONNECTED" if each.disconnected_at else "CONNECTED",
-                "start_time": _ms(each.started_at),
-                **({"disconnected_time": _ms(each.disconnected_at)} if each.disconnected_at else {}),
+                "session_state": "DISCONNECTED" if session.disconnected_at else "CONNECTED",
+                "start_time": _ms(session.started_at),
+                **({"disconnected_time": _ms(session.disconnected_at)} if session.disconnected_at else {}),
                 "idle_duration": 0,
-                "user_id": each.user,
+                "user_id": session.user,
             }
 
 

@@ -86,9 +86,10 @@ class Pod:
     def machines(self) -> Iterator[tuple[DesktopPoolState, VmEntity]]:
         """Each VM that is a machine of a pool, with the first pool that has it."""
         for vm in self.world.by_type("VirtualMachine"):
-            kept = self._pool_names.get(vm.moid)
+            pool_name = self._pool_names.get(vm.moid)
             pool = next(
-                (each for each in self.world.desktop_pools if each.name == kept or each.has(unescaped(vm.name))), None
+                (pool for pool in self.world.desktop_pools if pool.name == pool_name or pool.has(unescaped(vm.name))),
+                None,
             )
             if pool is not None:
                 self._pool_names[vm.moid] = pool.name
@@ -103,20 +104,23 @@ class Pod:
                 left_over = self._id("left-over", vm.state.instance_uuid)
                 yield replace(record_of(form, left_over, pool, vm, self.vcenter_id(1)), vm=None)
             if self.second_vcenter or pool.second_vcenter:
-                there = self._id("second", vm.state.instance_uuid)
-                record = record_of(RecordForm.AS_IN_VCENTER, there, pool, vm, self.vcenter_id(2))
+                second_id = self._id("second", vm.state.instance_uuid)
+                record = record_of(RecordForm.AS_IN_VCENTER, second_id, pool, vm, self.vcenter_id(2))
                 yield replace(record, vm=None)
 
     def vcenters(self) -> Iterator[tuple[str, str, str | None]]:
         """(id, name, uuid) of each vCenter of the pod."""
-        own = self.world.get("ServiceInstance").instance_uuid
-        other = self._id("uuid", "other")
-        uuids = {VcenterList.OLD_UUID: (self._id("uuid", "earlier"), other), VcenterList.COPIED: (own, own)}
-        first, second = uuids.get(self.vcenter_list, (own, other))
-        told = self.vcenter_list is not VcenterList.WITHOUT_UUIDS
-        yield self.vcenter_id(1), "vc-1", first if told else None
+        instance_uuid = self.world.get("ServiceInstance").instance_uuid
+        other_uuid = self._id("uuid", "other")
+        uuids = {
+            VcenterList.OLD_UUID: (self._id("uuid", "earlier"), other_uuid),
+            VcenterList.COPIED: (instance_uuid, instance_uuid),
+        }
+        first, second = uuids.get(self.vcenter_list, (instance_uuid, other_uuid))
+        has_uuids = self.vcenter_list is not VcenterList.WITHOUT_UUIDS
+        yield self.vcenter_id(1), "vc-1", first if has_uuids else None
         if self.second_vcenter or any(pool.second_vcenter for pool in self.world.desktop_pools):
-            yield self.vcenter_id(2), "vc-2", second if told else None
+            yield self.vcenter_id(2), "vc-2", second if has_uuids else None
 
     def vcenter_id(self, number: int) -> str:
         return self._id("vcenter", str(number))
@@ -138,7 +142,7 @@ class Pod:
         return next((vm for _, vm in self.machines() if self.machine_id(vm) == identity), None)
 
     def session_of(self, vm: VmEntity) -> PodSession | None:
-        return next((each for each in self.sessions.values() if each.vm is vm), None)
+        return next((session for session in self.sessions.values() if session.vm is vm), None)
 
     def shown_session(self, vm: VmEntity) -> PodSession | None:
         """The session that the lists of machines and sessions have: also while the agent does not answer."""
@@ -182,7 +186,7 @@ class Pod:
 
     def _await_user(self, pool: DesktopPoolState) -> None:
         def come() -> None:
-            free = [vm for own, vm in self.machines() if own is pool and self.session_of(vm) is None]
+            free = [vm for machine_pool, vm in self.machines() if machine_pool is pool and self.session_of(vm) is None]
             if free:
                 self.log_in(pool, self._chance.choice(free))
             self._await_user(pool)
@@ -193,7 +197,9 @@ class Pod:
 
     def _await_power_check(self, pool: DesktopPoolState) -> None:
         def check() -> None:
-            of_pool = [vm for own, vm in self.machines() if own is pool and not self.in_maintenance(vm)]
+            of_pool = [
+                vm for machine_pool, vm in self.machines() if machine_pool is pool and not self.in_maintenance(vm)
+            ]
             spares = sum(vm.state.power is Power.ON and self.session_of(vm) is None for vm in of_pool)
             for vm in of_pool:
                 at_rest = vm.state.power is not Power.ON and self.world.tasks.running(vm) is None

@@ -125,8 +125,8 @@ class ComputeEntity(ManagedEntity):
     def stun_tolerated_s(self) -> int:
         """A vMotion whose estimated stun is longer is refused (VMware KB 313479; 100 s where nobody says another
         number, VMware vSphere 8.0 docs)."""
-        said = self.drs.options.get("VmDevicesStunTimeTolerated", "")
-        return int(said) if said.isdecimal() else 100
+        stun_time = self.drs.options.get("VmDevicesStunTimeTolerated", "")
+        return int(stun_time) if stun_time.isdecimal() else 100
 
     def rules_allow(self, vm: str, host: str) -> bool:
         """Whether no binding rule keeps a VM off a host."""
@@ -253,9 +253,9 @@ class HostEntity(ManagedEntity):
 
     def _touch_manager(self, kind: str, *paths: str) -> None:
         """Touch these paths of a manager, if anybody has seen it."""
-        made = self.managers.get(f"{kind}-{self.number}")
-        if made is not None:
-            made.touch(*paths)
+        manager = self.managers.get(f"{kind}-{self.number}")
+        if manager is not None:
+            manager.touch(*paths)
 
     def manager(self, kind: str) -> Any:
         """Its manager whose moid begins so, made when it is asked for."""

@@ -72,9 +72,9 @@ class ManagedEntity(ManagedObject):
         """
         if not name.strip() or len(name) > LONGEST_NAME:
             raise faults.invalid_name(name)
-        kept = escaped(name)
-        self.refuse_duplicate(kept, besides)
-        return kept
+        stored_name = escaped(name)
+        self.refuse_duplicate(stored_name, besides)
+        return stored_name
 
     def refuse_duplicate(self, name: str, besides: ManagedEntity | None = None) -> None:
         """Raises DuplicateName when another child has that name."""
@@ -89,7 +89,7 @@ class ManagedEntity(ManagedObject):
     def set_attribute(self, key: int, value: str) -> None:
         """Set a custom field; an empty value clears it."""
         values = {**self.attributes, key: value}
-        self.attributes = {known: text for known, text in values.items() if text != ""}
+        self.attributes = {key: text for key, text in values.items() if text != ""}
         self.touch("customValue", "value", "summary")
 
     def _empty(self) -> Any:
@@ -146,5 +146,5 @@ def write_attribute(call: Call, entity: Any, key: int, name: str, value: str) ->
     entity.set_attribute(key, value)
     entity.world.ledger.record(call, entity, before={name: before}, after={name: value})
     argument = vim.event.ManagedEntityEventArgument(name=entity.display_name, entity=entity.ref)
-    own = {"entity": argument, "fieldKey": key, "name": name, "value": value}
-    entity.world.events.post(call, "CustomFieldValueChangedEvent", entity, own=own)
+    arguments = {"entity": argument, "fieldKey": key, "name": name, "value": value}
+    entity.world.events.post(call, "CustomFieldValueChangedEvent", entity, own_fields=arguments)

@@ -37,8 +37,8 @@ def enter(vm: VmEntity) -> VmEntity:
 def enter_new(vm: VmEntity) -> VmEntity:
     """The same of a VM that was made now: where files of its name are there, vCenter gives its own another one."""
     store, name, number = vm.datastore(), vm.state.name, 0
-    taken = {f"{each.state.home}.vmx" for each in store.vms.values()}
-    while f"{vm.state.home}.vmx" in taken:
+    used_paths = {f"{vm.state.home}.vmx" for vm in store.vms.values()}
+    while f"{vm.state.home}.vmx" in used_paths:
         number += 1
         vm.state.files = f"{name}_{number}"
     return enter(vm)
@@ -57,7 +57,7 @@ def leave(vm: VmEntity) -> None:
     vm.datastore().remove(vm)
     vm.datastore().use(-state.suspend_file_mib)
     vm.host().compute_resource().forget(vm.moid)
-    for taken in state.snapshots:
-        world.unregister(world.get(taken.moid))
+    for snapshot in state.snapshots:
+        world.unregister(world.get(snapshot.moid))
     world.unregister(vm)
     vm.networks_changed()

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class PortgroupEntity(ManagedEntity):
     """A distributed port group of the switch of that moid; `kept` is the DVPortgroupConfigInfo that clients set."""
 
-    def __init__(self, world: World, moid: str, name: str, parent: str, switch: str, kept: Any) -> None:
+    def __init__(self, world: World, moid: str, name: str, parent: str, switch: str, config: Any) -> None:
         super().__init__(world, moid, name, parent)
         self.switch_moid = switch
-        self.kept = kept
+        self.kept = config
         self.ports: list[str] = []
         """The keys of its ports; without those of an uplink port group, which its hosts keep."""
         self.version = 1
@@ -53,9 +53,9 @@ class PortgroupEntity(ManagedEntity):
 class DistributedSwitchEntity(ManagedEntity):
     """A distributed switch; `kept` is the VMwareDVSConfigInfo that clients set. Its members are kept by the hosts."""
 
-    def __init__(self, world: World, moid: str, name: str, parent: str, kept: Any) -> None:
+    def __init__(self, world: World, moid: str, name: str, parent: str, config: Any) -> None:
         super().__init__(world, moid, name, parent)
-        self.kept = kept
+        self.kept = config
         self.portgroup_moids: list[str] = []
         self.next_port = 0
         self.version = 1

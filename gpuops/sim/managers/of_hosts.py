@@ -79,14 +79,9 @@ READ: Final[Mapping[str, Properties]] = {
 METHODS: Final[Mapping[str, Methods]] = {
     "HostDatastoreSystem": {"QueryAvailableDisksForVmfs": lambda *_, **__: []},
     "HostDateTimeSystem": {"QueryDateTime": lambda manager, call: manager.world.clock.now() + manager.world.skew},
-    "HostFirewallSystem": {"RefreshFirewall": lambda *_: None},
     "HostNetworkSystem": {
         "QueryNetworkHint": lambda manager, call, device: _network_hints(manager.host, device),
-        "RefreshNetworkSystem": lambda *_: None,
     },
-    "HostVirtualNicManager": {"QueryNetConfig": lambda manager, call, nicType: _selection(manager.host, nicType)},
-    "HostVsanSystem": {"QueryHostStatus": lambda manager, call: _vsan_status(manager.host)},
-    "HostVStorageObjectManager": {"HostListVStorageObject": lambda *_, **__: []},
 }
 
 
@@ -96,21 +91,6 @@ def _network_hints(host: HostSystem, devices: list[str]) -> list[Any]:
     if unknown := [device for device in devices if device not in names]:
         raise faults.not_found(f"Host {host.name} has no physical adapter {unknown[0]}.")
     return [vim.host.PhysicalNic.NetworkHint(device=device) for device in devices or names]
-
-
-def _selection(host: HostSystem, service: str) -> Any:
-    """Return which VMkernel adapters serve this. Raises InvalidArgument."""
-    for selection in host_network.selections(host.state).netConfig:
-        if selection.nicType == service:
-            return selection
-    raise faults.wrong_argument("nicType")
-
-
-def _vsan_status(host: HostSystem) -> Any:
-    """VsanHostClusterStatus of a host that is in no vSAN cluster."""
-    return vim.vsan.host.ClusterStatus(
-        nodeUuid=host.state.uuid, health="unknown", nodeState=vim.vsan.host.ClusterStatus.State(state="disabled")
-    )
 
 
 def offer(world: World) -> None:
@@ -123,13 +103,13 @@ def _make(world: World, prefix: str, moid: str) -> ManagedObject | None:
     host = world.find(f"host-{moid.rpartition('-')[2]}")
     if not isinstance(host, HostSystem):
         return None
-    made: ManagedObject
+    manager: ManagedObject
     if prefix == OPTIONS:
-        made = OptionManager(world, moid, host.state.options, name=host.name, changed=lambda: host.touch("config"))
+        manager = OptionManager(world, moid, host.state.options, name=host.name, changed=lambda: host.touch("config"))
     else:
-        made = _kind(prefix)(moid, host)
-    host.managers[moid] = made
-    return made
+        manager = _kind(prefix)(moid, host)
+    host.managers[moid] = manager
+    return manager
 
 
 @cache
@@ -137,9 +117,9 @@ def _kind(prefix: str) -> type[HostManager]:
     known = KINDS.get(prefix)
     if known is not None:
         return known
-    (wsdl_name,) = {kind._wsdlName for kind, own in managers().values() if own == prefix}
-    shown: Properties = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
-    return plain_kind(wsdl_name, HostManager, {**shown, **READ.get(wsdl_name, {})}, METHODS.get(wsdl_name, {}))
+    (wsdl_name,) = {kind._wsdlName for kind, own_prefix in managers().values() if own_prefix == prefix}
+    properties: Properties = {name: partial(_of_host, path) for name, path in SHOWN.get(wsdl_name, {}).items()}
+    return plain_kind(wsdl_name, HostManager, {**properties, **READ.get(wsdl_name, {})}, METHODS.get(wsdl_name, {}))
 
 
 def _of_host(path: str, manager: HostManager) -> Any:

@@ -194,7 +194,7 @@ METHODS: Final[Mapping[str, Methods]] = {
         "AreAlarmActionsEnabled": lambda *_, **__: True,
     },
     "ClusterProfileManager": {"FindAssociatedProfile": _nothing},
-    "CryptoManagerKmip": {"ListKeys": _nothing, "ListKmipServers": _nothing, "ListKmsClusters": _nothing},
+    "CryptoManagerKmip": {"ListKeys": _nothing, "ListKmipServers": _nothing},
     "CustomizationSpecManager": {"DoesCustomizationSpecExist": lambda *_, **__: False},
     "DiagnosticManager": {"QueryDescriptions": lambda manager, call, host=None: _logs(manager, host)},
     "DistributedVirtualSwitchManager": {
@@ -205,16 +205,10 @@ METHODS: Final[Mapping[str, Methods]] = {
         ),
     },
     "ExtensionManager": {"FindExtension": lambda *_, **__: None},
-    "HealthUpdateManager": {"QueryProviderList": _nothing},
-    "IoFilterManager": {"QueryIoFilterInfo": _nothing},
-    "IpPoolManager": {"QueryIpPools": _nothing},
     "LicenseAssignmentManager": {
         "QueryAssignedLicenses": lambda manager, call, entityId=None: _assigned(manager, entityId)
     },
-    "ProfileComplianceManager": {"QueryComplianceStatus": _nothing},
-    "ScheduledTaskManager": {"RetrieveEntityScheduledTask": _nothing, "RetrieveObjectScheduledTask": _nothing},
-    "ServiceManager": {"QueryServiceList": _nothing},
-    "TenantTenantManager": {"RetrieveServiceProviderEntities": _nothing},
+    "ScheduledTaskManager": {"RetrieveEntityScheduledTask": _nothing},
     "UserDirectory": {
         "RetrieveUserGroups": lambda manager, call, searchStr, exactMatch, findUsers, belongsToGroup=None, **_: (
             _users(manager, searchStr, exact=exactMatch) if findUsers and not belongsToGroup else []

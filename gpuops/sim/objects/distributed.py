@@ -51,11 +51,8 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
         "AddDVPortgroup_Task": lambda self, call, spec: distributed_change.add_portgroups(
             self, call, spec, DistributedVirtualPortgroup
         ),
-        "CreateDVPortgroup_Task": lambda self, call, spec: distributed_change.add_portgroups(
-            self, call, [spec], DistributedVirtualPortgroup
-        ),
         "FetchDVPorts": lambda self, call, criteria=None: [
-            each for each in distributed.ports(self) if criteria is None or _meets(self, each, criteria)
+            port for port in distributed.ports(self) if criteria is None or _meets(self, port, criteria)
         ],
         "Destroy_Task": removal.destroy,
     }
@@ -63,7 +60,7 @@ class VmwareDistributedVirtualSwitch(DistributedSwitchEntity):
 
 def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:
     """Whether a port is one of those asked for (vSphere API, DistributedVirtualSwitchPortCriteria)."""
-    uplinks = {each.moid for each in switch.portgroups() if each.is_uplink}
+    uplinks = {portgroup.moid for portgroup in switch.portgroups() if portgroup.is_uplink}
     hosts = [host._moId for host in criteria.host]
     inside = criteria.inside is not False
     facts = (
@@ -72,7 +69,7 @@ def _meets(switch: DistributedSwitchEntity, port: Any, criteria: Any) -> bool:
         (criteria.uplinkPort, port.portgroupKey in uplinks),
     )
     return (
-        all(wanted is None or wanted == is_so for wanted, is_so in facts)
+        all(expected is None or expected == is_so for expected, is_so in facts)
         and (not criteria.portgroupKey or (port.portgroupKey in criteria.portgroupKey) == inside)
         and (not criteria.portKey or port.key in criteria.portKey)
         and (not hosts or (port.proxyHost is not None and port.proxyHost._moId in hosts))

@@ -58,10 +58,10 @@ class EnvironmentBrowser(ManagedObject):
     def _hosts(self, host: Any) -> list[HostEntity]:
         if host is None:
             return self.owner.hosts()
-        found: HostEntity = self.world.get(host)
-        if found.compute_resource() is not self.owner:
+        host_entity: HostEntity = self.world.get(host)
+        if host_entity.compute_resource() is not self.owner:
             raise faults.wrong_argument("host")
-        return [found]
+        return [host_entity]
 
     @method
     def QueryTargetCapabilities(self, call: Call, host: Any = None) -> Any:

@@ -55,10 +55,10 @@ class EsxcliCommand:
             for name, spelling, short in self.parameters
         )
         hints = {f"fields:{self.row}": self.columns, "formatter": "table"} if self.columns else {"formatter": "simple"}
-        told = "".join(f"<hints><key>{key}</key><value>{value}</value></hints>" for key, value in hints.items())
+        hints_xml = "".join(f"<hints><key>{key}</key><value>{value}</value></hints>" for key, value in hints.items())
         return (
             f"<method><name>{self.name}</name><displayName>{self.name}</displayName><help>{self.help}</help>"
-            f"{parameters}{told}</method>"
+            f"{parameters}{hints_xml}</method>"
         )
 
 
@@ -108,23 +108,25 @@ class ManagedMethodExecuter(HostManager):
     def ExecuteSoap(self, call: Call, moid: str, version: str, method: str, argument: list[Any]) -> Any:
         # from memory: no public table names the privilege; it is that of the calls it stands for
         self.world.authority.require(call, self.host, "Host.Config.Settings")
-        given = {each.name: _text(each.val) for each in argument}
-        asked = method.removeprefix("vim.")
-        if asked == "CLIInfo.FetchCLIInfo":
-            return _described(given.get("typeName", ""))
-        command = next((each for each in COMMANDS if each.method == asked), None)
+        arguments = {parameter.name: _text(parameter.val) for parameter in argument}
+        method_name = method.removeprefix("vim.")
+        if method_name == "CLIInfo.FetchCLIInfo":
+            return _described(arguments.get("typeName", ""))
+        command = next((candidate for candidate in COMMANDS if candidate.method == method_name), None)
         if command is None:
-            return _not_simulated(asked)
+            return _not_simulated(method_name)
         if not command.row:
-            self._modules.UpdateModuleOptionString(call, given.get("module", ""), given.get("parameterstring", ""))
+            self._modules.UpdateModuleOptionString(
+                call, arguments.get("module", ""), arguments.get("parameterstring", "")
+            )
             return reflection.response(f"{_OPEN.format('xsd:boolean')}true</obj>")
-        answer = self._answer(command, call, given)
+        answer = self._answer(command, call, arguments)
         if isinstance(answer, list):
             rows = "".join(f'<DataObject xsi:type="{command.row_type}">{_fields(row)}</DataObject>' for row in answer)
             return reflection.response(f"{_OPEN.format('ArrayOfDataObject')}{rows}</obj>")
         return reflection.response(f"{_OPEN.format(command.row_type)}{_fields(answer)}</obj>")
 
-    def _answer(self, command: EsxcliCommand, call: Call, given: Mapping[str, str]) -> list[Row] | Row:
+    def _answer(self, command: EsxcliCommand, call: Call, arguments: Mapping[str, str]) -> list[Row] | Row:
         """The rows of a command, or the one row of a `get`."""
         host = self.host
         match command.namespace:
@@ -142,10 +144,13 @@ class ManagedMethodExecuter(HostManager):
             case "system.module":
                 return esxcli_rows.module_rows(self._modules.QueryModules(call))
             case _:
-                configured = self._modules.QueryConfiguredModuleOptionString(call, given.get("module", ""))
-                told = dict.fromkeys(KNOWN, "") | dict(option.partition("=")[::2] for option in configured.split())
+                configured = self._modules.QueryConfiguredModuleOptionString(call, arguments.get("module", ""))
+                parameters = dict.fromkeys(KNOWN, "") | dict(
+                    option.partition("=")[::2] for option in configured.split()
+                )
                 return [
-                    {"Description": "", "Name": name, "Type": "charp", "Value": value} for name, value in told.items()
+                    {"Description": "", "Name": name, "Type": "charp", "Value": value}
+                    for name, value in parameters.items()
                 ]
 
     @property

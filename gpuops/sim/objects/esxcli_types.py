@@ -58,8 +58,8 @@ def response(text: str) -> Any:
 
 def fault(message: str) -> Any:
     """A vmomi SoapResult that holds an error of esxcli."""
-    shown = VmomiSupport.GetVmodlType(f"{_EXECUTER}.SoapFault")(
+    soap_fault = VmomiSupport.GetVmodlType(f"{_EXECUTER}.SoapFault")(
         faultMsg="EsxCLI.CLIFault.summary",
         faultDetail=f'<obj xmlns="urn:vim25" versionId="5.0"><errMsg>{message}</errMsg></obj>',
     )
-    return VmomiSupport.GetVmodlType(f"{_EXECUTER}.SoapResult")(fault=shown)
+    return VmomiSupport.GetVmodlType(f"{_EXECUTER}.SoapResult")(fault=soap_fault)

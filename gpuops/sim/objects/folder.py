@@ -57,9 +57,6 @@ class Folder(FolderEntity):
         "CreateClusterEx": lambda self, call, name, spec: inventory_change.create_cluster(
             self, call, name, spec, new_cluster
         ),
-        "CreateCluster": lambda self, call, name, spec: inventory_change.create_cluster(
-            self, call, name, spec, new_cluster
-        ),
         "AddStandaloneHost_Task": lambda self, call, spec, addConnected, **_: inventory_change.add_standalone_host(
             self, call, spec, connected=addConnected, make=new_compute_resource
         ),
@@ -97,10 +94,10 @@ FOLDERS: Final = ("vm", "host", "datastore", "network")
 
 def new_datacenter(world: World, name: str, parent: str, moids: list[str] | None = None) -> Datacenter:
     """A registered datacenter with its four folders; `moids` are its own and theirs, new ones if none are given."""
-    given = moids or [new_moid(world, "datacenter"), *(new_moid(world, f"group-{kind[0]}") for kind in FOLDERS)]
-    datacenter = Datacenter(world, given[0], name, parent)
+    folder_moids = moids or [new_moid(world, "datacenter"), *(new_moid(world, f"group-{kind[0]}") for kind in FOLDERS)]
+    datacenter = Datacenter(world, folder_moids[0], name, parent)
     world.register(datacenter)
-    for kind, moid in zip(FOLDERS, given[1:], strict=True):
+    for kind, moid in zip(FOLDERS, folder_moids[1:], strict=True):
         folder = Folder(world, moid, kind, datacenter.moid, kind)
         world.register(folder)
         datacenter.folders[kind] = folder

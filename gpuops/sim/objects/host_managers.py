@@ -146,8 +146,6 @@ class HostImageConfigManager(HostManager):
 
     wsdl_name = "HostImageConfigManager"
 
-    method_table: ClassVar[Methods] = {"HostImageConfigGetAcceptance": lambda self, call: "partner"}
-
     @method
     def fetchSoftwarePackages(self, call: Call) -> Any:
         driver = self.host.state.driver_version

@@ -91,9 +91,9 @@ class HostSystem(HostEntity):
 
     @prop("config.network")
     def _network_info(self) -> Any:
-        shown = host_network.info(self.state)
-        shown.proxySwitch = distributed.proxy_switches(self)
-        return shown
+        network = host_network.info(self.state)
+        network.proxySwitch = distributed.proxy_switches(self)
+        return network
 
     @prop("licensableResource")
     def _licensable(self) -> Any:

@@ -75,9 +75,9 @@ class ResourcePool(PoolEntity):
     @method
     def UpdateConfig(self, call: Call, name: str | None = None, config: Any = None) -> None:
         if name is not None:
-            before, kept = self.name, self.world.get(self.parent).checked_name(name, self)
-            self.rename(kept)
-            self.world.ledger.record(call, self, before={"name": before}, after={"name": kept})
+            before, stored_name = self.name, self.world.get(self.parent).checked_name(name, self)
+            self.rename(stored_name)
+            self.world.ledger.record(call, self, before={"name": before}, after={"name": stored_name})
         if config is not None:
             inventory_change.refuse_limits(config)
 

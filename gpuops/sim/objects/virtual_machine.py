@@ -40,8 +40,8 @@ class VirtualMachine(VmEntity):
     # --- properties ---------------------------------------------------------------------------------------------
 
     def shape(self, path: str) -> SharedValue | None:
-        made = SHAPES.get(path)
-        return made(self) if made is not None else None
+        rendered = SHAPES.get(path)
+        return rendered(self) if rendered is not None else None
 
     def company(self) -> vm_shape.Company:
         return vm_shape.Company(self.world.clock.now(), self._connection(), self.host().state.model.cpu_mhz)
@@ -102,7 +102,7 @@ class VirtualMachine(VmEntity):
         ],
         "snapshot": lambda self: vm_runtime.snapshot_tree(self.state, self.moid) or UNSET,
         "rootSnapshot": lambda self: [
-            self.world.get(taken.moid) for taken in self.state.snapshots if taken.parent is None
+            self.world.get(snapshot.moid) for snapshot in self.state.snapshots if snapshot.parent is None
         ],
     }
 
@@ -156,7 +156,6 @@ class VirtualMachine(VmEntity):
             self, call, name, description or "", memory=memory, make=VirtualMachineSnapshot
         ),
         "RemoveAllSnapshots_Task": lambda self, call, **_: snapshots.remove_all(self, call),
-        "QueryConnections": lambda self, call: question.console_connections(self),
     }
 
     @method

@@ -26,7 +26,7 @@ class VirtualMachineSnapshot(ManagedObject):
         "vm": lambda self: self.vm,
         "config": lambda self: vm_config.config(self.taken, self.vm.host().state),
         "childSnapshot": lambda self: [
-            self.world.get(taken.moid) for taken in self.vm.state.snapshots if taken.parent == self.moid
+            self.world.get(snapshot.moid) for snapshot in self.vm.state.snapshots if snapshot.parent == self.moid
         ],
     }
 
@@ -39,10 +39,10 @@ class VirtualMachineSnapshot(ManagedObject):
         ),
     }
 
-    def __init__(self, world: World, moid: str, vm: VmEntity, taken: VmState) -> None:
+    def __init__(self, world: World, moid: str, vm: VmEntity, vm_state: VmState) -> None:
         super().__init__(world, moid)
         self.vm = vm
-        self.taken = taken
+        self.taken = vm_state
 
     @method
     def RevertToSnapshot_Task(self, call: Call, host: Any = None, suppressPowerOn: bool | None = None) -> Any:

@@ -50,25 +50,25 @@ def create_datacenter(folder: FolderEntity, call: Call, name: str, make: MakeDat
     """CreateDatacenter: the new one, with its four folders."""
     if folder.kind != "root":
         raise faults.not_supported("Datacenters are made in the root folder and in folders of datacenters.")
-    made = make(folder.world, folder.checked_name(name), folder.moid)
-    return _entered(folder, call, made)
+    datacenter = make(folder.world, folder.checked_name(name), folder.moid)
+    return _entered(folder, call, datacenter)
 
 
 def create_cluster(folder: FolderEntity, call: Call, name: str, spec: Any, make: MakeCluster) -> ComputeEntity:
     """CreateClusterEx: the new one, without hosts."""
     _holds_hosts(folder)
-    made = make(folder.world, folder.checked_name(name), folder.moid, cluster_change.settings_of(spec))
-    _entered(folder, call, made)
-    return made
+    cluster = make(folder.world, folder.checked_name(name), folder.moid, cluster_change.settings_of(spec))
+    _entered(folder, call, cluster)
+    return cluster
 
 
 def create_pool(parent: PoolEntity, call: Call, name: str, spec: Any, make: MakePool) -> PoolEntity:
     """CreateResourcePool: the new one."""
     refuse_limits(spec)
     name = parent.checked_name(name)
-    made = make(parent.world, new_moid(parent.world, "resgroup"), name, parent)
-    parent.world.ledger.record(call, made, before={}, after={"name": name, "parent": parent.moid})
-    return made
+    pool = make(parent.world, new_moid(parent.world, "resgroup"), name, parent)
+    parent.world.ledger.record(call, pool, before={}, after={"name": name, "parent": parent.moid})
+    return pool
 
 
 def refuse_limits(spec: Any) -> None:
@@ -76,10 +76,14 @@ def refuse_limits(spec: Any) -> None:
 
     InvalidArgument for what is out of range (vSphere API, ResourcePool.UpdateConfig).
     """
-    for each in (spec.cpuAllocation, spec.memoryAllocation):
-        if (each.reservation or 0) < 0:
+    for allocation in (spec.cpuAllocation, spec.memoryAllocation):
+        if (allocation.reservation or 0) < 0:
             raise faults.wrong_argument("spec.reservation")
-        if each.reservation or each.limit not in (None, -1) or (each.shares and each.shares.level == "custom"):
+        if (
+            allocation.reservation
+            or allocation.limit not in (None, -1)
+            or (allocation.shares and allocation.shares.level == "custom")
+        ):
             raise faults.not_supported("The simulated vCenter keeps no reservations, limits or shares of pools.")
 
 
@@ -113,9 +117,11 @@ def _check_host(world: World, spec: Any) -> None:
         raise faults.wrong_argument("spec.hostName")
     if not spec.userName or not spec.password:
         raise vim.fault.InvalidLogin(msg="Cannot complete login due to an incorrect user name or password.")
-    known = next((host for host in world.by_type("HostSystem") if host.name == spec.hostName), None)
-    if known is not None:
-        raise vim.fault.AlreadyConnected(msg=f"The host {known.name} is managed here already.", name=known.name)
+    managed_host = next((host for host in world.by_type("HostSystem") if host.name == spec.hostName), None)
+    if managed_host is not None:
+        raise vim.fault.AlreadyConnected(
+            msg=f"The host {managed_host.name} is managed here already.", name=managed_host.name
+        )
 
 
 def _add_host(compute: ComputeEntity, call: Call, spec: Any, *, connected: bool) -> HostEntity:
@@ -164,7 +170,7 @@ def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntit
     What runs there has run on. It is in the root resource pool then, in `folder`, and under another id.
     """
     world, store, state = vm.world, vm.datastore(), copy.copy(vm.state)
-    kept = [world.get(each.moid) for each in state.snapshots]
+    snapshots = [world.get(snapshot_state.moid) for snapshot_state in state.snapshots]
     leave(vm)
     store.use(state.suspend_file_mib)  # its files stay
     state.host, state.folder, state.attributes = host.moid, folder.moid, {}
@@ -177,8 +183,8 @@ def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntit
     entered.ignores_shutdown = vm.ignores_shutdown
     entered.connection = None if store.accessible else "inaccessible"
     enter(entered)
-    for shown, snapshot in zip(state.snapshots, kept, strict=True):
-        world.register(type(snapshot)(world, shown.moid, entered, snapshot.taken))
+    for snapshot_state, snapshot in zip(state.snapshots, snapshots, strict=True):
+        world.register(type(snapshot)(world, snapshot_state.moid, entered, snapshot.taken))
     world.ledger.record(call, entered, before={"moid": vm.moid}, after={"moid": moid})
     entered.post(call, "VmRegisteredEvent")
     return entered
@@ -186,9 +192,14 @@ def _enter_again(vm: VmEntity, call: Call, host: HostEntity, folder: FolderEntit
 
 def _renumber_snapshots(world: World, state: VmState) -> None:
     """Give its snapshots ids that were not given before."""
-    new = {each.moid: new_moid(world, "snapshot") for each in state.snapshots}
+    new = {snapshot_state.moid: new_moid(world, "snapshot") for snapshot_state in state.snapshots}
     state.snapshots = tuple(
-        replace(each, moid=new[each.moid], parent=new[each.parent] if each.parent else None) for each in state.snapshots
+        replace(
+            snapshot_state,
+            moid=new[snapshot_state.moid],
+            parent=new[snapshot_state.parent] if snapshot_state.parent else None,
+        )
+        for snapshot_state in state.snapshots
     )
     state.current_snapshot = new[state.current_snapshot] if state.current_snapshot else None
 
@@ -284,7 +295,7 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
 
 
 def _datacenter(entity: ManagedEntity) -> Any:
-    return next(each for each in ancestors(entity) if each.wsdl_name == "Datacenter")
+    return next(ancestor for ancestor in ancestors(entity) if ancestor.wsdl_name == "Datacenter")
 
 
 def rehome(host: HostEntity, cluster: ComputeEntity) -> None:
@@ -321,7 +332,7 @@ def _holds_hosts(folder: FolderEntity) -> None:
         raise faults.not_supported("Hosts and clusters are made in folders of hosts.")
 
 
-def _entered(folder: FolderEntity, call: Call, made: ManagedEntity) -> ManagedEntity:
-    folder.add(made)
-    folder.world.ledger.record(call, made, before={}, after={"name": made.name, "parent": folder.moid})
-    return made
+def _entered(folder: FolderEntity, call: Call, new_entity: ManagedEntity) -> ManagedEntity:
+    folder.add(new_entity)
+    folder.world.ledger.record(call, new_entity, before={}, after={"name": new_entity.name, "parent": folder.moid})
+    return new_entity

@@ -109,7 +109,7 @@ def _network_of(vm: VmEntity, backing: Any) -> str | None:
     if isinstance(backing, ethernet.DistributedVirtualPortBackingInfo):
         moid = backing.port.portgroupKey
     elif isinstance(backing, ethernet.NetworkBackingInfo):
-        named = (each for each in vm.host().state.networks if vm.world.get(each).name == backing.deviceName)
+        named = (moid for moid in vm.host().state.networks if vm.world.get(moid).name == backing.deviceName)
         moid = backing.network._moId if backing.network else next(named, None)
     return moid if moid and vm.world.find(moid) is not None else None
 

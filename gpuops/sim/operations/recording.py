@@ -53,7 +53,7 @@ def facts(vm: VmState) -> dict[str, Any]:
         "gpus": [_seat(seat.pci_id, seat.type.name, seat.start) for seat in vm.seats],
         "direct_path": dict(vm.held),
         "question": vm.question.id if vm.question else None,
-        "snapshots": [taken.name for taken in vm.snapshots],
+        "snapshots": [snapshot.name for snapshot in vm.snapshots],
     }
 
 
@@ -70,16 +70,16 @@ def _seat(pci_id: str, profile: str, start: int | None) -> dict[str, Any]:
 def _device(device: PciDevice) -> dict[str, Any]:
     match device.backing:
         case VgpuBacking(type_name):
-            shown: dict[str, Any] = {"vgpu": type_name}
+            facts: dict[str, Any] = {"vgpu": type_name}
         case StaticBacking(pci_id):
-            shown = {"direct_path": pci_id}
+            facts = {"direct_path": pci_id}
         case DynamicBacking(allowed, label):
-            shown = {"dynamic": [f"{vendor:04x}:{device_id:04x}" for vendor, device_id in allowed], "label": label}
+            facts = {"dynamic": [f"{vendor:04x}:{device_id:04x}" for vendor, device_id in allowed], "label": label}
         case DvxBacking(device_class):
-            shown = {"dvx": device_class}
+            facts = {"dvx": device_class}
         case SriovBacking(physical_function):
-            shown = {"sriov": physical_function}
-    return {"key": device.key, **shown}
+            facts = {"sriov": physical_function}
+    return {"key": device.key, **facts}
 
 
 @contextmanager

@@ -147,8 +147,8 @@ def _forget_host(host: HostEntity) -> None:
         store = world.get(moid)
         store.host_moids.remove(host.moid)
         store.touch("host", "summary")
-    for made in (*host.managers.values(), world.get(f"datastoreBrowser-{host.moid}")):
-        world.unregister(made)
+    for managed in (*host.managers.values(), world.get(f"datastoreBrowser-{host.moid}")):
+        world.unregister(managed)
     host.managers.clear()
     world.unregister(host)
     compute.touch("host", "datastore", "network")

@@ -33,13 +33,13 @@ def fail_gpu(host: HostEntity, rule: Rule) -> None:
     """Its first GPU falls off the bus: the VMs on it stop, the host shows it no more."""
     if not host.state.gpus:
         return
-    gone, call = host.state.gpus[0], _own(host, "XidError")
+    lost_gpu, call = host.state.gpus[0], _own(host, "XidError")
     for vm in host.running_vms():
-        on_it = any(seat.pci_id == gone.pci_id for seat in vm.state.seats)
-        if on_it or any(pci_id == gone.pci_id for _, pci_id in vm.state.held):
+        on_it = any(seat.pci_id == lost_gpu.pci_id for seat in vm.state.seats)
+        if on_it or any(pci_id == lost_gpu.pci_id for _, pci_id in vm.state.held):
             power.stop(vm, call, clean=False)
     host.state.gpus = host.state.gpus[1:]
-    host.world.ledger.record(call, host, before={"gpu": gone.pci_id}, after={"gpu": None})
+    host.world.ledger.record(call, host, before={"gpu": lost_gpu.pci_id}, after={"gpu": None})
     host.touch("hardware", "config", "summary")
     host.graphics_changed()
     host.load_changed()

@@ -45,8 +45,8 @@ def recreate(vm: VmEntity, rule: Rule) -> None:
     state.uuid, state.instance_uuid = new_uuid(vm.world), new_uuid(vm.world)
     state.attributes, state.snapshots = {}, ()
     state.suspend_file_mib = 0
-    made = enter(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
-    made.world.ledger.record(somebody(vm.world, "CreateVM_Task"), made, before={}, after=facts(state))
+    new_vm = enter(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+    new_vm.world.ledger.record(somebody(vm.world, "CreateVM_Task"), new_vm, before={}, after=facts(state))
 
 
 def clone(vm: VmEntity, rule: Rule) -> None:
@@ -59,11 +59,11 @@ def clone(vm: VmEntity, rule: Rule) -> None:
     pool = vm.host().compute_resource().pool.moid
     state = copied(vm, name, folder.moid, vm.host(), pool, template=False)
     state.devices = ()
-    made = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
-    made.world.ledger.record(call, made, before={}, after=facts(state))
-    made.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
+    new_vm = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+    new_vm.world.ledger.record(call, new_vm, before={}, after=facts(state))
+    new_vm.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
     if vm.state.power is Power.ON:
-        power_on(made, rule)
+        power_on(new_vm, rule)
 
 
 def make_inaccessible(vm: VmEntity, rule: Rule) -> None:
@@ -84,13 +84,13 @@ def rename(vm: VmEntity, rule: Rule) -> None:
 
 def move_to_parent_folder(vm: VmEntity, rule: Rule) -> None:
     """Somebody moves it to the folder that holds its own."""
-    own = vm.world.get(vm.state.folder)
-    above = vm.world.get(own.parent)
+    current_folder = vm.world.get(vm.state.folder)
+    above = vm.world.get(current_folder.parent)
     if above.wsdl_name != "Folder":
         return  # it is in the topmost folder for VMs
     vm.move_to_folder(above)
     call = somebody(vm.world, "MoveIntoFolder_Task")
-    vm.world.ledger.record(call, vm, before={"folder": own.moid}, after={"folder": above.moid})
+    vm.world.ledger.record(call, vm, before={"folder": current_folder.moid}, after={"folder": above.moid})
 
 
 def hand_over(vm: VmEntity, rule: Rule) -> None:

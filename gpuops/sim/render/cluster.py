@@ -37,19 +37,6 @@ def summary(totals: dict[str, Any]) -> Any:
     return default("ClusterComputeResourceSummary", **totals)
 
 
-def resource_usage(totals: dict[str, Any], used: list[tuple[int, int]], datastores: list[Any]) -> Any:
-    """ClusterResourceUsageSummary; `used` are the MHz and MiB of each host."""
-    capacity = sum(store.capacity_mib for store in datastores)
-    return vim.cluster.ResourceUsageSummary(
-        cpuUsedMHz=sum(mhz for mhz, _ in used),
-        cpuCapacityMHz=totals["totalCpu"],
-        memUsedMB=sum(mib for _, mib in used),
-        memCapacityMB=totals["totalMemory"] >> 20,
-        storageUsedMB=capacity - sum(store.free_mib for store in datastores),
-        storageCapacityMB=capacity,
-    )
-
-
 def _drs(drs: DrsState) -> Any:
     return vim.cluster.DrsConfigInfo(
         enabled=drs.enabled,
@@ -108,7 +95,7 @@ def _group(group: Group) -> Any:
 
 
 def _rule(rule: ClusterRule) -> Any:
-    made = VmomiSupport.GetWsdlType("urn:vim25", rule.kind)(
+    rendered = VmomiSupport.GetWsdlType("urn:vim25", rule.kind)(
         key=rule.key,
         name=rule.name,
         enabled=rule.enabled,
@@ -119,9 +106,9 @@ def _rule(rule: ClusterRule) -> Any:
         ruleUuid=f"00000000-0000-4000-8000-{rule.key:012d}",
     )
     if rule.vm_group is not None:
-        made.vmGroupName = rule.vm_group
-        made.affineHostGroupName = rule.affine_hosts
-        made.antiAffineHostGroupName = rule.anti_affine_hosts
+        rendered.vmGroupName = rule.vm_group
+        rendered.affineHostGroupName = rule.affine_hosts
+        rendered.antiAffineHostGroupName = rule.anti_affine_hosts
     elif rule.vms:
-        made.vm = [vim.VirtualMachine(moid) for moid in rule.vms]
-    return made
+        rendered.vm = [vim.VirtualMachine(moid) for moid in rule.vms]
+    return rendered

@@ -24,7 +24,7 @@ def config_target(hosts: list[HostEntity]) -> Any:
         name for host in hosts for name in host_graphics.offered(host.state.for_admission(host.seats()))
     )
     networks = list({network.moid: network for host in hosts for network in host.read("network")}.values())
-    portgroups = [each for each in networks if isinstance(each, PortgroupEntity)]
+    portgroups = [network for network in networks if isinstance(network, PortgroupEntity)]
     groups = {group.name: group for host in hosts for group in offered_groups(host.state)}
     return vim.vm.ConfigTarget(
         numCpus=max((state.model.threads for state in states), default=0),
@@ -37,13 +37,13 @@ def config_target(hosts: list[HostEntity]) -> Any:
         autoVmotion=True,
         datastore=_datastores(hosts),
         network=[
-            vim.vm.NetworkInfo(name=each.name, network=each.read("summary"))
-            for each in networks
-            if each.wsdl_name == "Network"
+            vim.vm.NetworkInfo(name=network.name, network=network.read("summary"))
+            for network in networks
+            if network.wsdl_name == "Network"
         ],
-        distributedVirtualPortgroup=[distributed.portgroup_info(each) for each in portgroups],
+        distributedVirtualPortgroup=[distributed.portgroup_info(portgroup) for portgroup in portgroups],
         distributedVirtualSwitch=[
-            distributed.switch_info(each) for each in dict.fromkeys(each.switch() for each in portgroups)
+            distributed.switch_info(switch) for switch in dict.fromkeys(portgroup.switch() for portgroup in portgroups)
         ],
         pciPassthrough=[device for state in states for device in _static_devices(state)],
         sharedGpuPassthroughTypes=[vim.vm.PciSharedGpuPassthroughInfo(name=name, vgpu=name) for name in types],
@@ -89,7 +89,7 @@ def _unique(items: Iterable[Any]) -> list[Any]:
 
 
 def _datastores(hosts: list[HostEntity]) -> list[Any]:
-    shown = {store.moid: store for host in hosts for store in host.read("datastore")}
+    stores = {store.moid: store for host in hosts for store in host.read("datastore")}
     return [
         vim.vm.DatastoreInfo(
             name=store.name,
@@ -99,5 +99,5 @@ def _datastores(hosts: list[HostEntity]) -> list[Any]:
             mode="readWrite",
             vStorageSupport="vStorageSupported",
         )
-        for store in shown.values()
+        for store in stores.values()
     ]

@@ -46,6 +46,6 @@ def _value(kind: Any, plain: Any) -> Any:
     if isinstance(plain, list):
         return kind([_value(kind.Item, item) for item in plain])
     if isinstance(plain, dict):
-        own = vmomi_type(plain["_type"]) if "_type" in plain else kind
-        return filled(own, **_fields(own, plain))
+        value_type = vmomi_type(plain["_type"]) if "_type" in plain else kind
+        return filled(value_type, **_fields(value_type, plain))
     return kind(plain) if issubclass(kind, VmomiSupport.Enum) else plain

@@ -28,15 +28,15 @@ class OfferedGroup:
 
 def offered_groups(host: HostState) -> tuple[OfferedGroup, ...]:
     """Every group of all GPUs that one NVLink bridge or switch joins."""
-    found = []
+    groups = []
     for joined in host.nvlink_sets().values():
         usable = all(gpu.serves_vgpus and gpu.mode is GpuMode.SAME_SIZE for gpu in joined)
         if usable and len(joined) > 1:
-            found += [
+            groups += [
                 OfferedGroup(f"Nvidia:{len(joined)}@{name}%NVLink", (name,) * len(joined))
                 for name in joined[0].board.nvlink_types
             ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(groups))
 
 
 def group_info(group: OfferedGroup) -> Any:

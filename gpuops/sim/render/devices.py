@@ -42,13 +42,13 @@ def identity(vm: VmState) -> Identity:
     return Identity(vm.home, vm.uuid[7:], f"{tail[:2]}:{tail[2:4]}:{tail[4:]}", f"{net}.{low >> 8 & 0x7F}.{low & 0xFF}")
 
 
-def devices(vm: VmState, host: HostState | None, own: Identity | None = None) -> list[Any]:
+def devices(vm: VmState, host: HostState | None, vm_identity: Identity | None = None) -> list[Any]:
     """`config.hardware.device` of a VM: what it was made with, then its passthrough devices in their order."""
-    own = own or identity(vm)
+    vm_identity = vm_identity or identity(vm)
     return [
         *_controllers(vm),
-        *_peripherals(vm, own),
-        *(passed_through(vm, device, host, own.mac) for device in vm.devices),
+        *_peripherals(vm, vm_identity),
+        *(passed_through(vm, device, host, vm_identity.mac) for device in vm.devices),
     ]
 
 
@@ -79,12 +79,12 @@ def _controllers(vm: VmState) -> list[Any]:
 PERIPHERALS: Final = ("VirtualKeyboard", "VirtualPointingDevice", "VirtualMachineVideoCard", "VirtualMachineVMCIDevice")
 
 
-def _peripherals(vm: VmState, own: Identity) -> list[Any]:
+def _peripherals(vm: VmState, vm_identity: Identity) -> list[Any]:
     return [
         *(default(kind) for kind in PERIPHERALS),
-        *(_disk(vm, disk, number, own) for number, disk in enumerate(vm.hardware.disks, start=1)),
+        *(_disk(vm, disk, number, vm_identity) for number, disk in enumerate(vm.hardware.disks, start=1)),
         *(_drive(vm, drive, number) for number, drive in enumerate(vm.hardware.drives, start=1)),
-        *(_network_card(vm, card, number, own) for number, card in enumerate(vm.hardware.cards, start=1)),
+        *(_network_card(vm, card, number, vm_identity) for number, card in enumerate(vm.hardware.cards, start=1)),
     ]
 
 
@@ -113,7 +113,7 @@ def _storage_controller(vm: VmState, controller: StorageController) -> Any:
     kind = VmomiSupport.GetWsdlType("urn:vim25", controller.kind)
     scsi = issubclass(kind, D.VirtualSCSIController)
     name = "SCSI" if scsi else "SATA" if issubclass(kind, D.VirtualSATAController) else "NVME"
-    own = {"hotAddRemove": True, "sharedBus": "noSharing", "scsiCtlrUnitNumber": 7} if scsi else {}
+    fields = {"hotAddRemove": True, "sharedBus": "noSharing", "scsiCtlrUnitNumber": 7} if scsi else {}
     return filled(
         kind,
         key=controller.key,
@@ -124,7 +124,7 @@ def _storage_controller(vm: VmState, controller: StorageController) -> Any:
         deviceInfo=vim.Description(
             label=f"{name} controller {controller.bus}", summary=SUMMARIES.get(controller.kind, f"{name} controller")
         ),
-        **own,
+        **fields,
     )
 
 
@@ -134,15 +134,15 @@ def disk_file(disk: Disk, home: str) -> str:
     return disk.file or (f"{home}_{number}.vmdk" if number else f"{home}.vmdk")
 
 
-def _disk(vm: VmState, disk: Disk, number: int, own: Identity) -> Any:
+def _disk(vm: VmState, disk: Disk, number: int, vm_identity: Identity) -> Any:
     backing = D.VirtualDisk.FlatVer2BackingInfo(
-        fileName=disk_file(disk, own.home),
+        fileName=disk_file(disk, vm_identity.home),
         datastore=vim.Datastore(vm.datastore, None),
         diskMode=disk.mode,
         split=False,
         writeThrough=False,
         thinProvisioned=disk.thin,
-        uuid=f"6000C{0x28 + number:02x}{own.disk_uuid}",
+        uuid=f"6000C{0x28 + number:02x}{vm_identity.disk_uuid}",
     )
     return filled(
         D.VirtualDisk,
@@ -186,14 +186,14 @@ ALLOCATION: Final = D.VirtualEthernetCard.ResourceAllocation(
 """Of every network card: what vCenter gives one that is added without an allocation."""
 
 
-def _network_card(vm: VmState, card: NetworkCard, number: int, own: Identity) -> Any:
+def _network_card(vm: VmState, card: NetworkCard, number: int, vm_identity: Identity) -> Any:
     return filled(
         VmomiSupport.GetWsdlType("urn:vim25", card.kind),
         key=card.key,
         controllerKey=PCI_CONTROLLER,
         unitNumber=7 + card.key - FIRST_CARD,
         addressType="assigned",
-        macAddress=card.mac or f"00:50:56:{own.mac}",
+        macAddress=card.mac or f"00:50:56:{vm_identity.mac}",
         wakeOnLanEnabled=True,
         resourceAllocation=ALLOCATION,
         backing=network_backing(card),

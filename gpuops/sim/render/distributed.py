@@ -26,7 +26,7 @@ Switch"; the updates from memory)."""
 def products(release: str) -> list[Any]:
     """The DistributedVirtualSwitchProductSpecs that a vCenter of this release offers, oldest first."""
     newest = tuple(int(number) for number in release.split(".")[:3])
-    return [product(each) for each in VERSIONS if tuple(int(number) for number in each.split(".")) <= newest]
+    return [product(version) for version in VERSIONS if tuple(int(number) for number in version.split(".")) <= newest]
 
 
 def product(version: str) -> Any:
@@ -40,57 +40,57 @@ def default_setting(uplinks: list[str]) -> Any:
     return merged(default("VMwareDVSPortSetting"), Dvs.VmwarePortConfigPolicy(uplinkTeamingPolicy=teaming))
 
 
-def merged(known: Any, given: Any) -> Any:
+def merged(current: Any, changes: Any) -> Any:
     """A copy of an object of the API in which the fields that `given` sets have its values."""
-    made = copy.copy(known)
-    for field in given._GetPropertyList():
-        value = getattr(given, field.name)
+    merged_value = copy.copy(current)
+    for field in changes._GetPropertyList():
+        value = getattr(changes, field.name)
         if value is None or (isinstance(value, list) and not value):
             continue
-        old = getattr(known, field.name)
+        old = getattr(current, field.name)
         nested = isinstance(value, VmomiSupport.DataObject) and isinstance(old, type(value))
-        setattr(made, field.name, merged(old, value) if nested else value)
-    return made
+        setattr(merged_value, field.name, merged(old, value) if nested else value)
+    return merged_value
 
 
-def in_force(below: Any, own: Any) -> Any:
+def in_force(below: Any, own_setting: Any) -> Any:
     """A policy with what it inherits taken from `below` and marked so (vSphere API, InheritablePolicy)."""
-    if own is None or own.inherited:
+    if own_setting is None or own_setting.inherited:
         if below is None:
-            return own
-        own = type(below)(inherited=True)
-    if not isinstance(below, type(own)):
-        return own
-    made = type(own)()
-    for field in own._GetPropertyList():
-        upper, lower = getattr(below, field.name), getattr(own, field.name)
+            return own_setting
+        own_setting = type(below)(inherited=True)
+    if not isinstance(below, type(own_setting)):
+        return own_setting
+    effective = type(own_setting)()
+    for field in own_setting._GetPropertyList():
+        upper, lower = getattr(below, field.name), getattr(own_setting, field.name)
         if isinstance(upper, vim.InheritablePolicy):
-            setattr(made, field.name, in_force(upper, lower))
+            setattr(effective, field.name, in_force(upper, lower))
         else:
-            setattr(made, field.name, upper if lower is None or lower == [] else lower)
-    return made
+            setattr(effective, field.name, upper if lower is None or lower == [] else lower)
+    return effective
 
 
 def setting(portgroup: PortgroupEntity) -> Any:
     """The VMwareDVSPortSetting of a port group, with what its switch says of the rest."""
-    below, own = portgroup.switch().kept.defaultPortConfig, portgroup.kept.defaultPortConfig
-    made = type(below)()
+    below, own_config = portgroup.switch().kept.defaultPortConfig, portgroup.kept.defaultPortConfig
+    effective = type(below)()
     for field in below._GetPropertyList():
         value = getattr(below, field.name)
         if isinstance(value, vim.InheritablePolicy):
-            setattr(made, field.name, in_force(value, getattr(own, field.name, None)))
-    return made
+            setattr(effective, field.name, in_force(value, getattr(own_config, field.name, None)))
+    return effective
 
 
 def config(switch: DistributedSwitchEntity) -> Any:
     """VMwareDVSConfigInfo."""
-    made = copy.copy(switch.kept)
-    made.name = switch.name
-    made.numPorts = sum(len(portgroup.port_keys()) for portgroup in switch.portgroups())
-    made.uplinkPortgroup = [each.ref for each in switch.portgroups() if each.is_uplink]
-    made.host = [_member(switch, host, proxy) for host, proxy in switch.members()]
-    made.configVersion = str(switch.version)
-    return made
+    rendered = copy.copy(switch.kept)
+    rendered.name = switch.name
+    rendered.numPorts = sum(len(portgroup.port_keys()) for portgroup in switch.portgroups())
+    rendered.uplinkPortgroup = [portgroup.ref for portgroup in switch.portgroups() if portgroup.is_uplink]
+    rendered.host = [_member(switch, host, proxy) for host, proxy in switch.members()]
+    rendered.configVersion = str(switch.version)
+    return rendered
 
 
 def _member(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitch) -> Any:
@@ -107,7 +107,7 @@ def _member(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwitc
 
 
 def _backing(switch: DistributedSwitchEntity, proxy: ProxySwitch) -> Any:
-    uplink = next(each for each in switch.portgroups() if each.is_uplink)
+    uplink = next(portgroup for portgroup in switch.portgroups() if portgroup.is_uplink)
     kind = vim.dvs.HostMember
     return kind.PnicBacking(
         pnicSpec=[
@@ -124,18 +124,18 @@ def _status(host: HostEntity) -> str:
 def summary(switch: DistributedSwitchEntity) -> Any:
     """DVSSummary."""
     hosts = [host.ref for host, _ in switch.members()]
-    shown = config(switch)
+    switch_config = config(switch)
     return vim.DistributedVirtualSwitch.Summary(
         name=switch.name,
         uuid=switch.uuid,
-        numPorts=shown.numPorts,
-        productInfo=shown.productInfo,
+        numPorts=switch_config.numPorts,
+        productInfo=switch_config.productInfo,
         hostMember=hosts,
         vm=[vm.ref for vm in dict.fromkeys(vm for vm, _ in switch.connections().values())],
         host=hosts,
-        portgroupName=[each.name for each in switch.portgroups()],
-        description=shown.description,
-        contact=shown.contact,
+        portgroupName=[portgroup.name for portgroup in switch.portgroups()],
+        description=switch_config.description,
+        contact=switch_config.contact,
         numHosts=len(hosts),
     )
 
@@ -149,13 +149,13 @@ def runtime(switch: DistributedSwitchEntity) -> Any:
 
 def portgroup_config(portgroup: PortgroupEntity) -> Any:
     """DVPortgroupConfigInfo."""
-    made = copy.copy(portgroup.kept)
-    made.key, made.name = portgroup.moid, portgroup.name
-    made.numPorts = len(portgroup.port_keys())
-    made.distributedVirtualSwitch = portgroup.switch().ref
-    made.defaultPortConfig = setting(portgroup)
-    made.configVersion = str(portgroup.version)
-    return made
+    rendered = copy.copy(portgroup.kept)
+    rendered.key, rendered.name = portgroup.moid, portgroup.name
+    rendered.numPorts = len(portgroup.port_keys())
+    rendered.distributedVirtualSwitch = portgroup.switch().ref
+    rendered.defaultPortConfig = setting(portgroup)
+    rendered.configVersion = str(portgroup.version)
+    return rendered
 
 
 def portgroup_info(portgroup: PortgroupEntity) -> Any:
@@ -189,21 +189,28 @@ def ports(switch: DistributedSwitchEntity) -> list[Any]:
     connections, adapters = switch.connections(), switch.adapters()
     uplinks = {key: (host, number) for host, proxy in switch.members() for number, key in enumerate(proxy.ports)}
     return [
-        _port(switch, portgroup, key, shown, connections.get(key) or adapters.get(key), uplinks.get(key))
+        _port(switch, portgroup, key, port_setting, connections.get(key) or adapters.get(key), uplinks.get(key))
         for portgroup in switch.portgroups()
-        for shown in (setting(portgroup),)
+        for port_setting in (setting(portgroup),)
         for key in portgroup.port_keys()
     ]
 
 
 def _port(
-    switch: DistributedSwitchEntity, portgroup: PortgroupEntity, key: str, shown: Any, connection: Any, uplink: Any
+    switch: DistributedSwitchEntity,
+    portgroup: PortgroupEntity,
+    key: str,
+    port_setting: Any,
+    connection: Any,
+    uplink: Any,
 ) -> Any:
     kind = vim.dvs.DistributedVirtualPort
-    made = filled(
+    port = filled(
         kind,
         key=key,
-        config=kind.ConfigInfo(name=switch.uplinks[uplink[1]] if uplink else "", setting=shown, configVersion="1"),
+        config=kind.ConfigInfo(
+            name=switch.uplinks[uplink[1]] if uplink else "", setting=port_setting, configVersion="1"
+        ),
         dvsUuid=switch.uuid,
         portgroupKey=portgroup.moid,
         conflict=False,
@@ -211,28 +218,28 @@ def _port(
     )
     if connection is not None and isinstance(connection[1], KernelAdapter):
         host, adapter = connection
-        made.connectee = vim.dvs.PortConnectee(connectedEntity=host.ref, nicKey=adapter.device, type="hostVmkVnic")
-        made.proxyHost = host.ref
-        made.state = _state(shown, up=True)
+        port.connectee = vim.dvs.PortConnectee(connectedEntity=host.ref, nicKey=adapter.device, type="hostVmkVnic")
+        port.proxyHost = host.ref
+        port.state = _state(port_setting, up=True)
     elif connection is not None:
         vm, card = connection
-        made.connectee = vim.dvs.PortConnectee(connectedEntity=vm.ref, nicKey=str(card.key), type="vmVnic")
-        made.connectionCookie = card.cookie
-        made.proxyHost = vm.host().ref
-        made.state = _state(shown, up=vm.state.power == "poweredOn" and card.starts_connected)
+        port.connectee = vim.dvs.PortConnectee(connectedEntity=vm.ref, nicKey=str(card.key), type="vmVnic")
+        port.connectionCookie = card.cookie
+        port.proxyHost = vm.host().ref
+        port.state = _state(port_setting, up=vm.state.power == "poweredOn" and card.starts_connected)
     elif uplink is not None:
         host, number = uplink
         proxy = host.state.network.proxy(switch.moid)
-        made.proxyHost = host.ref
+        port.proxyHost = host.ref
         if number < len(proxy.nics):
-            made.connectee = vim.dvs.PortConnectee(connectedEntity=host.ref, nicKey=proxy.nics[number], type="pnic")
-            made.state = _state(shown, up=True)
-    return made
+            port.connectee = vim.dvs.PortConnectee(connectedEntity=host.ref, nicKey=proxy.nics[number], type="pnic")
+            port.state = _state(port_setting, up=True)
+    return port
 
 
-def _state(shown: Any, *, up: bool) -> Any:
+def _state(port_setting: Any, *, up: bool) -> Any:
     kind = vim.dvs.DistributedVirtualPort
-    return filled(kind.State, runtimeInfo=filled(kind.RuntimeInfo, linkUp=up, blocked=shown.blocked.value))
+    return filled(kind.State, runtimeInfo=filled(kind.RuntimeInfo, linkUp=up, blocked=port_setting.blocked.value))
 
 
 def proxy_switches(host: HostEntity) -> list[Any]:

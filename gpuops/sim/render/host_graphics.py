@@ -90,7 +90,7 @@ def capabilities(host: HostState, gpus: list[GpuLoad]) -> list[Any]:
 
 def passthrough_info(host: HostState) -> list[Any]:
     """`config.pciPassthruInfo`: configured and in force; the two differ while the host waits for a reboot."""
-    nics = [each for port in network_ports(host) for each in _port_passthrough(port)]
+    nics = [passthrough for port in network_ports(host) for passthrough in _port_passthrough(port)]
     bridges = [
         vim.host.PciPassthruInfo(
             id=bridge_of(gpu.pci_id),
@@ -106,12 +106,12 @@ def passthrough_info(host: HostState) -> list[Any]:
 
 def _port_passthrough(port: NetworkPort) -> list[Any]:
     """A network port, and its virtual functions, which are passed through from the first on (from memory)."""
-    shown = {"id": port.pci_id, "dependentDevice": port.pci_id}
+    fields = {"id": port.pci_id, "dependentDevice": port.pci_id}
     flags = {"passthruEnabled": False, "passthruCapable": True, "passthruActive": False}
     if not port.max_functions:
-        return [vim.host.PciPassthruInfo(**shown, **flags)]
+        return [vim.host.PciPassthruInfo(**fields, **flags)]
     divided = vim.host.SriovInfo(
-        **shown,
+        **fields,
         **flags,
         sriovCapable=True,
         sriovEnabled=port.next_functions > 0,
@@ -120,8 +120,8 @@ def _port_passthrough(port: NetworkPort) -> list[Any]:
         numVirtualFunction=port.functions,
         maxVirtualFunctionSupported=port.max_functions,
     )
-    given = {"passthruEnabled": True, "passthruCapable": True, "passthruActive": True}
-    return [divided, *(vim.host.PciPassthruInfo(id=id_, dependentDevice=id_, **given) for id_ in port.function_ids())]
+    active = {"passthruEnabled": True, "passthruCapable": True, "passthruActive": True}
+    return [divided, *(vim.host.PciPassthruInfo(id=id_, dependentDevice=id_, **active) for id_ in port.function_ids())]
 
 
 def _gpu_passthrough(gpu: HostGpu | OtherHostDevice) -> Any:

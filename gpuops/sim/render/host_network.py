@@ -29,8 +29,8 @@ def info(host: HostState) -> Any:
     """HostNetworkInfo."""
     return default(
         "HostNetworkInfo",
-        vswitch=[_switch(host, each) for each in host.network.switches],
-        portgroup=[_group(host, each) for each in host.network.groups],
+        vswitch=[_switch(host, switch) for switch in host.network.switches],
+        portgroup=[_group(host, group) for group in host.network.groups],
         pnic=[_pnic(host, number, port) for number, port in enumerate(network_ports(host))],
         rdmaDevice=_rdma_devices(host),
         vnic=vnics(host),
@@ -42,24 +42,24 @@ def info(host: HostState) -> Any:
 
 def config(host: HostState) -> Any:
     """HostNetworkConfig: what would set the host up as `info` shows it."""
-    shown = info(host)
+    network = info(host)
     return vim.host.NetworkConfig(
-        vswitch=[vim.host.VirtualSwitch.Config(name=each.name, spec=each.spec) for each in shown.vswitch],
-        portgroup=[vim.host.PortGroup.Config(spec=each.spec) for each in shown.portgroup],
-        pnic=[vim.host.PhysicalNic.Config(device=each.device, spec=each.spec) for each in shown.pnic],
+        vswitch=[vim.host.VirtualSwitch.Config(name=switch.name, spec=switch.spec) for switch in network.vswitch],
+        portgroup=[vim.host.PortGroup.Config(spec=group.spec) for group in network.portgroup],
+        pnic=[vim.host.PhysicalNic.Config(device=nic.device, spec=nic.spec) for nic in network.pnic],
         vnic=[
-            vim.host.VirtualNic.Config(device=each.device, portgroup=each.portgroup, spec=each.spec)
-            for each in shown.vnic
+            vim.host.VirtualNic.Config(device=adapter.device, portgroup=adapter.portgroup, spec=adapter.spec)
+            for adapter in network.vnic
         ],
-        dnsConfig=shown.dnsConfig,
-        ipRouteConfig=shown.ipRouteConfig,
-        ipV6Enabled=shown.ipV6Enabled,
+        dnsConfig=network.dnsConfig,
+        ipRouteConfig=network.ipRouteConfig,
+        ipV6Enabled=network.ipV6Enabled,
     )
 
 
 def vnics(host: HostState) -> list[Any]:
     """HostVirtualNic of each VMkernel adapter."""
-    return [_vnic(host, number, each) for number, each in enumerate(host.network.adapters)]
+    return [_vnic(host, number, adapter) for number, adapter in enumerate(host.network.adapters)]
 
 
 def selections(host: HostState) -> Any:
@@ -69,8 +69,8 @@ def selections(host: HostState) -> Any:
             vim.host.VirtualNicManager.NetConfig(
                 nicType=kind,
                 multiSelectAllowed=True,
-                candidateVnic=[_candidate(kind, each) for each in vnics(host)],
-                selectedVnic=[_candidate_key(kind, each.device) for each in _serving(host, kind)],
+                candidateVnic=[_candidate(kind, adapter) for adapter in vnics(host)],
+                selectedVnic=[_candidate_key(kind, adapter.device) for adapter in _serving(host, kind)],
             )
             for kind in NIC_TYPES
         ]
@@ -82,14 +82,14 @@ def vmotion(host: HostState) -> Any:
     serving = _serving(host, "vmotion")
     return vim.host.VMotionInfo(
         netConfig=vim.host.VMotionSystem.NetConfig(
-            candidateVnic=[_candidate("VMotionConfig.vmotion", each) for each in vnics(host)],
+            candidateVnic=[_candidate("VMotionConfig.vmotion", adapter) for adapter in vnics(host)],
             selectedVnic=_candidate_key("VMotionConfig.vmotion", serving[0].device) if serving else None,
         )
     )
 
 
 def _serving(host: HostState, kind: str) -> list[KernelAdapter]:
-    return [each for each in host.network.adapters if kind in each.services]
+    return [adapter for adapter in host.network.adapters if kind in adapter.services]
 
 
 def _candidate_key(kind: str, device: str) -> str:
@@ -108,7 +108,7 @@ def _switch(host: HostState, switch: VirtualSwitch) -> Any:
         numPorts=SWITCH_PORTS,
         numPortsAvailable=SWITCH_PORTS,
         mtu=SWITCH_MTU,
-        portgroup=[_group_key(each.name) for each in host.network.groups if each.switch == switch.name],
+        portgroup=[_group_key(group.name) for group in host.network.groups if group.switch == switch.name],
         pnic=[f"key-vim.host.PhysicalNic-{nic}" for nic in switch.nics],
         spec=vim.host.VirtualSwitch.Specification(
             numPorts=SWITCH_PORTS,
@@ -124,7 +124,7 @@ def _group_key(name: str) -> str:
 
 
 def _group(host: HostState, group: PortGroup) -> Any:
-    switch = next(each for each in host.network.switches if each.name == group.switch)
+    switch = next(candidate for candidate in host.network.switches if candidate.name == group.switch)
     kind = vim.host.NetworkPolicy
     inherited = kind(
         security=kind.SecurityPolicy(), nicTeaming=kind.NicTeamingPolicy(), shapingPolicy=kind.TrafficShapingPolicy()

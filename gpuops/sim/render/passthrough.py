@@ -145,8 +145,8 @@ def _nic_function(pci_id: str, name: str, device_id: int, host: HostState | None
 
 def _virtual_function(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
     """The virtual function that a card has while its VM runs."""
-    held = next((pci_id for key, pci_id in vm.held if key == device.key), None)
-    return held and _nic_function(held, FUNCTION_NAME, FUNCTION_DEVICE, host)
+    held_pci_id = next((pci_id for key, pci_id in vm.held if key == device.key), None)
+    return held_pci_id and _nic_function(held_pci_id, FUNCTION_NAME, FUNCTION_DEVICE, host)
 
 
 def network_of(card: NetworkCard) -> str:

@@ -45,12 +45,12 @@ def pci_devices(host: HostState) -> list[Any]:
 def network_ports(host: HostState) -> list[NetworkPort]:
     """vmnic0 and so on: those of the card that every host has, on a bus of the first NUMA node without a GPU; then
     the others that it has."""
-    taken = {PciAddress.parse(gpu.pci_id).bus for gpu in host.gpus}
-    bus = next(bus for bus in range(FIRST_NIC_BUS, FIRST_NIC_BUS + 256) if bus not in taken)
-    own = {port.pci_id: port for port in host.ports}
+    used_buses = {PciAddress.parse(gpu.pci_id).bus for gpu in host.gpus}
+    bus = next(bus for bus in range(FIRST_NIC_BUS, FIRST_NIC_BUS + 256) if bus not in used_buses)
+    ports_by_id = {port.pci_id: port for port in host.ports}
     first = (f"0000:{bus:02x}:00.{port}" for port in range(host.model.nics))
-    every = {address: own.get(address) or NetworkPort(address) for address in first}
-    return list((every | own).values())
+    every = {address: ports_by_id.get(address) or NetworkPort(address) for address in first}
+    return list((every | ports_by_id).values())
 
 
 def nic_addresses(host: HostState) -> list[str]:

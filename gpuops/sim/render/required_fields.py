@@ -35,20 +35,20 @@ def filled(kind: Any, **values: Any) -> Any:
     the rest of a bulk read.
     """
     blank = _blank(kind)
-    made = kind.__new__(kind)
-    fields = made.__dict__
+    instance = kind.__new__(kind)
+    fields = instance.__dict__
     fields.update(blank.plain)
     for name, make in blank.made:
         if values.get(name) is None:
             fields[name] = make()
     shape = (kind, *values)
     if shape not in _checked:
-        _check(made, values)
+        _check(instance, values)
         _checked.add(shape)
     for name, value in values.items():
         if value is not None:
             fields[name] = value
-    return made
+    return instance
 
 
 def plain_value(kind: Any) -> Any:
@@ -73,26 +73,26 @@ class _Blank(NamedTuple):
 @cache
 def _blank(kind: Any) -> _Blank:
     plain: dict[str, Any] = dict(kind().__dict__)
-    made: list[tuple[str, Callable[[], Any]]] = []
+    makers: list[tuple[str, Callable[[], Any]]] = []
     for field in kind._GetPropertyList():
         name, optional = field.name, field.flags & VmomiSupport.F_OPTIONAL
         if issubclass(field.type, list):
-            made.append((name, field.type))
+            makers.append((name, field.type))
         elif optional or issubclass(field.type, VmomiSupport.ManagedObject):
             continue
         elif issubclass(field.type, VmomiSupport.Enum):
             plain[name] = _plain_enum(field.type)
         elif issubclass(field.type, VmomiSupport.DataObject):
-            made.append((name, partial(filled, field.type)))
+            makers.append((name, partial(filled, field.type)))
         elif field.type is datetime:
             plain[name] = EPOCH
-    return _Blank(plain, tuple(made))
+    return _Blank(plain, tuple(makers))
 
 
-def _check(made: Any, values: dict[str, Any]) -> None:
+def _check(instance: Any, values: dict[str, Any]) -> None:
     for name, value in values.items():
         if value is not None:
-            VmomiSupport.CheckField(made._GetPropertyInfo(name), value)
+            VmomiSupport.CheckField(instance._GetPropertyInfo(name), value)
 
 
 def _plain_enum(kind: Any) -> Any:

@@ -50,7 +50,7 @@ SHARES_PER_CPU = 1000
 SHARES_PER_MIB = 10
 
 
-def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
+def config(vm: VmState, host: HostState | None, vm_identity: Identity | None = None) -> Any:
     """The whole VirtualMachineConfigInfo."""
     settings: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for path, setting in {**KEPT, **dict(vm.settings)}.items():
@@ -78,7 +78,7 @@ def config(vm: VmState, host: HostState | None, own: Identity | None = None) -> 
             **settings["tools"],
         ),
         flags=vim.vm.FlagInfo(**settings["flags"]),
-        hardware=hardware(vm, host, own),
+        hardware=hardware(vm, host, vm_identity),
         cpuAllocation=cpu_allocation(vm),
         memoryAllocation=memory_allocation(vm),
         latencySensitivity=vim.LatencySensitivity(level=vm.latency),
@@ -109,13 +109,13 @@ def version(vm: VmState) -> str:
     return f"vmx-{vm.hardware_version:02d}"
 
 
-def hardware(vm: VmState, host: HostState | None, own: Identity | None = None) -> Any:
+def hardware(vm: VmState, host: HostState | None, vm_identity: Identity | None = None) -> Any:
     return default(
         "VirtualHardware",
         numCPU=vm.cpus,
         numCoresPerSocket=vm.cores_per_socket,
         memoryMB=vm.memory_mib,
-        device=devices(vm, host, own),
+        device=devices(vm, host, vm_identity),
     )
 
 

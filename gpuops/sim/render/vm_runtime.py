@@ -48,15 +48,15 @@ def suspend_interval_s(vm: VmState, now: datetime) -> int | None:
 
 
 def question(vm: VmState) -> Any:
-    asked = vm.question
-    if asked is None:
+    question = vm.question
+    if question is None:
         return None
-    choices = [vim.ElementDescription(key=key, label=label, summary=label) for key, label in asked.choices]
+    choices = [vim.ElementDescription(key=key, label=label, summary=label) for key, label in question.choices]
     return vim.vm.QuestionInfo(
-        id=asked.id,
-        text=asked.text,
-        choice=vim.option.ChoiceOption(valueIsReadonly=False, choiceInfo=choices, defaultIndex=asked.default),
-        message=[vim.vm.Message(id="msg.question", text=asked.text)],
+        id=question.id,
+        text=question.text,
+        choice=vim.option.ChoiceOption(valueIsReadonly=False, choiceInfo=choices, defaultIndex=question.default),
+        message=[vim.vm.Message(id="msg.question", text=question.text)],
     )
 
 
@@ -104,13 +104,13 @@ def config_summary(vm: VmState) -> Any:
 
 
 def summary(
-    vm: VmState, running: Any, entity: Any, custom: list[Any], now: datetime, own: Identity | None = None
+    vm: VmState, running: Any, entity: Any, custom: list[Any], now: datetime, vm_identity: Identity | None = None
 ) -> Any:
     """`summary`, with what `runtime` shows of it, and its custom values."""
     return vim.vm.Summary(
         vm=entity,
         runtime=running,
-        guest=guest_summary(vm, own),
+        guest=guest_summary(vm, vm_identity),
         config=config_summary(vm),
         storage=storage_summary(vm),
         quickStats=quick_stats(vm, now),
@@ -129,8 +129,8 @@ def tools_running(vm: VmState) -> str:
     return "guestToolsRunning" if vm.tools_run else "guestToolsNotRunning"
 
 
-def guest(vm: VmState, own: Identity | None = None) -> Any:
-    own = own or identity(vm)
+def guest(vm: VmState, vm_identity: Identity | None = None) -> Any:
+    vm_identity = vm_identity or identity(vm)
     running = tools_running(vm) == "guestToolsRunning"
     return filled(
         vim.vm.GuestInfo,
@@ -143,8 +143,8 @@ def guest(vm: VmState, own: Identity | None = None) -> Any:
         guestFamily=("linuxGuest" if vm.template.linux else "windowsGuest") if running else None,
         guestFullName=vm.template.guest_name if running else None,
         hostName=vm.name if running else None,
-        ipAddress=own.address if running else None,
-        net=_net(vm, own) if running else [],
+        ipAddress=vm_identity.address if running else None,
+        net=_net(vm, vm_identity) if running else [],
         ipStack=[_ip_stack()] if running else [],
         guestState="running" if running else "notRunning",
         guestOperationsReady=running,
@@ -167,14 +167,14 @@ def _ip_stack() -> Any:
     return vim.vm.GuestInfo.StackInfo(ipRouteConfig=route(ipRoute=routes))
 
 
-def _net(vm: VmState, own: Identity) -> list[Any]:
+def _net(vm: VmState, vm_identity: Identity) -> list[Any]:
     """GuestNicInfo of its network cards; the first has its address."""
     return [
         vim.vm.GuestInfo.NicInfo(
             network=card.network_name,
-            macAddress=card.mac or f"00:50:56:{own.mac}",
-            ipAddress=[] if number else [own.address],
-            ipConfig=None if number else _ip_config(own.address),
+            macAddress=card.mac or f"00:50:56:{vm_identity.mac}",
+            ipAddress=[] if number else [vm_identity.address],
+            ipConfig=None if number else _ip_config(vm_identity.address),
             connected=card.starts_connected,
             deviceConfigId=card.key,
         )
@@ -189,9 +189,9 @@ ALSO_IN_SUMMARY: Final = (
 """What `summary.guest` shows of `guest`."""
 
 
-def guest_summary(vm: VmState, own: Identity | None = None) -> Any:
-    shown = guest(vm, own)
-    fields = {name: getattr(shown, name) for name in ALSO_IN_SUMMARY}
+def guest_summary(vm: VmState, vm_identity: Identity | None = None) -> Any:
+    guest_info = guest(vm, vm_identity)
+    fields = {name: getattr(guest_info, name) for name in ALSO_IN_SUMMARY}
     return filled(vim.vm.Summary.GuestSummary, **fields, hwVersion=version(vm))
 
 
@@ -207,15 +207,15 @@ def storage_summary(vm: VmState) -> Any:
 
 
 def storage(vm: VmState) -> Any:
-    shown = storage_summary(vm)
+    storage = storage_summary(vm)
     usage = filled(
         vim.vm.StorageInfo.UsageOnDatastore,
         datastore=vim.Datastore(vm.datastore),
-        committed=shown.committed,
-        uncommitted=shown.uncommitted,
-        unshared=shown.unshared,
+        committed=storage.committed,
+        uncommitted=storage.uncommitted,
+        unshared=storage.unshared,
     )
-    return filled(vim.vm.StorageInfo, perDatastoreUsage=[usage], timestamp=shown.timestamp)
+    return filled(vim.vm.StorageInfo, perDatastoreUsage=[usage], timestamp=storage.timestamp)
 
 
 def layout(vm: VmState) -> Any:
@@ -224,7 +224,7 @@ def layout(vm: VmState) -> Any:
         configFile=[f"{home.rpartition('/')[2]}.nvram"],
         logFile=["vmware.log"],
         disk=[
-            vim.vm.FileLayout.DiskLayout(key=each.key, diskFile=[disk_file(each, home)]) for each in vm.hardware.disks
+            vim.vm.FileLayout.DiskLayout(key=disk.key, diskFile=[disk_file(disk, home)]) for disk in vm.hardware.disks
         ],
     )
 
@@ -259,18 +259,18 @@ def snapshot_tree(vm: VmState, moid: str) -> Any:
 
 
 def _branches(vm: VmState, moid: str, parent: str | None) -> list[Any]:
-    return [_branch(vm, moid, taken) for taken in vm.snapshots if taken.parent == parent]
+    return [_branch(vm, moid, snapshot) for snapshot in vm.snapshots if snapshot.parent == parent]
 
 
-def _branch(vm: VmState, moid: str, taken: SnapshotState) -> Any:
+def _branch(vm: VmState, moid: str, snapshot: SnapshotState) -> Any:
     return default(
         "VirtualMachineSnapshotTree",
-        snapshot=vim.vm.Snapshot(taken.moid),
+        snapshot=vim.vm.Snapshot(snapshot.moid),
         vm=vim.VirtualMachine(moid),
-        name=taken.name,
-        description=taken.description,
-        id=taken.id,
-        createTime=taken.created_at,
-        state=taken.power.value,
-        childSnapshotList=_branches(vm, moid, taken.moid),
+        name=snapshot.name,
+        description=snapshot.description,
+        id=snapshot.id,
+        createTime=snapshot.created_at,
+        state=snapshot.power.value,
+        childSnapshotList=_branches(vm, moid, snapshot.moid),
     )

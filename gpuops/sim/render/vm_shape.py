@@ -23,7 +23,7 @@ from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import Power, VmState
 
 NAME, FILES, UUID, INSTANCE, VM, HOST = (
-    f"\ue000{each}\ue000" for each in ("name", "files", "uuid", "instance", "vm", "host")
+    f"\ue000{name}\ue000" for name in ("name", "files", "uuid", "instance", "vm", "host")
 )
 OWN: Final = frozenset({"name", "files", "uuid", "instance_uuid"})
 NOT_SHOWN: Final = frozenset(
@@ -36,9 +36,9 @@ _configured: Final = attrgetter(*(each.name for each in fields(VmState) if each.
 
 def config(vm: VmState, host: HostState) -> SharedValue:
     """The shape of `config`."""
-    own = identity(vm)
-    fills = {**_names(vm), UUID: vm.uuid, INSTANCE: vm.instance_uuid, PLACEHOLDERS.disk_uuid: own.disk_uuid}
-    fills[PLACEHOLDERS.mac] = own.mac
+    vm_identity = identity(vm)
+    fills = {**_names(vm), UUID: vm.uuid, INSTANCE: vm.instance_uuid, PLACEHOLDERS.disk_uuid: vm_identity.disk_uuid}
+    fills[PLACEHOLDERS.mac] = vm_identity.mac
     key = (_configured(vm), vm.power is Power.ON, host.board_names)
 
     def read() -> Any:
@@ -73,9 +73,9 @@ def runtime(vm: VmState, company: Company) -> SharedValue:
 
 def summary(vm: VmState, company: Company, attributes: Mapping[int, str], moid: str) -> SharedValue:
     """The shape of `summary`."""
-    own = identity(vm)
+    vm_identity = identity(vm)
     fills = {**_names(vm), UUID: vm.uuid, INSTANCE: vm.instance_uuid, HOST: vm.host, VM: moid}
-    fills[PLACEHOLDERS.address] = own.address
+    fills[PLACEHOLDERS.address] = vm_identity.address
     custom = tuple(sorted(attributes.items()))
     key = (_configured(vm), _running(vm, company), vm.cpu_usage_mhz, vm.guest_memory_mib, custom)
 
@@ -89,9 +89,9 @@ def summary(vm: VmState, company: Company, attributes: Mapping[int, str], moid: 
 
 
 def guest(vm: VmState) -> SharedValue:
-    own = identity(vm)
+    vm_identity = identity(vm)
     key = (vm.power, vm.template, vm.guest_boots, vm.guest_id, vm.hardware.cards)
-    fills = {NAME: vm.name, PLACEHOLDERS.mac: own.mac, PLACEHOLDERS.address: own.address}
+    fills = {NAME: vm.name, PLACEHOLDERS.mac: vm_identity.mac, PLACEHOLDERS.address: vm_identity.address}
     return SharedValue(key, lambda: vm_runtime.guest(_blank(vm), PLACEHOLDERS), fills)
 
 

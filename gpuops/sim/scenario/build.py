@@ -114,7 +114,7 @@ def build_declared(
     add_direct_path(site)
     add_vms(site)
     world.counters = measure
-    world.desktop_pools = tuple(DesktopPoolState(**msgspec.structs.asdict(each)) for each in declared.desktop_pools)
+    world.desktop_pools = tuple(DesktopPoolState(**msgspec.structs.asdict(pool)) for pool in declared.desktop_pools)
     return world
 
 

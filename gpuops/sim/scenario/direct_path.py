@@ -17,21 +17,25 @@ def add_direct_path(site: ScenarioSite) -> None:
     profile of no one thing."""
     declared = site.declared
     profiles = [
-        DirectPathProfileState(f"dpp-{number}", each.name, "", _config(each))
-        for number, each in enumerate(declared.direct_path_profiles, 1)
+        DirectPathProfileState(f"dpp-{number}", profile.name, "", _config(profile))
+        for number, profile in enumerate(declared.direct_path_profiles, 1)
     ]
     clusters = {cluster.name: cluster.moid for cluster in site.world.by_type("ClusterComputeResource")}
     reservations = []
-    for each in declared.reservations:
-        name = each.vgpu or each.profile
-        if each.on not in clusters:
-            raise PolicyError(f"reservation of {name}: the scenario has no cluster {each.on!r}")
-        like = (known.config for known in profiles if name == (known.config.vgpu if each.vgpu else known.name))
+    for reservation in declared.reservations:
+        name = reservation.vgpu or reservation.profile
+        if reservation.on not in clusters:
+            raise PolicyError(f"reservation of {name}: the scenario has no cluster {reservation.on!r}")
+        like = (
+            profile.config
+            for profile in profiles
+            if name == (profile.config.vgpu if reservation.vgpu else profile.name)
+        )
         config = next(like, None)
         if config is None:
             raise PolicyError(f"reservation of {name}: no DirectPath profile is declared for it")
-        reservations.append(ReservationState(config, each.units, clusters[each.on], each.vms))
-    site.world.direct_path = DirectPathState({each.id: each for each in profiles}, tuple(reservations))
+        reservations.append(ReservationState(config, reservation.units, clusters[reservation.on], reservation.vms))
+    site.world.direct_path = DirectPathState({profile.id: profile for profile in profiles}, tuple(reservations))
 
 
 def _config(declared: DirectPathProfileDeclared) -> DirectPathConfig:

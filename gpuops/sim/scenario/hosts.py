@@ -47,7 +47,9 @@ _RULES: Final = {
 
 def add_clusters(site: ScenarioSite) -> None:
     """All clusters with their hosts."""
-    counts = iter(numbers([hosts.count for each in site.declared.clusters for hosts in each.hosts], site.parameters))
+    counts = iter(
+        numbers([hosts.count for cluster in site.declared.clusters for hosts in cluster.hosts], site.parameters)
+    )
     for declared in site.declared.clusters:
         names = [(hosts, name) for hosts in declared.hosts for name in _names(hosts, next(counts))]
         waiting = iter(names)
@@ -117,7 +119,7 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
     world = site.world
     read = declared.as_read
     networks = [network for network in site.networks if world.find(network.moid) is network]
-    seen = read.datastores if read is not None else None
+    datastores_read = read.datastores if read is not None else None
     state = HostState(
         name=name,
         uuid=new_uuid(world),
@@ -130,10 +132,10 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         rebinds_without_reboot=declared.rebinds_without_reboot,
         policy=declared.policy,
         deviation=Deviation(declared.deviation.gpus, declared.deviation.starts, frozenset(declared.deviation.forbids)),
-        datastores=tuple(store.moid for store in site.datastores) if seen is None else seen,
+        datastores=tuple(store.moid for store in site.datastores) if datastores_read is None else datastores_read,
         networks=tuple(network.moid for network in networks),
-        others=tuple(_other(each) for each in sorted(declared.others, key=lambda each: PciAddress.parse(each.at))),
-        ports=tuple(port(each) for each in declared.ports),
+        others=tuple(_other(device) for device in sorted(declared.others, key=lambda each: PciAddress.parse(each.at))),
+        ports=tuple(port(nic) for nic in declared.ports),
         network=installed(tuple(network.name for network in networks)),
     )
     if read is not None:

@@ -97,8 +97,8 @@ def _uses_mhz(state: VmState, moment: datetime) -> int:
     if past is None or moment >= past.until:
         return state.cpu_usage_mhz
     midnight = datetime.combine(moment.date() - timedelta(days=moment.weekday()), time(), moment.tzinfo)
-    there = _people(past.office, state.name).present(int((moment - midnight).total_seconds()))
-    return AT_WORK_MHZ if there else state.cpu_usage_mhz
+    people_present = _people(past.office, state.name).present(int((moment - midnight).total_seconds()))
+    return AT_WORK_MHZ if people_present else state.cpu_usage_mhz
 
 
 @lru_cache(maxsize=10_000)
@@ -146,9 +146,9 @@ def _uses_of(host: HostEntity, pci_id: str, moment: datetime) -> dict[str, float
             uses[vm.moid] = 100 * part * signs.gpu_part
         if signs.others_press:
             pressed[vm.moid] = uses[vm.moid]
-    others = sorted(uses.keys() - pressed.keys())
-    if pressed and others:  # one of the others takes all that is left of the GPU
-        uses[others[0]] += 100 - sum(uses.values())
+    other_keys = sorted(uses.keys() - pressed.keys())
+    if pressed and other_keys:  # one of the others takes all that is left of the GPU
+        uses[other_keys[0]] += 100 - sum(uses.values())
     return uses
 
 
@@ -180,8 +180,8 @@ def _instance(host: HostEntity, number: int, pci_id: str) -> str:
         return pci_id
     if int(host.number) % 2 == 0:
         return f"gpu-{number}"
-    domain, bus, rest = pci_id.split(":")
-    return f"{int(domain, 16):03}:{int(bus, 16):03}:{rest}"
+    domain, bus, device_function = pci_id.split(":")
+    return f"{int(domain, 16):03}:{int(bus, 16):03}:{device_function}"
 
 
 def _cluster(cluster: ComputeEntity, moment: datetime) -> Values:

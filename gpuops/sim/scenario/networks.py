@@ -41,9 +41,9 @@ def add_switches(site: ScenarioSite) -> None:
 
 def _add_switch(site: ScenarioSite, declared: SwitchDeclared) -> None:
     world, folder = site.world, site.datacenter.folders["network"]
-    kept = new_config(world, distributed.products(world.api_version)[-1])
-    kept.maxMtu = declared.mtu
-    switch = enter_switch(folder, declared.name, kept, VmwareDistributedVirtualSwitch, DistributedVirtualPortgroup)
+    config = new_config(world, distributed.products(world.api_version)[-1])
+    config.maxMtu = declared.mtu
+    switch = enter_switch(folder, declared.name, config, VmwareDistributedVirtualSwitch, DistributedVirtualPortgroup)
     for name in declared.groups:
         spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name=name, type="earlyBinding", numPorts=PORTS)
         enter_portgroup(switch, spec, DistributedVirtualPortgroup)
@@ -66,18 +66,18 @@ def port(declared: NetworkPortDeclared) -> NetworkPort:
 def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None:
     """Give a host what is declared of its network. Raises PolicyError for what is not there."""
     for name, nics in declared.uplinks.items():
-        known = nic_names(host.state)
-        if missing := [nic for nic in nics if nic not in known]:
-            raise PolicyError(f"host {host.name} has no {missing[0]}", hint=f"it has {', '.join(known)}")
+        nics_of_host = nic_names(host.state)
+        if missing := [nic for nic in nics if nic not in nics_of_host]:
+            raise PolicyError(f"host {host.name} has no {missing[0]}", hint=f"it has {', '.join(nics_of_host)}")
         switch = _named(site, "distributed switch", name, DistributedSwitchEntity)
         set_proxy(switch, host, ProxySwitch(switch.moid, nics))
-    for number, each in enumerate(declared.adapters, start=1):
-        group = _named(site, "distributed port group", each.group, PortgroupEntity)
+    for number, adapter in enumerate(declared.adapters, start=1):
+        group = _named(site, "distributed port group", adapter.group, PortgroupEntity)
         address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"  # from the documentation range
         uuid, port = group.switch().uuid, free_port(group, group.switch().taken_ports())
         assert port is not None, "a port group of a scenario grows"
-        made = KernelAdapter(f"vmk{number}", group.moid, address, each.mtu, each.services, uuid, port)
-        host.state.network = replace(host.state.network, adapters=(*host.state.network.adapters, made))
+        kernel_adapter = KernelAdapter(f"vmk{number}", group.moid, address, adapter.mtu, adapter.services, uuid, port)
+        host.state.network = replace(host.state.network, adapters=(*host.state.network.adapters, kernel_adapter))
     if unknown := [key for key in declared.options if key not in host.state.options]:
         raise PolicyError(f"host {host.name} has no advanced setting {unknown[0]!r}")
     if unknown := [key for key in declared.rulesets if key not in installed_rulesets()]:
@@ -86,11 +86,12 @@ def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None
     host.state.rulesets.update(declared.rulesets)
 
 
-def _named(site: ScenarioSite, what: str, name: str, kind: type[Kind]) -> Kind:
-    here = [each for each in site.datacenter.folders["network"].children.values() if isinstance(each, kind)]
-    found = next((each for each in here if each.name == escaped(name)), None)
-    if found is None:
+def _named(site: ScenarioSite, kind_text: str, name: str, kind: type[Kind]) -> Kind:
+    candidates = [child for child in site.datacenter.folders["network"].children.values() if isinstance(child, kind)]
+    network = next((candidate for candidate in candidates if candidate.name == escaped(name)), None)
+    if network is None:
         raise PolicyError(
-            f"the scenario has no {what} {name!r:.80}", hint=f"it has {', '.join(each.name for each in here) or 'none'}"
+            f"the scenario has no {kind_text} {name!r:.80}",
+            hint=f"it has {', '.join(candidate.name for candidate in candidates) or 'none'}",
         )
-    return found
+    return network

@@ -63,21 +63,21 @@ def runs_as_read(vm: VmEntity, read: VmAsRead, word: str) -> bool:
 
 def _seats(vm: VmEntity, read: VmAsRead) -> tuple[RunningVgpu, ...] | None:
     """A place for each vGPU on the GPU that it is on; None = that was not told, or the host has no such GPU or type."""
-    wanted = vm.state.vgpus
-    if len(read.gpus) != len(wanted):
+    vgpus = vm.state.vgpus
+    if len(read.gpus) != len(vgpus):
         return None
     seats: list[RunningVgpu] = []
-    starts = (*read.starts, *(None for _ in wanted))
-    for vgpu, address, start in zip(wanted, read.gpus, starts, strict=False):
+    starts = (*read.starts, *(None for _ in vgpus))
+    for vgpu, address, start in zip(vgpus, read.gpus, starts, strict=False):
         pci_id = str(PciAddress.parse(address))
         load = vm.host().state.for_admission((*vm.host().seats(), *seats))
-        gpu = next((each for each in load if each.pci_id == pci_id), None)
+        gpu = next((candidate for candidate in load if candidate.pci_id == pci_id), None)
         type_ = gpu.board.by_name.get(vgpu.type_name) if gpu is not None else None
         if gpu is None or type_ is None:
             return None
         if start is None:
-            found = admit(vm.moid, [WantedVgpu(vgpu.type_name, pci_id)], [gpu], vm.host().state.policy)
-            start = None if isinstance(found, NotAdmitted) else found[0].start
+            admitted = admit(vm.moid, [WantedVgpu(vgpu.type_name, pci_id)], [gpu], vm.host().state.policy)
+            start = None if isinstance(admitted, NotAdmitted) else admitted[0].start
         seats.append(RunningVgpu(vm.moid, pci_id, type_, start))
     return tuple(seats)
 

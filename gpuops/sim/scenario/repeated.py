@@ -31,7 +31,7 @@ def expand_name(pattern: str, number: int) -> str:
 
 def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
     """What the counts of one list come to; shares of one parameter are rounded so that they add up."""
-    found: list[int] = []
+    numbers_used: list[int] = []
     so_far: dict[str, float] = {}
     for count in counts:
         match count:
@@ -39,12 +39,12 @@ def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
                 low = so_far.get(of, 0.0)
                 so_far[of] = low + percent
                 total = parameters[of]
-                found.append(round(total * so_far[of] / 100) - round(total * low / 100))
+                numbers_used.append(round(total * so_far[of] / 100) - round(total * low / 100))
             case str():
-                found.append(parameters[count])
+                numbers_used.append(parameters[count])
             case _:
-                found.append(count)
-    return found
+                numbers_used.append(count)
+    return numbers_used
 
 
 def wrong_repetitions(scenario: ScenarioFile) -> Iterator[str]:

@@ -75,11 +75,11 @@ def restore_made(world: World, saved: dict[str, Any]) -> None:
         case "ResourcePool":
             new_pool(world, moid, name, world.get(parent))
         case kind:
-            made = (ClusterComputeResource if kind == "ClusterComputeResource" else ComputeResource)(
+            compute = (ClusterComputeResource if kind == "ClusterComputeResource" else ComputeResource)(
                 world, moid, name, parent
             )
-            furnish(made, saved["pool"])
-            world.get(parent).add(made)
+            furnish(compute, saved["pool"])
+            world.get(parent).add(compute)
 
 
 def places(world: World) -> Iterator[tuple[str, list[str | None]]]:
@@ -105,12 +105,12 @@ def restore_place(entity: ManagedEntity, place: list[str]) -> None:
 def removed(world: World, untouched: World) -> dict[str, list[str]]:
     """The moids of what is gone; of the others than VMs, those made last come first."""
     vms = [vm.moid for vm in untouched.by_type("VirtualMachine") if world.find(vm.moid) is None]
-    others = [entity.moid for entity in _entities(untouched) if world.find(entity.moid) is None]
-    return {"vms": vms, "others": others[::-1]}
+    new_moids = [entity.moid for entity in _entities(untouched) if world.find(entity.moid) is None]
+    return {"vms": vms, "others": new_moids[::-1]}
 
 
 def restore_removed(world: World, moid: str) -> None:
     """Remove it, unless it went with another one."""
-    found = world.find(moid)
-    if found is not None:
-        forget(found)
+    entity_found = world.find(moid)
+    if entity_found is not None:
+        forget(entity_found)

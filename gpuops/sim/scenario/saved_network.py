@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 def save(world: World, untouched: World) -> dict[str, Any]:
     """How networking differs from that of an untouched world, as JSON values."""
-    shown, known = (_hosts(each) for each in (world, untouched))
+    hosts_now, hosts_before = (_hosts(world_state) for world_state in (world, untouched))
     return {
         "switches": _switches(world),
-        "hosts": {moid: values for moid, values in shown.items() if known.get(moid) != values},
+        "hosts": {moid: values for moid, values in hosts_now.items() if hosts_before.get(moid) != values},
     }
 
 
 def restore(world: World, saved: dict[str, Any]) -> None:
     """Make networking what was saved of it."""
     for switch in list(world.by_type("DistributedVirtualSwitch")):
-        for each in (*switch.portgroups(), switch):
-            drop(each)
+        for network_object in (*switch.portgroups(), switch):
+            drop(network_object)
     for switch in saved["switches"]:
         _restore_switch(world, switch)
     for moid, values in saved["hosts"].items():
@@ -44,7 +44,7 @@ def _switches(world: World) -> list[dict[str, Any]]:
         {
             **_described(switch),
             "next_port": switch.next_port,
-            "portgroups": [{**_described(each), "ports": each.ports} for each in switch.portgroups()],
+            "portgroups": [{**_described(portgroup), "ports": portgroup.ports} for portgroup in switch.portgroups()],
         }
         for switch in world.by_type("DistributedVirtualSwitch")
     ]
@@ -66,11 +66,11 @@ def _restore_switch(world: World, saved: dict[str, Any]) -> None:
         world, saved["moid"], saved["name"], saved["parent"], from_json(saved["kept"])
     )
     switch.next_port = saved["next_port"]
-    switch.portgroup_moids = [each["moid"] for each in saved["portgroups"]]
+    switch.portgroup_moids = [portgroup["moid"] for portgroup in saved["portgroups"]]
     _enter(switch, saved)
     for each in saved["portgroups"]:
-        kept = from_json(each["kept"])
-        portgroup = DistributedVirtualPortgroup(world, each["moid"], each["name"], each["parent"], switch.moid, kept)
+        config = from_json(each["kept"])
+        portgroup = DistributedVirtualPortgroup(world, each["moid"], each["name"], each["parent"], switch.moid, config)
         portgroup.ports = each["ports"]
         _enter(portgroup, each)
 

@@ -99,8 +99,8 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
 
 def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
     """What was made, then the VMs, then what was moved and removed."""
-    for made in saved["made"]:
-        saved_inventory.restore_made(world, made)
+    for new_vm in saved["made"]:
+        saved_inventory.restore_made(world, new_vm)
     for moid in saved["removed"]["vms"]:
         leave(world.get(moid))
     for moid, values in saved["vms"].items():
@@ -112,8 +112,8 @@ def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
 
 
 def _changed(now: Any, before: Any) -> dict[str, Any]:
-    known = dict(before)
-    return {key: value for key, value in now if key not in known or known[key] != value}
+    earlier = dict(before)
+    return {key: value for key, value in now if key not in earlier or earlier[key] != value}
 
 
 def _vms(world: World) -> Iterator[tuple[str, Any]]:
@@ -157,15 +157,15 @@ def _space(world: World) -> Iterator[tuple[str, Any]]:
 
 
 def _restore_vm(world: World, moid: str, state: VmState) -> None:
-    known = world.find(moid)
-    if isinstance(known, VirtualMachine):
-        leave(known)
+    existing = world.find(moid)
+    if isinstance(existing, VirtualMachine):
+        leave(existing)
     state.guest_boots = state.guest_boots and state.template.boot_s is None  # the others came up meanwhile
     for reference in filter(None, (state.host, state.pool, state.folder, state.datastore)):
         world.get(reference)  # raises for one that is not there
     vm = enter(VirtualMachine(world, moid, state))
-    for taken in state.snapshots:
-        world.register(VirtualMachineSnapshot(world, taken.moid, vm, copy.copy(state)))
+    for snapshot in state.snapshots:
+        world.register(VirtualMachineSnapshot(world, snapshot.moid, vm, copy.copy(state)))
 
 
 def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:

@@ -35,11 +35,11 @@ def to_json(value: Any) -> Any:
         case VmomiSupport.ManagedObject():
             return {TYPE: VmomiSupport.GetWsdlName(type(value)), REFERENCE: value._moId}
         case VmomiSupport.DataObject():
-            fields = {each.name: getattr(value, each.name) for each in value._GetPropertyList()}
-            given = {name: to_json(field) for name, field in fields.items() if field is not None and field != []}
-            return {TYPE: VmomiSupport.GetWsdlName(type(value)), **given}
+            fields = {declared.name: getattr(value, declared.name) for declared in value._GetPropertyList()}
+            fields_set = {name: to_json(field) for name, field in fields.items() if field is not None and field != []}
+            return {TYPE: VmomiSupport.GetWsdlName(type(value)), **fields_set}
         case list():
-            return [to_json(each) for each in value]
+            return [to_json(element) for element in value]
         case datetime():
             return value.isoformat()
         case bool():
@@ -56,11 +56,11 @@ def from_json(saved: Any, static: Any = None) -> Any:
         kind = VmomiSupport.GetWsdlType("urn:vim25", saved[TYPE])
         if REFERENCE in saved:
             return kind(saved[REFERENCE])
-        made = kind()
+        instance = kind()
         for field in kind._GetPropertyList():
             if field.name in saved:
-                setattr(made, field.name, from_json(saved[field.name], field.type))
-        return made
+                setattr(instance, field.name, from_json(saved[field.name], field.type))
+        return instance
     if isinstance(saved, list):
-        return static([from_json(each, static.Item) for each in saved])
+        return static([from_json(element, static.Item) for element in saved])
     return datetime.fromisoformat(saved) if static is datetime else saved

@@ -73,8 +73,8 @@ class ScenarioFile(Declared, frozen=True, kw_only=True):
 def names() -> tuple[str, ...]:
     """The scenarios that gpuops brings; a `NAME-policy.yaml` beside one is a rotation policy made for it."""
     files = resources.files("gpuops.sim").joinpath("scenarios").iterdir()
-    found = (file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
-    return tuple(sorted(name for name in found if not name.endswith("-policy")))
+    names = (file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return tuple(sorted(name for name in names if not name.endswith("-policy")))
 
 
 def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
@@ -138,7 +138,7 @@ def _parameters(scenario: ScenarioFile, name: str, settings: str) -> dict[str, i
     for setting in filter(None, settings.split(",")):
         key, _, text = setting.partition("=")
         if key not in values or not text.isdigit():
-            known = ", ".join(f"{known}={value}" for known, value in scenario.parameters.items()) or "none"
+            known = ", ".join(f"{name}={value}" for name, value in scenario.parameters.items()) or "none"
             raise PolicyError(f"scenario {name} has no parameter {setting!r}", hint=f"its parameters: {known}")
         values[key] = int(text)
         least, most = scenario.limits.get(key, (1, values[key]))

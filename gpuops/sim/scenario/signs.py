@@ -76,6 +76,6 @@ def signs_of(state: VmState, moment: datetime) -> Signs:
             return NOTHING
 
 
-def _chance(name: str, moment: datetime, what: str) -> float:
+def _chance(name: str, moment: datetime, sign: str) -> float:
     """A number of 0 to 1 that stays for five minutes, the same in each run."""
-    return crc32(f"{name} {what} {int(moment.timestamp()) // _STEP_S}".encode()) / 2**32
+    return crc32(f"{name} {sign} {int(moment.timestamp()) // _STEP_S}".encode()) / 2**32

@@ -40,10 +40,10 @@ class ScenarioSite:
 
     def hosts_of(self, group: str) -> list[HostSystem]:
         """The hosts of a group, or the one of that name. Raises PolicyError."""
-        found = self.hosts.get(group)
-        if not found:
+        hosts = self.hosts.get(group)
+        if not hosts:
             raise PolicyError(f"the scenario has no hosts {group!r}", hint=f"it has {', '.join(self.hosts)}")
-        return found
+        return hosts
 
     def model(self, name: str) -> ModelDeclared:
         """The server model of that name. Raises PolicyError."""
@@ -53,9 +53,11 @@ class ScenarioSite:
         """The guest system of that name. Raises PolicyError."""
         return self._named(self.declared.guests, "guest", name)
 
-    def _named(self, declared: Mapping[str, Declared], what: str, name: str) -> Declared:
+    def _named(self, declared: Mapping[str, Declared], kind_text: str, name: str) -> Declared:
         if name not in declared:
-            raise PolicyError(f"the scenario has no {what} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}")
+            raise PolicyError(
+                f"the scenario has no {kind_text} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}"
+            )
         return declared[name]
 
 
@@ -81,17 +83,17 @@ def _add_storage(site: ScenarioSite) -> None:
     for store in site.declared.datastores:
         moid = store.moid or new_moid(site.world, "datastore")
         free_mib = (store.free_gib << 10) if store.free_mib is None else store.free_mib
-        made = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, free_mib)
-        site.world.register(made)
-        HostDatastoreBrowser(made)
-        folder.add(made)
-        site.datastores.append(made)
+        datastore = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, free_mib)
+        site.world.register(datastore)
+        HostDatastoreBrowser(datastore)
+        folder.add(datastore)
+        site.datastores.append(datastore)
 
 
 def _add_networks(site: ScenarioSite) -> None:
     folder = site.datacenter.folders["network"]
     for name in site.declared.networks:
-        made = Network(site.world, new_moid(site.world, "network"), name, folder.moid)
-        site.world.register(made)
-        folder.add(made)
-        site.networks.append(made)
+        network = Network(site.world, new_moid(site.world, "network"), name, folder.moid)
+        site.world.register(network)
+        folder.add(network)
+        site.networks.append(network)

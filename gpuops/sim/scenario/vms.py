@@ -117,15 +117,16 @@ def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSys
     if read is None or not runs_as_read(vm, read, _power_of(declared, index)):
         _set_power(site, vm, _power_of(declared, index))
     if declared.question:
-        asked = declared.question
-        state.question = Question(asked.id, asked.text, tuple(asked.choices.items()))
+        question = declared.question
+        state.question = Question(question.id, question.text, tuple(question.choices.items()))
 
 
 @cache
 def _template(guest: GuestDeclared, store: str) -> Template:
     login = GuestAccount(guest.login.username, guest.login.password) if guest.login else None
     programs = tuple(
-        GuestProgram(each.path, each.takes_s, each.exit_code, each.prints, each.removes) for each in guest.programs
+        GuestProgram(program.path, program.takes_s, program.exit_code, program.prints, program.removes)
+        for program in guest.programs
     )
     return Template(
         guest.id,
@@ -222,11 +223,13 @@ def _backing(device: DeviceDeclared, host: HostSystem, network: tuple[str, str])
         if device.sriov not in nic_addresses(host.state):
             raise PolicyError(f"host {host.name} has no network card at {device.sriov!r}")
         return SriovBacking(device.sriov, NetworkCard(FIRST_SRIOV_KEY, SRIOV, *network))
-    there = host.state.device(device.direct_path or "")
-    if there is None:
+    host_device = host.state.device(device.direct_path or "")
+    if host_device is None:
         raise PolicyError(f"host {host.name} has no GPU and no other device {device.direct_path!r}")
-    identity = f"{there.device_id:x}"
-    return StaticBacking(there.pci_id, identity, host.state.system_id, there.vendor_id, there.device_name)
+    identity = f"{host_device.device_id:x}"
+    return StaticBacking(
+        host_device.pci_id, identity, host.state.system_id, host_device.vendor_id, host_device.device_name
+    )
 
 
 def _power_of(declared: VmsDeclared, index: int) -> str:

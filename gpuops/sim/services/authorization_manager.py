@@ -25,9 +25,12 @@ class AuthorizationManager(ManagedObject):
     property_table: ClassVar[Properties] = {
         "privilegeList": lambda self: [
             vim.AuthorizationManager.Privilege(
-                privId=each, onParent=False, name=each.rpartition(".")[2], privGroupName=each.rpartition(".")[0]
+                privId=privilege,
+                onParent=False,
+                name=privilege.rpartition(".")[2],
+                privGroupName=privilege.rpartition(".")[0],
             )
-            for each in all_privileges()
+            for privilege in all_privileges()
         ],
         "roleList": lambda self: [_role(role) for role in self.world.authority.roles.values()],
     }
@@ -51,9 +54,10 @@ class AuthorizationManager(ManagedObject):
 
     @prop("description")
     def _description(self) -> Any:
-        groups = sorted({each.rpartition(".")[0] for each in all_privileges()})
+        groups = sorted({privilege.rpartition(".")[0] for privilege in all_privileges()})
         return vim.AuthorizationDescription(
-            privilege=[_element(each) for each in all_privileges()], privilegeGroup=[_element(each) for each in groups]
+            privilege=[_element(privilege) for privilege in all_privileges()],
+            privilegeGroup=[_element(privilege) for privilege in groups],
         )
 
     # --- questions ------------------------------------------------------------------------------------------------
@@ -61,20 +65,20 @@ class AuthorizationManager(ManagedObject):
     @method
     def HasPrivilegeOnEntity(self, call: Call, entity: Any, sessionId: str, privId: list[str]) -> list[bool]:
         obj, user = self.world.get(entity), self._user(sessionId)
-        return [self.world.authority.may(user, obj, each) for each in privId]
+        return [self.world.authority.may(user, obj, privilege) for privilege in privId]
 
     def _availability(self, entities: list[Any], user: str, privileges: list[str]) -> list[Any]:
-        found = []
+        answers = []
         for reference in entities:
             obj = self.world.get(reference)
             availability = [
                 vim.AuthorizationManager.PrivilegeAvailability(
-                    privId=each, isGranted=self.world.authority.may(user, obj, each)
+                    privId=privilege, isGranted=self.world.authority.may(user, obj, privilege)
                 )
-                for each in privileges
+                for privilege in privileges
             ]
-            found.append(vim.AuthorizationManager.EntityPrivilege(entity=reference, privAvailability=availability))
-        return found
+            answers.append(vim.AuthorizationManager.EntityPrivilege(entity=reference, privAvailability=availability))
+        return answers
 
     def _user(self, session_id: str) -> str:
         session = self.world.sessions.by_key(session_id)
@@ -110,11 +114,13 @@ class AuthorizationManager(ManagedObject):
     @method
     def RemoveAuthorizationRole(self, call: Call, roleId: int, failIfUsed: bool) -> None:
         self._get(roleId)
-        used = [each for each in self.world.authority.permissions if each.role_id == roleId]
+        used = [permission for permission in self.world.authority.permissions if permission.role_id == roleId]
         if used and failIfUsed:
             raise vim.fault.RemoveFailed(msg="The role is in use.")
         del self.world.authority.roles[roleId]
-        self.world.authority.permissions = [each for each in self.world.authority.permissions if each not in used]
+        self.world.authority.permissions = [
+            permission for permission in self.world.authority.permissions if permission not in used
+        ]
         self.touch("roleList")
 
     @method
@@ -146,10 +152,10 @@ class AuthorizationManager(ManagedObject):
 
     def _all(self) -> list[Permission]:
         """The permissions given, and the administrator's of every user who was given none."""
-        given = self.world.authority.permissions
-        users = {each.user for each in given}
+        permissions = self.world.authority.permissions
+        users = {permission.user for permission in permissions}
         free = [user for user in self.world.sessions.passwords if user not in users]
-        return [*given, *(Permission(ROOT_FOLDER_MOID, user, ADMIN) for user in free)]
+        return [*permissions, *(Permission(ROOT_FOLDER_MOID, user, ADMIN) for user in free)]
 
     def _get(self, role_id: int) -> PrivilegeRole:
         role = self.world.authority.roles.get(role_id)

@@ -30,28 +30,28 @@ def object_contents(
     contents: list[Parts] = []
     tail = encoding.property_tail
     for obj, paths in selected:
-        kept = world.fragments.of(obj.moid) if not obj.volatile else {}
+        fragments = world.fragments.of(obj.moid) if not obj.volatile else {}
         hidden = world.authority.hidden(user, obj, paths)
         missing = [hidden_property(obj, path, encoding) for path in paths if path in hidden] if hidden else []
         if world.injector.hides:
             untold = _untold(world, obj, paths)
             missing += [missing_property(path, fault, encoding) for path, fault in untold.items() if fault is not None]
             hidden = hidden.union(untold)
-        shown = tuple(path for path in paths if path not in hidden) if hidden else paths
-        told: Parts = []
-        for key, head in _heads(shown, encoding):
-            fragment = kept.get(key)
+        visible_paths = tuple(path for path in paths if path not in hidden) if hidden else paths
+        parts: Parts = []
+        for key, head in _heads(visible_paths, encoding):
+            fragment = fragments.get(key)
             if fragment is None:
                 fragment, absence = readable(world, obj, *key)
                 if absence:
                     missing.append(absence)
                 else:
-                    kept[key] = fragment
+                    fragments[key] = fragment
             if fragment is not ABSENT:
-                told += head, fragment, tail
+                parts += head, fragment, tail
         members = [encoding.reference("obj", obj.wsdl_name, obj.moid)]
-        if told:
-            members.append(encoding.properties(told))
+        if parts:
+            members.append(encoding.properties(parts))
         if missing:
             members.append(encoding.repeated("missingSet", missing))
         contents.append(encoding.structure(tag, "ObjectContent", members))

@@ -83,7 +83,7 @@ class CustomFieldsManager(ManagedObject):
 
 
 def _definition(field: CustomField) -> Any:
-    made = vim.CustomFieldsManager.FieldDef(key=field.key, name=field.name, type=str)
+    definition = vim.CustomFieldsManager.FieldDef(key=field.key, name=field.name, type=str)
     if field.applies_to:
-        made.managedObjectType = VmomiSupport.GetWsdlType("urn:vim25", field.applies_to)
-    return made
+        definition.managedObjectType = VmomiSupport.GetWsdlType("urn:vim25", field.applies_to)
+    return definition

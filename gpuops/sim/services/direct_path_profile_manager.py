@@ -39,45 +39,45 @@ class DirectPathProfileManager(ManagedObject):
     def DirectPathProfileManagerCreate(self, call: Call, spec: Any) -> str:
         """Raises AlreadyExists for a name that is taken, InvalidArgument for one or a configuration that cannot be."""
         config = _config_of(spec.deviceConfig)
-        made = DirectPathProfileState(f"dpp-{self.world.next_number()}", spec.name, spec.description or "", config)
-        self._put(call, made, None)
-        return made.id
+        profile = DirectPathProfileState(f"dpp-{self.world.next_number()}", spec.name, spec.description or "", config)
+        self._put(call, profile, None)
+        return profile.id
 
     @method
     def DirectPathProfileManagerUpdate(self, call: Call, id: str, spec: Any) -> None:
         """Raises NotFound, AlreadyExists."""
-        known = self._known(id)
-        name = known.name if spec.name is None else spec.name
-        description = known.description if spec.description is None else spec.description
-        self._put(call, replace(known, name=name, description=description), known)
+        profile = self._known(id)
+        name = profile.name if spec.name is None else spec.name
+        description = profile.description if spec.description is None else spec.description
+        self._put(call, replace(profile, name=name, description=description), profile)
 
     @method
     def DirectPathProfileManagerDelete(self, call: Call, id: str) -> None:
         """Raises NotFound, and ResourceInUse while capacity of it is reserved."""
-        known = self._known(id)
-        if any(each.config == known.config for each in self.world.direct_path.reservations):
-            raise vim.fault.ResourceInUse(msg=f"Capacity of {known.name} is reserved.", type=_KIND, name=id)
+        profile = self._known(id)
+        if any(reservation.config == profile.config for reservation in self.world.direct_path.reservations):
+            raise vim.fault.ResourceInUse(msg=f"Capacity of {profile.name} is reserved.", type=_KIND, name=id)
         del self.world.direct_path.profiles[id]
-        self.world.ledger.record(call, self, before={id: known.name}, after={})
+        self.world.ledger.record(call, self, before={id: profile.name}, after={})
 
     @method
     def DirectPathProfileManagerList(self, call: Call, filterSpec: Any) -> list[Any]:
         """Profiles with one of the ids and one of the names; of clusters, those that one of their hosts can run."""
-        found = [
-            each
-            for each in self.world.direct_path.profiles.values()
-            if (not filterSpec.ids or each.id in filterSpec.ids)
-            and (not filterSpec.names or each.name in filterSpec.names)
+        profiles = [
+            profile
+            for profile in self.world.direct_path.profiles.values()
+            if (not filterSpec.ids or profile.id in filterSpec.ids)
+            and (not filterSpec.names or profile.name in filterSpec.names)
         ]
         clusters = [self.world.get(cluster) for cluster in filterSpec.clusters]
         hosts = [host for cluster in clusters for host in cluster.hosts()]
-        return [_info(each) for each in found if not clusters or capacity(each.config, hosts, ()).max]
+        return [_info(profile) for profile in profiles if not clusters or capacity(profile.config, hosts, ()).max]
 
     @method
     def DirectPathProfileManagerQueryCapacity(self, call: Call, target: Any, querySpec: list[Any]) -> list[Any]:
         """An answer for each query, in their order; without queries, of all profiles. Raises InvalidArgument."""
         count = self._counting(target)
-        specs = querySpec or [_KIND.CapacityQueryById(id=each) for each in self.world.direct_path.profiles]
+        specs = querySpec or [_KIND.CapacityQueryById(id=profile_id) for profile_id in self.world.direct_path.profiles]
         return [self._answer(spec, count) for spec in specs]
 
     def _counting(self, target: Any) -> Callable[[DirectPathConfig], TypeCapacity]:
@@ -85,14 +85,14 @@ class DirectPathProfileManager(ManagedObject):
         reserved = self.world.direct_path.reservations
         if isinstance(target, _KIND.TargetCluster):
             cluster = self.world.get(target.cluster)
-            own = [each for each in reserved if each.place == cluster.moid]
-            return lambda config: capacity(config, cluster.hosts(), own)
+            place_reservations = [reservation for reservation in reserved if reservation.place == cluster.moid]
+            return lambda config: capacity(config, cluster.hosts(), place_reservations)
         if isinstance(target, _KIND.TargetHost):
             host = self.world.get(target.host)
             place = host.compute_resource()
-            own = [each for each in reserved if each.place == place.moid]
-            others = [each for each in place.hosts() if each is not host]
-            return lambda config: at_host(config, host, others, own)
+            place_reservations = [reservation for reservation in reserved if reservation.place == place.moid]
+            other_hosts = [other_host for other_host in place.hosts() if other_host is not host]
+            return lambda config: at_host(config, host, other_hosts, place_reservations)
         raise faults.wrong_argument("target")
 
     def _answer(self, spec: Any, count: Callable[[DirectPathConfig], TypeCapacity]) -> Any:
@@ -100,13 +100,13 @@ class DirectPathProfileManager(ManagedObject):
             profile = self._meant(spec)
         except vmodl.MethodFault as fault:
             return _KIND.CapacityUnknown(querySpec=spec, faultList=[fault])
-        found = count(profile.config)
+        capacity_count = count(profile.config)
         return _KIND.CapacityInfo(
             profile=_info(profile),
-            consumed=found.consumed,
-            remaining=found.remaining,
-            max=found.max,
-            unusedReservation=found.unused_reservation,
+            consumed=capacity_count.consumed,
+            remaining=capacity_count.remaining,
+            max=capacity_count.max,
+            unusedReservation=capacity_count.unused_reservation,
         )
 
     def _meant(self, spec: Any) -> DirectPathProfileState:
@@ -115,32 +115,36 @@ class DirectPathProfileManager(ManagedObject):
         if isinstance(spec, _KIND.CapacityQueryById):
             return self._known(spec.id)
         if isinstance(spec, _KIND.CapacityQueryByName):
-            return _found((each for each in profiles.values() if each.name == spec.name), spec.name)
+            return _found((profile for profile in profiles.values() if profile.name == spec.name), spec.name)
         config = _config_of(spec.deviceConfig)
-        like = (each for each in profiles.values() if each.config == config)
+        like = (profile for profile in profiles.values() if profile.config == config)
         return next(like, DirectPathProfileState("", "", "", config))
 
     def _known(self, id: str) -> DirectPathProfileState:
-        return _found((each for each in self.world.direct_path.profiles.values() if each.id == id), id)
+        return _found((profile for profile in self.world.direct_path.profiles.values() if profile.id == id), id)
 
     def _put(self, call: Call, profile: DirectPathProfileState, before: DirectPathProfileState | None) -> None:
         if not 0 < len(profile.name) <= _LONGEST_NAME:
             raise faults.wrong_argument("name")
         if len(profile.description) > _LONGEST_DESCRIPTION:
             raise faults.wrong_argument("description")
-        others = (each for each in self.world.direct_path.profiles.values() if each.id != profile.id)
-        if any(each.name == profile.name for each in others):
+        other_profiles = (
+            profile_state
+            for profile_state in self.world.direct_path.profiles.values()
+            if profile_state.id != profile.id
+        )
+        if any(profile_state.name == profile.name for profile_state in other_profiles):
             raise vim.fault.AlreadyExists(msg=f"There is a profile {profile.name}.", name=profile.name)
         self.world.direct_path.profiles[profile.id] = profile
-        was = {} if before is None else {profile.id: before.name}
-        self.world.ledger.record(call, self, before=was, after={profile.id: profile.name})
+        facts_before = {} if before is None else {profile.id: before.name}
+        self.world.ledger.record(call, self, before=facts_before, after={profile.id: profile.name})
 
 
-def _found(profiles: Iterable[DirectPathProfileState], asked: str) -> DirectPathProfileState:
-    found = next(iter(profiles), None)
-    if found is None:
-        raise vim.fault.NotFound(msg=f"There is no DirectPath profile {asked}.")
-    return found
+def _found(profiles: Iterable[DirectPathProfileState], requested: str) -> DirectPathProfileState:
+    profile = next(iter(profiles), None)
+    if profile is None:
+        raise vim.fault.NotFound(msg=f"There is no DirectPath profile {requested}.")
+    return profile
 
 
 def _config_of(config: Any) -> DirectPathConfig:
@@ -151,7 +155,7 @@ def _config_of(config: Any) -> DirectPathConfig:
         return DirectPathConfig(group=config.deviceGroupName)
     if isinstance(config, _KIND.DynamicDirectPathConfig):
         backing = config.dynamicDirectPathBacking
-        allowed = tuple((each.vendorId, each.deviceId) for each in backing.allowedDevice)
+        allowed = tuple((allowed_device.vendorId, allowed_device.deviceId) for allowed_device in backing.allowedDevice)
         return DirectPathConfig(devices=allowed, label=backing.customLabel or None)
     raise faults.wrong_argument("deviceConfig", f"The simulated vCenter keeps no {type(config).__name__}.")
 

@@ -28,7 +28,6 @@ class EventHistoryCollector(HistoryCollector):
 
     method_table: ClassVar[Methods] = {
         "ReadNextEvents": lambda self, call, maxCount: self.read_next(maxCount),
-        "ReadPreviousEvents": lambda self, call, maxCount: self.read_previous(maxCount),
     }
 
     def matching(self) -> list[Any]:
@@ -37,8 +36,8 @@ class EventHistoryCollector(HistoryCollector):
 
 def matching_events(world: World, spec: Any) -> list[Any]:
     """The events an EventFilterSpec means, oldest first; at most its maxCount, the newest of them."""
-    found = [posted for posted in world.events if _matches(posted, spec)]
-    return [posted.render() for posted in (found[-spec.maxCount :] if spec.maxCount else found)]
+    events = [posted for posted in world.events if _matches(posted, spec)]
+    return [posted.render() for posted in (events[-spec.maxCount :] if spec.maxCount else events)]
 
 
 def _matches(posted: LoggedEvent, spec: Any) -> bool:
@@ -52,12 +51,12 @@ def _matches(posted: LoggedEvent, spec: Any) -> bool:
 
 
 def _matches_type(posted: LoggedEvent, spec: Any) -> bool:
-    wanted = {*spec.eventTypeId, *(VmomiSupport.GetWsdlName(kind) for kind in spec.type)}
-    if not wanted:
+    type_names = {*spec.eventTypeId, *(VmomiSupport.GetWsdlName(kind) for kind in spec.type)}
+    if not type_names:
         return True
     kind = VmomiSupport.GetWsdlType("urn:vim25", posted.kind)
-    names = {VmomiSupport.GetWsdlName(each) for each in kind.__mro__ if hasattr(each, "_wsdlName")}
-    return not wanted.isdisjoint(names | {f"vim.event.{posted.kind}"})
+    names = {VmomiSupport.GetWsdlName(base) for base in kind.__mro__ if hasattr(base, "_wsdlName")}
+    return not type_names.isdisjoint(names | {f"vim.event.{posted.kind}"})
 
 
 def _matches_entity(posted: LoggedEvent, by_entity: Any) -> bool:

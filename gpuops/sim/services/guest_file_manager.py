@@ -42,14 +42,8 @@ class GuestFileManager(ManagedObject):
         "MoveFileInGuest": lambda self, call, vm, auth, srcFilePath, dstFilePath, overwrite: guest_files.move(
             self._changed(call, vm, auth), srcFilePath, dstFilePath, overwrite=overwrite
         ),
-        "MoveDirectoryInGuest": lambda self, call, vm, auth, srcDirectoryPath, dstDirectoryPath: guest_files.move(
-            self._changed(call, vm, auth), srcDirectoryPath, dstDirectoryPath, overwrite=False
-        ),
-        "CreateTemporaryFileInGuest": lambda self, call, vm, auth, **names: self._temporary(
-            call, vm, auth, **names, make=lambda place: place.touch(0o600, False)
-        ),
-        "CreateTemporaryDirectoryInGuest": lambda self, call, vm, auth, **names: self._temporary(
-            call, vm, auth, **names, make=lambda place: place.mkdir(0o700)
+        "CreateTemporaryDirectoryInGuest": lambda self, call, vm, auth, prefix, suffix, directoryPath: (
+            guest_files.make_temporary_directory(self._changed(call, vm, auth), prefix, suffix, directoryPath)
         ),
         "ChangeFileAttributesInGuest": lambda self, call, vm, auth, guestFilePath, fileAttributes: (
             guest_files.change_attributes(self._changed(call, vm, auth), guestFilePath, fileAttributes)
@@ -76,10 +70,10 @@ class GuestFileManager(ManagedObject):
 
     @method
     def InitiateFileTransferFromGuest(self, call: Call, vm: Any, auth: Any, guestFilePath: str) -> Any:
-        found = entered(self.world, call, vm, auth, guest_programs.QUERY)
-        if found.state.template.real_processes:
-            return guest_files.download(found, guestFilePath)
-        content = self._printed.get(_key(found, guestFilePath))
+        guest_vm = entered(self.world, call, vm, auth, guest_programs.QUERY)
+        if guest_vm.state.template.real_processes:
+            return guest_files.download(guest_vm, guestFilePath)
+        content = self._printed.get(_key(guest_vm, guestFilePath))
         if content is None:
             raise vim.fault.FileNotFound(msg=f"File {guestFilePath} was not found", file=guestFilePath)
         return vim.vm.guest.FileManager.FileTransferInformation(
@@ -92,13 +86,8 @@ class GuestFileManager(ManagedObject):
     def InitiateFileTransferToGuest(
         self, call: Call, vm: Any, auth: Any, guestFilePath: str, fileAttributes: Any, fileSize: int, overwrite: bool
     ) -> str:
-        found = self._changed(call, vm, auth)
-        return guest_files.upload(found, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
-
-    def _temporary(self, call: Call, vm: Any, auth: Any, *, make: Any, **names: Any) -> str:
-        """The path of a new file or directory with a free name, which `make` makes."""
         guest_vm = self._changed(call, vm, auth)
-        return guest_files.temporary(guest_vm, names["prefix"], names["suffix"], names["directoryPath"], make)
+        return guest_files.upload(guest_vm, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
 
     def _changed(self, call: Call, vm: Any, auth: Any) -> Any:
         return entered(self.world, call, vm, auth, guest_programs.MODIFY)

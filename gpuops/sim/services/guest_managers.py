@@ -70,38 +70,42 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def StartProgramInGuest(self, call: Call, vm: Any, auth: Any, spec: Any) -> int:
-        found = entered(self.world, call, vm, auth, guest_programs.EXECUTE)
-        owner = guest_programs.admit(found, auth)
-        if found.state.template.real_processes:
-            real = guest_programs.started_really(found, owner, spec)
-            self.world.ledger.record(call, found, before={}, after={"program": real.path})
+        guest_vm = entered(self.world, call, vm, auth, guest_programs.EXECUTE)
+        owner = guest_programs.admit(guest_vm, auth)
+        if guest_vm.state.template.real_processes:
+            real = guest_programs.started_really(guest_vm, owner, spec)
+            self.world.ledger.record(call, guest_vm, before={}, after={"program": real.path})
             return real.pid
-        process = guest_programs.started(found, next(self._pids), owner, spec)
+        process = guest_programs.started(guest_vm, next(self._pids), owner, spec)
         self.processes.append(process)
-        if (change := guest_programs.file_change(found, spec)) is not None:
-            self.world.get("guestOperationsFileManager").change(found, *change)
-        self.world.ledger.record(call, found, before={}, after={"program": process.path})
+        if (change := guest_programs.file_change(guest_vm, spec)) is not None:
+            self.world.get("guestOperationsFileManager").change(guest_vm, *change)
+        self.world.ledger.record(call, guest_vm, before={}, after={"program": process.path})
         if process.ends_at is not None:  # so that a wait on virtual time comes to its end
             self.world.clock.schedule((process.ends_at - process.started_at).total_seconds(), lambda: None)
         return process.pid
 
     @method
     def ListProcessesInGuest(self, call: Call, vm: Any, auth: Any, pids: list[int]) -> list[Any]:
-        found = entered(self.world, call, vm, auth, guest_programs.QUERY)
-        mine = [each for each in self.processes if each.vm == found.moid and (not pids or each.pid in pids)]
-        started = [info for each in mine if (info := guest_programs.shown(each, found)) is not None]
-        now, real = self.world.clock.now(), self.world.guests.processes(found.moid)
-        shown = (guest_programs.shown_really(each, now) for each in real if not pids or each.pid in pids)
-        started += [info for info in shown if info is not None]
-        return [*guest_programs.resident(found), *started] if not pids else started
+        guest_vm = entered(self.world, call, vm, auth, guest_programs.QUERY)
+        mine = [
+            process for process in self.processes if process.vm == guest_vm.moid and (not pids or process.pid in pids)
+        ]
+        started = [info for process in mine if (info := guest_programs.shown(process, guest_vm)) is not None]
+        now, real = self.world.clock.now(), self.world.guests.processes(guest_vm.moid)
+        real_processes = (
+            guest_programs.shown_really(process, now) for process in real if not pids or process.pid in pids
+        )
+        started += [info for info in real_processes if info is not None]
+        return [*guest_programs.resident(guest_vm), *started] if not pids else started
 
     @method
     def TerminateProcessInGuest(self, call: Call, vm: Any, auth: Any, pid: int) -> None:
-        found = entered(self.world, call, vm, auth, guest_programs.EXECUTE)
-        guest_programs.terminated(found, pid)
+        guest_vm = entered(self.world, call, vm, auth, guest_programs.EXECUTE)
+        guest_programs.terminated(guest_vm, pid)
 
     @method
     def ReadEnvironmentVariableInGuest(self, call: Call, vm: Any, auth: Any, names: list[str]) -> list[str]:
-        found = entered(self.world, call, vm, auth, guest_programs.QUERY)
-        guest_files.root_of(found)
-        return guest_programs.variables(found, names)
+        guest_vm = entered(self.world, call, vm, auth, guest_programs.QUERY)
+        guest_files.root_of(guest_vm)
+        return guest_programs.variables(guest_vm, names)

@@ -52,10 +52,10 @@ class OptionManager(ManagedObject):
     @method
     def QueryOptions(self, call: Call, name: str | None) -> list[Any]:
         """One option, or with a name that ends in a dot all below it. Raises InvalidName."""
-        found = [option for option in self._setting() if not name or _is_named(option.key, name)]
-        if not found:
+        options = [option for option in self._setting() if not name or _is_named(option.key, name)]
+        if not options:
             raise _invalid(name)
-        return found
+        return options
 
     @method
     def UpdateOptions(self, call: Call, changedValue: list[Any]) -> None:

@@ -124,13 +124,13 @@ class PerformanceManager(ManagedObject):
         first = now - _SPANS[interval_s]
         start = max(spec.startTime or first, first)
         most = spec.maxSample if interval_s == REALTIME_S else None
-        found: list[datetime] = []
-        while most is None or len(found) < most:
-            moment = datetime.fromtimestamp(last - len(found) * interval_s, UTC)
+        moments: list[datetime] = []
+        while most is None or len(moments) < most:
+            moment = datetime.fromtimestamp(last - len(moments) * interval_s, UTC)
             if moment <= start:
                 break
-            found.append(moment)
-        return found[::-1]
+            moments.append(moment)
+        return moments[::-1]
 
     def _values(self, obj: ManagedObject, moment: datetime, interval_s: int | None) -> Values:
         """The counters of an entity at a moment: all in real time, of an interval those that the database keeps."""
@@ -162,7 +162,7 @@ def _wanted(metrics: list[Any], samples: list[Values]) -> list[tuple[str, str]]:
     existing = sorted({key for sample in samples for key in sample})
     if not metrics:
         return existing
-    wanted: dict[tuple[str, str], None] = {}
+    series: dict[tuple[str, str], None] = {}
     for metric in metrics:
         counter = BY_KEY.get(metric.counterId)
         if counter is None:
@@ -171,8 +171,8 @@ def _wanted(metrics: list[Any], samples: list[Values]) -> list[tuple[str, str]]:
             )
         for name, instance in existing:
             if name == counter.full_name and metric.instance in ("*", instance):
-                wanted[name, instance] = None
-    return list(wanted)
+                series[name, instance] = None
+    return list(series)
 
 
 def _normal(

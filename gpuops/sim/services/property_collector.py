@@ -70,10 +70,10 @@ class PropertyCollector(ManagedObject):
     @method
     def ContinueRetrievePropertiesEx(self, call: Call, token: str) -> Encoded:
         number, _, size = token.partition(":")
-        rest = self._retrievals.pop(number, None)
-        if rest is None:
+        remaining_page = self._retrievals.pop(number, None)
+        if remaining_page is None:
             raise vmodl.fault.InvalidArgument(msg="The retrieval token is not valid.", invalidProperty="token")
-        return self._page([item for item in rest if self.find(item[0].moid) is item[0]], int(size), call)
+        return self._page([item for item in remaining_page if self.find(item[0].moid) is item[0]], int(size), call)
 
     @method
     def CancelRetrievePropertiesEx(self, call: Call, token: str) -> None:
@@ -89,10 +89,10 @@ class PropertyCollector(ManagedObject):
         selected: Page = []
         for spec in specs:
             selection = Selection(spec, call.version)
-            found = selection.find(self.find)
-            if found.missing and not spec.reportMissingObjectsInResults:
-                self.world.get(found.missing[0])
-            for obj in found.objects.values():
+            selected_objects = selection.find(self.find)
+            if selected_objects.missing and not spec.reportMissingObjectsInResults:
+                self.world.get(selected_objects.missing[0])
+            for obj in selected_objects.objects.values():
                 if self.shows(obj):
                     selected.append((obj, selection.paths_of(obj.wsdl_name) or ()))
         return selected
@@ -101,14 +101,14 @@ class PropertyCollector(ManagedObject):
         """Whether this session's user may know of the object; vCenter leaves others out of its replies."""
         return self.world.authority.may(self.session.user, obj, "System.View")
 
-    def _page(self, selected: Page, asked: int | None, call: Call) -> Encoded:
-        limits = [limit for limit in (asked, self.world.page_limit) if limit]
+    def _page(self, selected: Page, max_objects: int | None, call: Call) -> Encoded:
+        limits = [limit for limit in (max_objects, self.world.page_limit) if limit]
         size = min(limits) if limits else len(selected)
-        page, rest = selected[:size], selected[size:]
+        page, remaining_page = selected[:size], selected[size:]
         members: list[Parts] = []
-        if rest:
+        if remaining_page:
             number = str(self.world.next_number())
-            self._retrievals[number] = rest
+            self._retrievals[number] = remaining_page
             members.append(call.encoding.member("token", f"{number}:{size}", str))
         contents = object_contents(self.world, page, call.encoding, "objects", call.user)
         members.append(call.encoding.repeated("objects", contents))
@@ -159,8 +159,8 @@ class PropertyCollector(ManagedObject):
         if version not in ("", str(self._version)):
             raise vmodl.query.InvalidCollectorVersion(msg="The collector version is not valid.")
         if not version:
-            for each in self._filters.values():
-                each.restart()
+            for property_filter in self._filters.values():
+                property_filter.restart()
         cancels = self._cancels
 
         def ready() -> Parts | None:
@@ -179,17 +179,17 @@ class PropertyCollector(ManagedObject):
         return Encoded(update_set)
 
     def _watched_tasks(self) -> Iterator[ManagedObject]:
-        for each in self._filters.values():
-            yield from _read_tasks(each.watched())
+        for property_filter in self._filters.values():
+            yield from _read_tasks(property_filter.watched())
 
     def _update_set(self, limit: int, encoding: Encoding) -> Parts | None:
         """The UpdateSet of what changed, or None; it makes the next collector version."""
         filter_sets: list[Parts] = []
         truncated = False
-        for each in list(self._filters.values()):
-            updates, missing, truncated = each.take(max(0, limit), encoding)
+        for property_filter in list(self._filters.values()):
+            updates, missing, truncated = property_filter.take(max(0, limit), encoding)
             if updates or missing:
-                members = [encoding.reference("filter", each.wsdl_name, each.moid)]
+                members = [encoding.reference("filter", property_filter.wsdl_name, property_filter.moid)]
                 members += [encoding.repeated("objectSet", updates)] if updates else []
                 members += [encoding.repeated("missingSet", missing)] if missing else []
                 filter_sets.append(encoding.structure("filterSet", "PropertyFilterUpdate", members))
@@ -221,8 +221,8 @@ class PropertyCollector(ManagedObject):
     def discard(self) -> None:
         """Drop all filters and end the calls that wait for updates."""
         self._discarded = True
-        for each in list(self._filters.values()):
-            self.drop_filter(each)
+        for property_filter in list(self._filters.values()):
+            self.drop_filter(property_filter)
         self._retrievals.clear()
         self.world.changed.notify_all()
 

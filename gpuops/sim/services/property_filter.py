@@ -82,9 +82,9 @@ class PropertyFilter(ManagedObject):
 
     def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None:
         if obj.moid in self._objects:
-            known = self._pending.get(obj.moid, set())
-            if known is not None:
-                self._pending[obj.moid] = known.union(paths)
+            pending_paths = self._pending.get(obj.moid, set())
+            if pending_paths is not None:
+                self._pending[obj.moid] = pending_paths.union(paths)
         walked = self._walked.get(obj.moid)
         if walked and any(overlaps(path, touched) for path in walked for touched in paths):
             self._unsettled = True
@@ -132,19 +132,21 @@ class PropertyFilter(ManagedObject):
     def _settle(self) -> None:
         """Select anew; objects that came or went are pending."""
         self._unsettled = False
-        found = self.selection.find(self.collector.find)
-        found.objects = {moid: obj for moid, obj in found.objects.items() if self.collector.shows(obj)}
-        gone = [moid for moid in self._objects if moid not in found.objects]
-        new = [moid for moid in found.objects if moid not in self._objects]
-        self._pending.update(dict.fromkeys((*gone, *new)))
+        selected_objects = self.selection.find(self.collector.find)
+        selected_objects.objects = {
+            moid: obj for moid, obj in selected_objects.objects.items() if self.collector.shows(obj)
+        }
+        removed_moids = [moid for moid in self._objects if moid not in selected_objects.objects]
+        new = [moid for moid in selected_objects.objects if moid not in self._objects]
+        self._pending.update(dict.fromkeys((*removed_moids, *new)))
         if self._starting:
-            self._missing, self._starting = found.missing, False
-        self._watch(found)
-        self._objects, self._walked = found.objects, found.walked
+            self._missing, self._starting = selected_objects.missing, False
+        self._watch(selected_objects)
+        self._objects, self._walked = selected_objects.objects, selected_objects.walked
 
-    def _watch(self, found: SelectedObjects) -> None:
+    def _watch(self, selected_objects: SelectedObjects) -> None:
         before = {*self._objects, *self._walked}
-        after = {*found.objects, *found.walked}
+        after = {*selected_objects.objects, *selected_objects.walked}
         for moid in before - after:
             self.world.registry.unwatch(moid, self)
         for moid in after - before:
@@ -154,17 +156,19 @@ class PropertyFilter(ManagedObject):
 
     def _update(self, moid: str, touched: set[str] | None, encoding: Encoding) -> Parts:
         obj = self._objects.get(moid)
-        told = self.told.get(moid)
+        sent = self.told.get(moid)
         if obj is None:
             return self._left(moid, encoding)
         paths = self.selection.paths_of(obj.wsdl_name) or ()
-        if told is None:
-            told = self.told[moid] = {}
-            changes, missing = self._changes(obj, paths, told, encoding)
+        if sent is None:
+            sent = self.told[moid] = {}
+            changes, missing = self._changes(obj, paths, sent, encoding)
             return _object_update(ENTER, obj.ref, changes, missing, encoding)
         if touched is not None:
-            paths = tuple(path for path in paths if any(overlaps(_stem(path), _stem(each)) for each in touched))
-        changes, missing = self._changes(obj, paths, told, encoding)
+            paths = tuple(
+                path for path in paths if any(overlaps(_stem(path), _stem(touched_path)) for touched_path in touched)
+            )
+        changes, missing = self._changes(obj, paths, sent, encoding)
         return _object_update(MODIFY, obj.ref, changes, missing, encoding) if changes or missing else []
 
     def _left(self, moid: str, encoding: Encoding) -> Parts:
@@ -173,26 +177,26 @@ class PropertyFilter(ManagedObject):
         return _object_update(LEAVE, vmomi_type(self._types.pop(moid))(moid), [], [], encoding)
 
     def _changes(
-        self, obj: ManagedObject, paths: Collection[str], told: dict[str, bytes], encoding: Encoding
+        self, obj: ManagedObject, paths: Collection[str], sent: dict[str, bytes], encoding: Encoding
     ) -> tuple[list[Parts], list[Parts]]:
         self._types[obj.moid] = obj.wsdl_name
-        kept = self.world.fragments.of(obj.moid) if not obj.volatile else {}
+        fragments = self.world.fragments.of(obj.moid) if not obj.volatile else {}
         hidden = self.world.authority.hidden(self.collector.session.user, obj, paths)
         changes: list[Parts] = []
         missing = [hidden_property(obj, path, encoding) for path in paths if path in hidden]
         for path in paths:
             if path in hidden:
                 continue
-            fragment = kept.get((path, encoding))
+            fragment = fragments.get((path, encoding))
             if fragment is None:
                 fragment, absence = readable(self.world, obj, path, encoding)
                 if absence:
                     missing.append(absence)
                     continue
-                kept[path, encoding] = fragment
-            if told.get(path, ABSENT) != fragment:
+                fragments[path, encoding] = fragment
+            if sent.get(path, ABSENT) != fragment:
                 changes.append(_change(path, fragment, encoding))
-                told[path] = fragment
+                sent[path] = fragment
         return changes, missing
 
     def _take_missing(self, encoding: Encoding) -> list[Parts]:

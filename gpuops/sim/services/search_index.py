@@ -32,11 +32,7 @@ class SearchIndex(ManagedObject):
         "FindByDnsName": lambda self, call, datacenter, dnsName, vmSearch: next(
             self._by_dns_name(datacenter, dnsName, vmSearch), None
         ),
-        "FindAllByDnsName": lambda self, call, datacenter, dnsName, vmSearch: list(
-            self._by_dns_name(datacenter, dnsName, vmSearch)
-        ),
         "FindByIp": lambda self, call, datacenter, ip, vmSearch: next(self._by_ip(datacenter, ip, vmSearch), None),
-        "FindAllByIp": lambda self, call, datacenter, ip, vmSearch: list(self._by_ip(datacenter, ip, vmSearch)),
         "FindByDatastorePath": lambda self, call, datacenter, path: next(
             self._find(datacenter, True, lambda vm: _text(vm, "config.files.vmPathName") == path), None
         ),

@@ -40,9 +40,11 @@ class Selection:
         self._paths: dict[str, tuple[str, ...] | None] = {}
         for object_spec in spec.objectSet:
             self._collect(object_spec.selectSet)
-        for wanted in spec.propSet:
-            name = VmomiSupport.GetWsdlName(wanted.type)
-            for path in () if wanted.all else wanted.pathSet:  # ignored beside `all` (vSphere API, PropertySpec)
+        for property_spec in spec.propSet:
+            name = VmomiSupport.GetWsdlName(property_spec.type)
+            for path in (
+                () if property_spec.all else property_spec.pathSet
+            ):  # ignored beside `all` (vSphere API, PropertySpec)
                 resolve(name, path, version)
 
     def paths_of(self, wsdl_name: str) -> tuple[str, ...] | None:
@@ -55,29 +57,29 @@ class Selection:
         specs = [spec for spec in self.spec.propSet if is_kind_of(wsdl_name, VmomiSupport.GetWsdlName(spec.type))]
         if not specs:
             return None
-        wanted: dict[str, None] = {}
+        paths: dict[str, None] = {}
         for spec in specs:
-            wanted.update(dict.fromkeys(top_level(wsdl_name, self.version) if spec.all else spec.pathSet))
-        return tuple(wanted)
+            paths.update(dict.fromkeys(top_level(wsdl_name, self.version) if spec.all else spec.pathSet))
+        return tuple(paths)
 
     def find(self, find: Find) -> SelectedObjects:
         """The selected objects as they stand now; `find` gives the object of a moid as this session sees it."""
-        found = SelectedObjects()
+        selected_objects = SelectedObjects()
         visited: set[tuple[str, int]] = set()
         for object_spec in self.spec.objectSet:
             start = find(object_spec.obj._moId)
             if start is None or not isinstance(start.ref, type(object_spec.obj)):
-                found.missing.append(object_spec.obj)
+                selected_objects.missing.append(object_spec.obj)
                 continue
-            self._visit(start, object_spec.skip, object_spec.selectSet, found, visited, find)
-        return found
+            self._visit(start, object_spec.skip, object_spec.selectSet, selected_objects, visited, find)
+        return selected_objects
 
     def _visit(
         self,
         start: ManagedObject,
         skip: bool | None,
         select_set: Any,
-        found: SelectedObjects,
+        selected_objects: SelectedObjects,
         visited: set[tuple[str, int]],
         find: Find,
     ) -> None:
@@ -85,14 +87,14 @@ class Selection:
         while waiting:
             obj, skipped, selects = waiting.pop()
             if not skipped and self.paths_of(obj.wsdl_name) is not None:
-                found.objects[obj.moid] = obj
+                selected_objects.objects[obj.moid] = obj
             if not selects or (obj.moid, id(selects)) in visited:
                 continue
             visited.add((obj.moid, id(selects)))
             children = [
                 (child, spec.skip, spec.selectSet)
                 for spec in self._traversals(obj, selects)
-                for child in self._linked(obj, spec.path, found, find)
+                for child in self._linked(obj, spec.path, selected_objects, find)
             ]
             waiting.extend(reversed(children))
 
@@ -106,8 +108,10 @@ class Selection:
             if is_kind_of(obj.wsdl_name, VmomiSupport.GetWsdlName(spec.type)):
                 yield spec
 
-    def _linked(self, obj: ManagedObject, path: str, found: SelectedObjects, find: Find) -> Iterable[ManagedObject]:
-        found.walked.setdefault(obj.moid, set()).add(path)
+    def _linked(
+        self, obj: ManagedObject, path: str, selected_objects: SelectedObjects, find: Find
+    ) -> Iterable[ManagedObject]:
+        selected_objects.walked.setdefault(obj.moid, set()).add(path)
         resolve(obj.wsdl_name, path, self.version)
         value = obj.read(path)
         if value is UNSET or value is None:

@@ -51,7 +51,7 @@ ABSENT: Final = ("rootFolder", "propertyCollector", "accountManager", "virtualiz
 @cache
 def managers_of(api_version: str) -> Mapping[str, tuple[str, str]]:
     """ServiceContent field -> type and moid of the managers of this API version, by the "since" of their types."""
-    own = VmomiSupport.versionMap[f"vim25/{api_version}"]
+    version = VmomiSupport.versionMap[f"vim25/{api_version}"]
     types = {
         field.name: OWN_TYPES.get(field.name, field.type._wsdlName)
         for field in vim.ServiceInstanceContent._GetPropertyList()
@@ -60,7 +60,7 @@ def managers_of(api_version: str) -> Mapping[str, tuple[str, str]]:
     return {
         name: (wsdl_name, OTHER_MOIDS.get(name, wsdl_name))
         for name, wsdl_name in types.items()
-        if VmomiSupport.IsChildVersion(own, vmomi_type(wsdl_name)._version)
+        if VmomiSupport.IsChildVersion(version, vmomi_type(wsdl_name)._version)
     }
 
 

@@ -26,7 +26,6 @@ class TaskHistoryCollector(HistoryCollector):
 
     method_table: ClassVar[Methods] = {
         "ReadNextTasks": lambda self, call, maxCount: self.read_next(maxCount),
-        "ReadPreviousTasks": lambda self, call, maxCount: self.read_previous(maxCount),
     }
 
     def matching(self) -> list[Any]:
@@ -50,7 +49,7 @@ def _matches_entity(task: Task, by_entity: Any) -> bool:
     moid = by_entity.entity._moId
     if by_entity.recursion == "self":
         return task.entity.moid == moid
-    above = {each.moid for each in ancestors(task.entity)}
+    above = {ancestor.moid for ancestor in ancestors(task.entity)}
     return moid in above or (by_entity.recursion == "all" and task.entity.moid == moid)
 
 
@@ -71,12 +70,6 @@ class TaskManager(ManagedObject):
     property_table: ClassVar[Properties] = {
         "recentTask": lambda self: self.world.tasks.readable(),
         "maxCollector": lambda self: 1000,
-    }
-
-    method_table: ClassVar[Methods] = {
-        "CreateCollectorWithInfoFilterForTasks": lambda self, call, filter, **_: self.CreateCollectorForTasks(
-            call, filter
-        )
     }
 
     @prop("description")

@@ -90,9 +90,9 @@ class ListView(ManagedObjectView):
 
     wsdl_name = "ListView"
 
-    def __init__(self, world: World, session: ClientSession, objects: list[ManagedObject]) -> None:
+    def __init__(self, world: World, session: ClientSession) -> None:
         super().__init__(world, session)
-        self._members = {obj.moid: obj for obj in objects}
+        self._members: dict[str, ManagedObject] = {}
 
     def held(self) -> list[ManagedObject]:
         return [obj for obj in self._members.values() if self.world.find(obj.moid) is obj]
@@ -120,12 +120,6 @@ class ListView(ManagedObjectView):
         self._members.clear()
         return self.add(obj)
 
-    @method
-    def ResetListViewFromView(self, call: Call, view: Any) -> None:
-        source = self.session.objects.get(view)
-        self._members = {obj.moid: obj for obj in source.held()}
-        self.touch("view")
-
 
 class ViewManager(ManagedObject):
     """Makes views for the calling session."""
@@ -141,24 +135,19 @@ class ViewManager(ManagedObject):
 
     @method
     def CreateContainerView(self, call: Call, container: Any, type: list[Any], recursive: bool) -> ContainerView:
-        names = tuple(VmomiSupport.GetWsdlName(each) for each in type)
-        found = self.world.get(container)
-        if not any(is_kind_of(found.wsdl_name, kind) for kind in CONTAINERS):
+        names = tuple(VmomiSupport.GetWsdlName(type_name) for type_name in type)
+        container_object = self.world.get(container)
+        if not any(is_kind_of(container_object.wsdl_name, kind) for kind in CONTAINERS):
             raise faults.wrong_argument("container")
         if not all(is_kind_of(name, "ManagedEntity") for name in names):
             raise faults.wrong_argument("type")  # a list of managed entity types (vSphere API, CreateContainerView)
-        return ContainerView(self.world, _session(call), found, names, recursive=recursive)
+        return ContainerView(self.world, _session(call), container_object, names, recursive=recursive)
 
     @method
     def CreateListView(self, call: Call, obj: Any) -> ListView:
-        view = ListView(self.world, _session(call), [])
+        view = ListView(self.world, _session(call))
         view.add(obj)
         return view
-
-    @method
-    def CreateListViewFromView(self, call: Call, view: Any) -> ListView:
-        session = _session(call)
-        return ListView(self.world, session, session.objects.get(view).held())
 
 
 def _session(call: Call) -> ClientSession:

@@ -131,23 +131,23 @@ CAREFUL = (Generation.HOPPER, Generation.BLACKWELL)
 @cache
 def board(key: str) -> GpuBoard:
     """The board of a catalogue key such as `a100`. Raises PolicyError when there is none."""
-    found = load(boards=[key]).board(key)
-    if found is None:
+    catalog_board = load(boards=[key]).board(key)
+    if catalog_board is None:
         raise PolicyError(f"no GPU {key!r} in the catalogue", hint="the keys are the file names in gpuops/catalog/gpus")
-    identity = found.pci_ids[0]
+    identity = catalog_board.pci_ids[0]
     return GpuBoard(
-        name=found.name,
+        name=catalog_board.name,
         device_id=identity.device_id,
         subsystem_id=identity.subsystem_ids[0] if identity.subsystem_ids else identity.device_id,
-        framebuffer_mib=found.framebuffer_mib,
-        types=tuple(_type(found, profile) for profile in found.profiles),
-        mixed_size=found.mixed_size_mode is True,
-        careful_instances=found.generation in CAREFUL,
-        nvlink_types=tuple(profile.name for profile in found.profiles if _is_linked(found, profile)),
+        framebuffer_mib=catalog_board.framebuffer_mib,
+        types=tuple(_type(catalog_board, profile) for profile in catalog_board.profiles),
+        mixed_size=catalog_board.mixed_size_mode is True,
+        careful_instances=catalog_board.generation in CAREFUL,
+        nvlink_types=tuple(profile.name for profile in catalog_board.profiles if _is_linked(catalog_board, profile)),
     )
 
 
-def _type(found: catalog.Board, profile: VgpuProfile) -> VgpuType:
+def _type(catalog_board: catalog.Board, profile: VgpuProfile) -> VgpuType:
     return VgpuType(
         name=profile.name,
         framebuffer_mib=profile.framebuffer_mib,
@@ -155,7 +155,7 @@ def _type(found: catalog.Board, profile: VgpuProfile) -> VgpuType:
         max_per_gpu=profile.max_per_gpu,
         max_per_vm=profile.max_per_vm,
         starts_gib=profile.placement_ids_mixed,
-        instance=_instance(found.mig, profile.mig_profile),
+        instance=_instance(catalog_board.mig, profile.mig_profile),
         max_per_instance=profile.max_per_gpu_instance or 1,
     )
 
@@ -173,6 +173,6 @@ def _gpu_instance(profile: InstanceProfile) -> GpuInstance:
     return GpuInstance(profile.name, profile.memory_slices, profile.starts, profile.variant.owns_media)
 
 
-def _is_linked(found: catalog.Board, profile: VgpuProfile) -> bool:
-    linked = {*found.nvlink_profiles, *found.nvswitch_profiles}
+def _is_linked(catalog_board: catalog.Board, profile: VgpuProfile) -> bool:
+    linked = {*catalog_board.nvlink_profiles, *catalog_board.nvswitch_profiles}
     return profile.name in linked or profile.short_name in linked

@@ -64,7 +64,7 @@ def desktop_week(office: Office, seed: int, number: int) -> DesktopWeek:
     if office is Office.ZOMBIES and rng.random() < 0.5:
         _screen_saver(rng, who, load)
     load[GPU_USE] = np.minimum(load[GPU_USE], 10_000)
-    values = {name: np.rint(each).astype(np.int64) for name, each in load.items()}
+    values = {name: np.rint(series).astype(np.int64) for name, series in load.items()}
     if office is Office.ZOMBIES:
         values = _with_samples_missing(rng, values)
     return DesktopWeek(who, values)
@@ -74,8 +74,10 @@ def _at_rest(rng: Generator) -> dict[str, Values]:
     """Nobody is there: a little CPU, short tasks of the system, and on some nights a scan of 40 minutes."""
     cpu = rng.lognormal(np.log(60), 0.3, _SAMPLES)
     tasks = rng.random(_SAMPLES) < 0.0005
-    for more in range(2):
-        cpu[more:] += np.where(tasks[: _SAMPLES - more], rng.uniform(200, 1500, _SAMPLES - more), 0)
+    for smoothing_round in range(2):
+        cpu[smoothing_round:] += np.where(
+            tasks[: _SAMPLES - smoothing_round], rng.uniform(200, 1500, _SAMPLES - smoothing_round), 0
+        )
     for day in range(DAYS):
         if rng.random() < 0.3:
             begin = day * DAY_S + int(rng.uniform(0, 24) * HOUR_S)
@@ -113,10 +115,10 @@ def _screen_saver(rng: Generator, who: People, load: dict[str, Values]) -> None:
 def _with_samples_missing(rng: Generator, values: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
     """A third has MIG-backed vGPUs, of which there is no counter (VMware KB 319982); hosts are away for a while."""
     if rng.random() < 0.33:
-        values = {name: each for name, each in values.items() if not name.startswith("gpu.")}
+        values = {name: series for name, series in values.items() if not name.startswith("gpu.")}
     for at in _absences(rng):
-        for each in values.values():
-            each[at] = MISSING
+        for series in values.values():
+            series[at] = MISSING
     return values
 
 

@@ -85,14 +85,14 @@ class People:
 
     def present(self, moment: int) -> bool:
         """Whether somebody is at the desktop."""
-        return any(each.begin <= moment < each.until for each in self.visits)
+        return any(visit.begin <= moment < visit.until for visit in self.visits)
 
     def session_at(self, moment: int) -> UserSession | None:
-        return next((each for each in self.sessions if each.begin <= moment < each.until), None)
+        return next((session for session in self.sessions if session.begin <= moment < session.until), None)
 
     def next_visit(self, moment: int) -> Visit | None:
         """The first visit that begins then or later."""
-        return next((each for each in self.visits if each.begin >= moment), None)
+        return next((visit for visit in self.visits if visit.begin >= moment), None)
 
 
 def people(office: Office, seed: int, number: int) -> People:
@@ -194,18 +194,18 @@ def _work(
 
 
 def _renderings(rng: Random, visits: Sequence[Visit]) -> Iterator[tuple[int, int]]:
-    for each in visits:
-        if each.ending is VisitEnding.DISCONNECTS and rng.random() < 0.4:
-            yield each.until, each.until + int(rng.uniform(1, 5) * HOUR_S)
+    for visit in visits:
+        if visit.ending is VisitEnding.DISCONNECTS and rng.random() < 0.4:
+            yield visit.until, visit.until + int(rng.uniform(1, 5) * HOUR_S)
 
 
 def _apart(visits: Iterator[Visit]) -> tuple[Visit, ...]:
     """In their order; one that begins before the last has ended is left out, and none goes on past the end."""
-    found: list[Visit] = []
+    merged_visits: list[Visit] = []
     for each in sorted(visits, key=lambda visit: visit.begin):
-        if each.begin >= 0 and each.until <= ENDS_S and (not found or each.begin >= found[-1].until):
-            found.append(each)
-    return tuple(found)
+        if each.begin >= 0 and each.until <= ENDS_S and (not merged_visits or each.begin >= merged_visits[-1].until):
+            merged_visits.append(each)
+    return tuple(merged_visits)
 
 
 def _sessions(visits: Sequence[Visit], timeout_s: int | None) -> Iterator[UserSession]:

@@ -91,7 +91,7 @@ def _kinds(gpu: GpuLoad) -> tuple[tuple[str, int | None], ...]:
 def _on_gpu(vgpu: str, alike: _Alike) -> int:
     gpu, number = alike.gpu, 0
     while True:
-        found = admit("", [WantedVgpu(vgpu)], [gpu], VgpuPolicy.PERFORMANCE)
-        if isinstance(found, NotAdmitted):
+        admitted = admit("", [WantedVgpu(vgpu)], [gpu], VgpuPolicy.PERFORMANCE)
+        if isinstance(admitted, NotAdmitted):
             return number
-        gpu, number = replace(gpu, seats=(*gpu.seats, *found)), number + 1
+        gpu, number = replace(gpu, seats=(*gpu.seats, *admitted)), number + 1

@@ -114,25 +114,25 @@ class NotAdmitted:
 
 def admit(
     vm: str,
-    wanted: Sequence[WantedVgpu],
+    requested_vgpus: Sequence[WantedVgpu],
     gpus: Sequence[GpuLoad],
     policy: VgpuPolicy,
     deviation: Deviation = DOCUMENTED,
 ) -> tuple[RunningVgpu, ...] | NotAdmitted:
     """A GPU for every wanted vGPU, in their order, or the reasons why the power-on is refused."""
-    refusal = _cannot_be_together(wanted, gpus) or _forbidden(wanted, deviation)
+    refusal = _cannot_be_together(requested_vgpus, gpus) or _forbidden(requested_vgpus, deviation)
     if refusal is not None:
         return refusal
     state = {gpu.pci_id: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.pci_id)}
     seats: dict[int, RunningVgpu] = {}
-    for index in sorted(range(len(wanted)), key=lambda index: wanted[index].pin is None):
-        seat = _seat_one(vm, wanted[index], state.values(), policy, deviation)
+    for index in sorted(range(len(requested_vgpus)), key=lambda index: requested_vgpus[index].pin is None):
+        seat = _seat_one(vm, requested_vgpus[index], state.values(), policy, deviation)
         if isinstance(seat, NotAdmitted):
             return seat
         seats[index] = seat
         gpu = state[seat.pci_id]
         state[seat.pci_id] = replace(gpu, seats=(*gpu.seats, seat))
-    return tuple(seats[index] for index in range(len(wanted)))
+    return tuple(seats[index] for index in range(len(requested_vgpus)))
 
 
 def offered_types(gpus: Iterable[GpuLoad]) -> tuple[str, ...]:
@@ -155,23 +155,23 @@ def supported_types(gpus: Iterable[GpuLoad]) -> tuple[VgpuType, ...]:
     return tuple(types.values())
 
 
-def _cannot_be_together(wanted: Sequence[WantedVgpu], gpus: Sequence[GpuLoad]) -> NotAdmitted | None:
+def _cannot_be_together(requested_vgpus: Sequence[WantedVgpu], gpus: Sequence[GpuLoad]) -> NotAdmitted | None:
     boards: set[str] = set()
-    for wish in wanted:
+    for wish in requested_vgpus:
         homes = {gpu.board.name: gpu.board for gpu in gpus if wish.type_name in gpu.board.by_name}
         if not homes:
             return NotAdmitted((f"no GPU of this host supports {wish.type_name}",))
         boards.update(homes)
         limit = next(iter(homes.values())).by_name[wish.type_name].max_per_vm
-        if limit is not None and len(wanted) > limit:
-            return NotAdmitted((f"{wish.type_name}: at most {limit} in one VM, {len(wanted)} wanted",))
+        if limit is not None and len(requested_vgpus) > limit:
+            return NotAdmitted((f"{wish.type_name}: at most {limit} in one VM, {len(requested_vgpus)} wanted",))
     if len(boards) > 1:
         return NotAdmitted((f"the vGPUs of one VM must be of one GPU model, not {' and '.join(sorted(boards))}",))
     return None
 
 
-def _forbidden(wanted: Sequence[WantedVgpu], deviation: Deviation) -> NotAdmitted | None:
-    refused = next((wish.type_name for wish in wanted if wish.type_name in deviation.forbids), None)
+def _forbidden(requested_vgpus: Sequence[WantedVgpu], deviation: Deviation) -> NotAdmitted | None:
+    refused = next((wish.type_name for wish in requested_vgpus if wish.type_name in deviation.forbids), None)
     return NotAdmitted((f"the driver of this host does not start {refused}",)) if refused is not None else None
 
 
@@ -182,11 +182,11 @@ def _seat_one(
     for gpu in _in_order_of_choice(gpus, policy, deviation.gpus):
         if wish.pin is not None and gpu.pci_id != wish.pin:
             continue
-        found = _place(wish.type_name, gpu, deviation.starts)
-        if isinstance(found, str):
-            reasons.append(f"{gpu.pci_id}: {found}")
+        place = _place(wish.type_name, gpu, deviation.starts)
+        if isinstance(place, str):
+            reasons.append(f"{gpu.pci_id}: {place}")
         else:
-            type_, start = found
+            type_, start = place
             return RunningVgpu(vm, gpu.pci_id, type_, start)
     return NotAdmitted(tuple(reasons) or (f"{wish.pin}: pinned to a GPU this host does not have",))
 
@@ -246,10 +246,10 @@ def _full(gpu: GpuLoad, type_: VgpuType) -> str | None:
 
 
 def _mixed_size_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | None:
-    taken = tuple((seat.start or 0, (seat.start or 0) + seat.type.size_gib) for seat in gpu.seats)
+    used_ranges = tuple((seat.start or 0, (seat.start or 0) + seat.type.size_gib) for seat in gpu.seats)
     if order is not StartOrder.DOCUMENTED:
-        return _at_an_end(order, type_.size_gib, type_.starts_gib, taken)
-    return _least_fragmenting(type_.size_gib, type_.starts_gib, taken, gpu.board.mixed_shapes)
+        return _at_an_end(order, type_.size_gib, type_.starts_gib, used_ranges)
+    return _least_fragmenting(type_.size_gib, type_.starts_gib, used_ranges, gpu.board.mixed_shapes)
 
 
 def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | None:
@@ -261,46 +261,50 @@ def _instance_start(gpu: GpuLoad, type_: VgpuType, order: StartOrder) -> int | N
     running = {(seat.start or 0, seat.type.instance) for seat in gpu.seats if seat.type.instance is not None}
     if wanted.media and any(instance.media for _, instance in running):
         return None
-    taken = [(start, start + instance.size) for start, instance in running]
+    used_ranges = [(start, start + instance.size) for start, instance in running]
     if order is not StartOrder.DOCUMENTED:
-        return _at_an_end(order, wanted.size, wanted.starts, taken)
+        return _at_an_end(order, wanted.size, wanted.starts, used_ranges)
     if not gpu.board.careful_instances:
-        return next((start for start in wanted.starts if _free(start, wanted.size, taken)), None)
+        return next((start for start in wanted.starts if _free(start, wanted.size, used_ranges)), None)
     shapes = frozenset(
-        (other.instance.size, other.instance.starts)
-        for other in gpu.board.types_in(GpuMode.MULTI_INSTANCE)
-        if other.instance is not None
+        (other_type.instance.size, other_type.instance.starts)
+        for other_type in gpu.board.types_in(GpuMode.MULTI_INSTANCE)
+        if other_type.instance is not None
     )
-    return _least_fragmenting(wanted.size, wanted.starts, tuple(taken), shapes)
+    return _least_fragmenting(wanted.size, wanted.starts, tuple(used_ranges), shapes)
 
 
-def _at_an_end(order: StartOrder, size: int, starts: Iterable[int], taken: Iterable[tuple[int, int]]) -> int | None:
-    free = [start for start in starts if _free(start, size, tuple(taken))]
+def _at_an_end(
+    order: StartOrder, size: int, starts: Iterable[int], used_ranges: Iterable[tuple[int, int]]
+) -> int | None:
+    free = [start for start in starts if _free(start, size, tuple(used_ranges))]
     return (min if order is StartOrder.LOWEST else max)(free, default=None)
 
 
-def _instance_with_room(gpu: GpuLoad, type_: VgpuType, wanted: GpuInstance) -> int | None:
+def _instance_with_room(gpu: GpuLoad, type_: VgpuType, requested_instance: GpuInstance) -> int | None:
     """The start of a running instance that several vGPUs of one size share (RTX PRO Blackwell), if one has room."""
     counts: dict[int, int] = {}
     for seat in gpu.seats:
-        if seat.type.instance == wanted and seat.type.framebuffer_mib == type_.framebuffer_mib:
+        if seat.type.instance == requested_instance and seat.type.framebuffer_mib == type_.framebuffer_mib:
             counts[seat.start or 0] = counts.get(seat.start or 0, 0) + 1
     return next((start for start, count in sorted(counts.items()) if count < type_.max_per_instance), None)
 
 
 @lru_cache(maxsize=4096)
 def _least_fragmenting(
-    size: int, starts: tuple[int, ...], taken: tuple[tuple[int, int], ...], shapes: frozenset[Shape]
+    size: int, starts: tuple[int, ...], used_ranges: tuple[tuple[int, int], ...], shapes: frozenset[Shape]
 ) -> int | None:
     """The free start that leaves the most starts of all shapes free; the lowest of several."""
 
     def left(start: int) -> int:
-        after = [*taken, (start, start + size)]
-        return sum(_free(other, width, after) for width, others in shapes for other in others)
+        after = [*used_ranges, (start, start + size)]
+        return sum(
+            _free(shape_start, width, after) for width, starts_of_shape in shapes for shape_start in starts_of_shape
+        )
 
-    free = [start for start in starts if _free(start, size, taken)]
+    free = [start for start in starts if _free(start, size, used_ranges)]
     return max(free, key=lambda start: (left(start), -start), default=None)
 
 
-def _free(start: int, size: int, taken: Iterable[tuple[int, int]]) -> bool:
-    return all(start + size <= low or high <= start for low, high in taken)
+def _free(start: int, size: int, used_ranges: Iterable[tuple[int, int]]) -> bool:
+    return all(start + size <= low or high <= start for low, high in used_ranges)

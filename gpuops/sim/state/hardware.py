@@ -102,17 +102,17 @@ class Hardware:
         """The same with this part, in the place of the one of its key or after all others."""
         name = _LISTS[type(part)]
         listed = getattr(self, name)
-        known = any(each.key == part.key for each in listed)
-        changed: Any = tuple(part if each.key == part.key else each for each in listed)
-        kept: dict[str, Any] = {name: changed if known else (*listed, part)}
-        return replace(self, **kept)
+        is_listed = any(listed_part.key == part.key for listed_part in listed)
+        changed: Any = tuple(part if listed_part.key == part.key else listed_part for listed_part in listed)
+        fields_kept: dict[str, Any] = {name: changed if is_listed else (*listed, part)}
+        return replace(self, **fields_kept)
 
     def without(self, key: int) -> Hardware:
         """The same without the part of that key."""
-        kept: dict[str, Any] = {
-            field.name: tuple(each for each in getattr(self, field.name) if each.key != key) for field in fields(self)
+        fields_kept: dict[str, Any] = {
+            field.name: tuple(part for part in getattr(self, field.name) if part.key != key) for field in fields(self)
         }
-        return Hardware(**kept)
+        return Hardware(**fields_kept)
 
 
 NO_HARDWARE: Final = Hardware()
@@ -125,9 +125,9 @@ _LISTS: Final[dict[type[Part], str]] = {
 }
 
 
-def free(first: int, taken: set[int], *, besides: tuple[int, ...] = ()) -> int:
+def free(first: int, used_numbers: set[int], *, besides: tuple[int, ...] = ()) -> int:
     """The lowest number from `first` on that is not taken."""
     number = first
-    while number in taken or number in besides:
+    while number in used_numbers or number in besides:
         number += 1
     return number

@@ -60,12 +60,12 @@ class HostNetwork:
     proxies: tuple[ProxySwitch, ...] = ()
 
     def proxy(self, switch: str) -> ProxySwitch | None:
-        return next((each for each in self.proxies if each.switch == switch), None)
+        return next((proxy for proxy in self.proxies if proxy.switch == switch), None)
 
     def with_proxy(self, switch: str, proxy: ProxySwitch | None) -> HostNetwork:
         """The same with this part in a distributed switch, or with none."""
-        others = tuple(each for each in self.proxies if each.switch != switch)
-        return replace(self, proxies=others if proxy is None else (*others, proxy))
+        other_proxies = tuple(proxy_switch for proxy_switch in self.proxies if proxy_switch.switch != switch)
+        return replace(self, proxies=other_proxies if proxy is None else (*other_proxies, proxy))
 
 
 def installed(networks: tuple[str, ...]) -> HostNetwork:

@@ -162,8 +162,10 @@ class HostGpu:
         return self.listed and self.graphics_type == SHARED_DIRECT
 
     def for_admission(self, seats: tuple[RunningVgpu, ...]) -> GpuLoad:
-        own = tuple(seat for seat in seats if seat.pci_id == self.pci_id)
-        return GpuLoad(self.pci_id, self.board, self.mode, self.serves_vgpus, own, bool(self.faults & NO_VGPU_STARTS))
+        own_seats = tuple(seat for seat in seats if seat.pci_id == self.pci_id)
+        return GpuLoad(
+            self.pci_id, self.board, self.mode, self.serves_vgpus, own_seats, bool(self.faults & NO_VGPU_STARTS)
+        )
 
 
 @dataclass(slots=True)
@@ -234,8 +236,8 @@ class HostState:
     @property
     def gpu_settings(self) -> tuple[tuple[str | bool | int | None, ...], ...]:
         """All that is set on each GPU and other device, comparable: hosts alike in it show them alike."""
-        others = (*(astuple(device) for device in self.others), *(astuple(port) for port in self.ports))
-        return others + tuple(
+        other_devices = (*(astuple(device) for device in self.others), *(astuple(port) for port in self.ports))
+        return other_devices + tuple(
             (
                 gpu.pci_id,
                 gpu.board.name,
@@ -279,8 +281,8 @@ class HostState:
         )
 
     def gpu(self, pci_id: str) -> HostGpu | None:
-        wanted = pci_id.lower()
-        return next((gpu for gpu in self.gpus if gpu.pci_id == wanted), None)
+        lower_id = pci_id.lower()
+        return next((gpu for gpu in self.gpus if gpu.pci_id == lower_id), None)
 
     @property
     def devices(self) -> tuple[HostGpu | OtherHostDevice, ...]:
@@ -288,8 +290,8 @@ class HostState:
         return (*self.gpus, *self.others)
 
     def device(self, pci_id: str) -> HostGpu | OtherHostDevice | None:
-        wanted = pci_id.lower()
-        return next((device for device in self.devices if device.pci_id == wanted), None)
+        lower_id = pci_id.lower()
+        return next((device for device in self.devices if device.pci_id == lower_id), None)
 
     def for_admission(self, seats: tuple[RunningVgpu, ...]) -> list[GpuLoad]:
         """The GPUs as admission sees them, with the vGPUs that run on them."""

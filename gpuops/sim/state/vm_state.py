@@ -305,8 +305,8 @@ class VmState:
     @property
     def network_cards(self) -> tuple[NetworkCard, ...]:
         """All of them, those of SR-IOV last."""
-        given = (device.backing.card for device in self.devices if isinstance(device.backing, SriovBacking))
-        return (*self.hardware.cards, *given)
+        cards = (device.backing.card for device in self.devices if isinstance(device.backing, SriovBacking))
+        return (*self.hardware.cards, *cards)
 
     def set_network_cards(self, cards: Iterable[NetworkCard]) -> None:
         """Put each in the place of the one of its key."""
@@ -357,8 +357,8 @@ class VmState:
 
     def option(self, key: str) -> str | None:
         """An extraConfig value; keys are compared without case, as ESXi does."""
-        wanted = key.lower()
-        return next((value for name, value in self.extra_config if name.lower() == wanted), None)
+        lower_key = key.lower()
+        return next((value for name, value in self.extra_config if name.lower() == lower_key), None)
 
     def free_pci_slot(self, *, sriov: bool = False, without: Iterable[int] = ()) -> tuple[int, int]:
         """(key, unit number) for the next passthrough device."""

@@ -45,14 +45,14 @@ UNDECLARED: Final = (
 @cache
 def all_privileges() -> tuple[str, ...]:
     """Every privilege id that the API's tables or the vendor's guides name, sorted."""
-    found = set(UNDECLARED)
+    privileges = set(UNDECLARED)
     for key in list(VmomiSupport._managedDefMap):
         if not key.startswith(("vim.", "vmodl.")):
             continue
         cls = VmomiSupport.GetVmodlType(key)
         for info in (*cls._methodInfo.values(), *cls._propList):
-            found.add(info.privId or "System.View")
-    return tuple(sorted(found))
+            privileges.add(info.privId or "System.View")
+    return tuple(sorted(privileges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +122,21 @@ class Authority:
 
     def withdraw(self, user: str, moid: str) -> None:
         """Forget a user's permission on an entity."""
-        self.permissions = [each for each in self.permissions if (each.user, each.moid) != (user, moid)]
+        self.permissions = [
+            permission for permission in self.permissions if (permission.user, permission.moid) != (user, moid)
+        ]
 
     def role_of(self, user: str, entity: ManagedObject) -> PrivilegeRole:
         """The role in force: of the nearest permission on the entity or above it; a host's managers count as the
         host, other objects outside the tree as the root folder."""
-        mine = {each.moid: each for each in self.permissions if each.user == user}
+        mine = {permission.moid: permission for permission in self.permissions if permission.user == user}
         if not mine:
             return self.roles[ADMIN]
         governing = entity.governed_by
         for place in (governing, *ancestors(governing)):
-            found = mine.get(place.moid)
-            if found is not None and (found.propagate or place is governing):
-                return self.roles[found.role_id]
+            nearest = mine.get(place.moid)
+            if nearest is not None and (nearest.propagate or place is governing):
+                return self.roles[nearest.role_id]
         at_root = mine.get("group-d1")
         return self.roles[at_root.role_id if at_root is not None else NO_ACCESS]
 

@@ -76,9 +76,9 @@ class LoggedEvent:
             fullFormattedMessage=self.message,
             **self.fields,
         )
-        for name, (shown, reference) in self.arguments.items():
+        for name, (text, reference) in self.arguments.items():
             kind = getattr(vim.event, f"{_ARGUMENT_TYPES[name]}EventArgument")
-            setattr(event, name, kind(name=shown, **{_ARGUMENT_FIELDS.get(name, name): reference}))
+            setattr(event, name, kind(name=text, **{_ARGUMENT_FIELDS.get(name, name): reference}))
         return event
 
 
@@ -117,19 +117,19 @@ class Events:
         kind: str,
         entity: ManagedObject,
         *,
-        own: Mapping[str, Any] | None = None,
+        own_fields: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> LoggedEvent:
         """Log an event of a type (`VmPoweredOnEvent`) about an entity.
 
         The arguments (vm, host, computeResource, datacenter) come from where the entity is; `fields` are the type's
-        own, such as `template=False`, or `own` where one of them is called as an argument here.
+        own, such as `template=False`. Pass those whose name is a parameter here in `own_fields`.
         """
         about = _arguments(entity)
         arguments = {name: (obj.display_name, obj.ref) for name, obj in about.items()}
         key = next(self._keys)
         running = self._tasks.running(entity)
-        shown = {name: shown for name, (shown, _) in arguments.items()}
+        shown = {name: text for name, (text, _) in arguments.items()}
         posted = LoggedEvent(
             key=key,
             chain=running.event_chain_id if running else key,
@@ -139,8 +139,8 @@ class Events:
             message=_message(kind, shown, entity),
             arguments=arguments,
             subject=entity.moid,
-            places=frozenset(each.moid for each in (entity, *about.values(), *ancestors(entity))),
-            fields={**fields, **(own or {})},
+            places=frozenset(place.moid for place in (entity, *about.values(), *ancestors(entity))),
+            fields={**fields, **(own_fields or {})},
         )
         self._posted.append(posted)
         manager = self._store.find("EventManager")
@@ -149,24 +149,24 @@ class Events:
         return posted
 
 
-def _message(kind: str, shown: Mapping[str, str], entity: ManagedObject) -> str:
-    known = {name: shown.get(name, "?") for name in _ARGUMENT_TYPES}
-    return MESSAGES.get(kind, f"{kind} on {entity.display_name}").format(**known)
+def _message(kind: str, texts: Mapping[str, str], entity: ManagedObject) -> str:
+    argument_texts = {name: texts.get(name, "?") for name in _ARGUMENT_TYPES}
+    return MESSAGES.get(kind, f"{kind} on {entity.display_name}").format(**argument_texts)
 
 
 def _arguments(entity: ManagedObject) -> dict[str, ManagedObject]:
-    found: dict[str, ManagedObject] = {}
+    objects: dict[str, ManagedObject] = {}
     place = entity
     if is_kind_of(entity.wsdl_name, "VirtualMachine"):
-        found["vm"] = entity
+        objects["vm"] = entity
         for place in entity.linked("runtime.host"):
-            found["host"] = place
+            objects["host"] = place
     elif is_kind_of(entity.wsdl_name, "HostSystem"):
-        found["host"] = entity
+        objects["host"] = entity
     elif is_kind_of(entity.wsdl_name, "Datastore"):
-        found["ds"] = entity
+        objects["ds"] = entity
     for above in (place, *ancestors(place)):
         for name, kind in (("computeResource", "ComputeResource"), ("datacenter", "Datacenter")):
             if is_kind_of(above.wsdl_name, kind):
-                found.setdefault(name, above)
-    return found
+                objects.setdefault(name, above)
+    return objects

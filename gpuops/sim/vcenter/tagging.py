@@ -139,8 +139,8 @@ class TagStore:
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Replace everything by what `to_json` returned. Raises KeyError, TypeError or ValueError for anything else."""
-        self._categories = {each["id"]: _Category(**each) for each in saved["categories"]}
-        self._tags = {each["id"]: _Tag(**each) for each in saved["tags"]}
+        self._categories = {category["id"]: _Category(**category) for category in saved["categories"]}
+        self._tags = {tag["id"]: _Tag(**tag) for tag in saved["tags"]}
         self._objects = {tag_id: {(kind, moid) for kind, moid in saved["objects"][tag_id]} for tag_id in self._tags}
 
     # -- categories
@@ -212,19 +212,19 @@ class TagStore:
 
     def _tag_association_attach_tag_to_multiple_objects(self, parameters: Parameters) -> Struct:
         tag = self._tag(parameters["tag_id"])
-        return _batch(lambda each: self._attach(tag, _object(each)), parameters["object_ids"])
+        return _batch(lambda object_id: self._attach(tag, _object(object_id)), parameters["object_ids"])
 
     def _tag_association_detach_tag_from_multiple_objects(self, parameters: Parameters) -> Struct:
         tag = self._tag(parameters["tag_id"])
-        return _batch(lambda each: self._detach(tag, _object(each)), parameters["object_ids"])
+        return _batch(lambda object_id: self._detach(tag, _object(object_id)), parameters["object_ids"])
 
     def _tag_association_attach_multiple_tags_to_object(self, parameters: Parameters) -> Struct:
         target = self._readable(parameters["object_id"])
-        return _batch(lambda each: self._attach(self._tag(each), target), parameters["tag_ids"])
+        return _batch(lambda tag_id: self._attach(self._tag(tag_id), target), parameters["tag_ids"])
 
     def _tag_association_detach_multiple_tags_from_object(self, parameters: Parameters) -> Struct:
         target = self._readable(parameters["object_id"])
-        return _batch(lambda each: self._detach(self._tag(each), target), parameters["tag_ids"])
+        return _batch(lambda tag_id: self._detach(self._tag(tag_id), target), parameters["tag_ids"])
 
     def _tag_association_list_attached_tags(self, parameters: Parameters) -> list[str]:
         return self._tags_of(_object(parameters["object_id"]))
@@ -235,14 +235,14 @@ class TagStore:
 
     def _tag_association_list_attached_tags_on_objects(self, parameters: Parameters) -> list[Struct]:
         return [
-            Struct(f"{TAGGING}.tag_association.object_to_tags", {"object_id": _dynamic_id(each), "tag_ids": tags})
-            for each in map(_object, parameters["object_ids"])
-            if (tags := self._tags_of(each))
+            Struct(f"{TAGGING}.tag_association.object_to_tags", {"object_id": _dynamic_id(target), "tag_ids": tags})
+            for target in map(_object, parameters["object_ids"])
+            if (tags := self._tags_of(target))
         ]
 
     def _tag_association_list_attached_objects(self, parameters: Parameters) -> list[Struct]:
         attached = self._objects[self._tag(parameters["tag_id"]).id]
-        return [_dynamic_id(each) for each in sorted(attached) if self._is_there(each)]
+        return [_dynamic_id(target) for target in sorted(attached) if self._is_there(target)]
 
     def _tag_association_list_attached_objects_on_tags(self, parameters: Parameters) -> list[Struct]:
         return [
@@ -253,26 +253,26 @@ class TagStore:
             for tag_id in parameters["tag_ids"]
         ]
 
-    def _attach(self, tag: _Tag, each: Object) -> None:
+    def _attach(self, tag: _Tag, target: Object) -> None:
         """Raises VapiFault of kind invalid_argument for an object that is not there, and for one that the category
         does not allow the tag on (vSphere Automation API reference, tag_association.attach)."""
-        if each not in self._objects[tag.id]:
-            refusal = self._refusal(tag, each)
+        if target not in self._objects[tag.id]:
+            refusal = self._refusal(tag, target)
             if refusal is not None:
-                raise VapiFault("invalid_argument", refusal, args=(tag.id, *each))
-            self._objects[tag.id].add(each)
-            self._record("attach", each, tag.id)
+                raise VapiFault("invalid_argument", refusal, args=(tag.id, *target))
+            self._objects[tag.id].add(target)
+            self._record("attach", target, tag.id)
 
-    def _refusal(self, tag: _Tag, each: Object) -> str | None:
+    def _refusal(self, tag: _Tag, target: Object) -> str | None:
         """Why the tag may not be attached to the object; None = it may."""
         category = self._categories[tag.category_id]
-        if not self._is_there(each):
-            return f"There is no {each[0]} with the identifier {each[1]}."
-        if category.types and each[0] not in category.types:
-            return f"Tags of category {category.name} are not attached to objects of type {each[0]}."
-        others = (self._tags[other].category_id for other in self._tags_of(each) if other != tag.id)
-        if category.cardinality == "SINGLE" and category.id in others:
-            return f"Category {category.name} allows one tag for an object, and {each[1]} has another one."
+        if not self._is_there(target):
+            return f"There is no {target[0]} with the identifier {target[1]}."
+        if category.types and target[0] not in category.types:
+            return f"Tags of category {category.name} are not attached to objects of type {target[0]}."
+        category_ids = (self._tags[tag_id].category_id for tag_id in self._tags_of(target) if tag_id != tag.id)
+        if category.cardinality == "SINGLE" and category.id in category_ids:
+            return f"Category {category.name} allows one tag for an object, and {target[1]} has another one."
         return None
 
     def _readable(self, parameter: Mapping[str, str]) -> Object:
@@ -295,13 +295,13 @@ class TagStore:
         if any(tag.category_id == category.id and tag.name == name for tag in self._tags.values()):
             raise VapiFault("already_exists", f"tag {name} already exists in {category.name}", args=(name,))
 
-    def _detach(self, tag: _Tag, each: Object) -> None:
-        if each in self._objects[tag.id]:
-            self._objects[tag.id].remove(each)
-            self._record("detach", each, tag.id)
+    def _detach(self, tag: _Tag, target: Object) -> None:
+        if target in self._objects[tag.id]:
+            self._objects[tag.id].remove(target)
+            self._record("detach", target, tag.id)
 
-    def _tags_of(self, each: Object) -> list[str]:
-        return [tag_id for tag_id, objects in self._objects.items() if each in objects]
+    def _tags_of(self, target: Object) -> list[str]:
+        return [tag_id for tag_id, objects in self._objects.items() if target in objects]
 
     def _category(self, identity: str) -> _Category:
         if identity not in self._categories:
@@ -324,9 +324,9 @@ def _update(model: _Category | _Tag, spec: Mapping[str, Any]) -> None:
 def _batch(act: Callable[[Any], None], items: list[Any]) -> Struct:
     """The BatchResult of an operation on several tags or objects: each is tried, and the errors are listed."""
     messages = []
-    for each in items:
+    for target in items:
         try:
-            act(each)
+            act(target)
         except VapiFault as fault:
             messages.append(fault.message())
     fields = {"success": not messages, "error_messages": messages}
@@ -337,5 +337,5 @@ def _object(parameter: Mapping[str, str]) -> Object:
     return parameter["type"], parameter["id"]
 
 
-def _dynamic_id(each: Object) -> Struct:
-    return Struct("com.vmware.vapi.std.dynamic_ID", {"type": each[0], "id": each[1]})
+def _dynamic_id(target: Object) -> Struct:
+    return Struct("com.vmware.vapi.std.dynamic_ID", {"type": target[0], "id": target[1]})

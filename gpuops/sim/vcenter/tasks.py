@@ -223,7 +223,7 @@ class Tasks:
         task.completion.cancel()
         task.completion = self._store.clock.schedule(delay_s, complete)
 
-    def look(self, seen: Iterable[ManagedObject]) -> bool:
+    def look(self, objects: Iterable[ManagedObject]) -> bool:
         """Whether time moved because a client sees these objects, tasks that have not ended among them.
 
         Virtual time then moves by a tenth (`LOOKS`) of the time of the longest of these tasks, from its request to its
@@ -233,7 +233,7 @@ class Tasks:
         """
         if self._store.clock.mode is not ClockMode.VIRTUAL or not self._unended:
             return False
-        tasks = [each for each in seen if isinstance(each, Task) and not each.ended]
+        tasks = [managed for managed in objects if isinstance(managed, Task) and not managed.ended]
         longest = max((self._time_of(task) for task in tasks), default=timedelta())
         if not longest:
             return False
@@ -260,7 +260,9 @@ class Tasks:
     def forget(self, task: Task) -> None:
         """Remove the task's object; what it has begun goes on."""
         self._withdraw(task)
-        self._of_entity[task.entity.moid] = [each for each in self.recent(task.entity) if each is not task]
+        self._of_entity[task.entity.moid] = [
+            recent_task for recent_task in self.recent(task.entity) if recent_task is not task
+        ]
         if self._store.find(task.moid) is task:
             self._store.unregister(task)
         self._entity_changed(task)

@@ -24,8 +24,8 @@ class VapiFault(Exception):
 
     def message(self) -> Struct:
         """The LocalizableMessage that tells it."""
-        told = {"id": self.message_id, "default_message": str(self), "args": list(self.args_told)}
-        return Struct("com.vmware.vapi.std.localizable_message", told)
+        message = {"id": self.message_id, "default_message": str(self), "args": list(self.args_told)}
+        return Struct("com.vmware.vapi.std.localizable_message", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ def check(value: object, expected: Shape) -> None:
         case ListOf(of):
             if not isinstance(value, list):
                 raise _mismatch("LIST", value)
-            for each in value:
-                check(each, of)
+            for element in value:
+                check(element, of)
         case StructureType():
             _check_structure(value, expected)
 
@@ -145,15 +145,15 @@ def _check_enumeration(value: object, expected: Enumeration) -> None:
     if not isinstance(value, str):
         raise _mismatch("ENUMERATION", value)
     if value not in expected.values:
-        known = ", ".join(expected.values)
-        raise VapiFault("invalid_argument", f"{value} is no value of {expected.name}, which has {known}", args=(value,))
+        names = ", ".join(expected.values)
+        raise VapiFault("invalid_argument", f"{value} is no value of {expected.name}, which has {names}", args=(value,))
 
 
 def _check_structure(value: object, expected: StructureType) -> None:
-    given = structure(value)
-    for name, each in given.items():
+    fields_given = structure(value)
+    for name, field_value in fields_given.items():
         # newer clients send fields that are unset (vmware-vapi-runtime, bindings/skeleton.py, check_for_unknown_fields)
-        if name not in expected.fields and each is not None:
+        if name not in expected.fields and field_value is not None:
             text = f'Found unexpected field "{name}" in structure "{expected.name}"'
             raise VapiFault(
                 "unexpected_input",
@@ -162,8 +162,8 @@ def _check_structure(value: object, expected: StructureType) -> None:
                 args=(str(name), expected.name),
             )
     for name, shape in expected.fields.items():
-        if given.get(name) is not None:
-            check(given[name], shape)
+        if fields_given.get(name) is not None:
+            check(fields_given[name], shape)
         elif name not in expected.optional:
             text = f'Structure {expected.name} is missing a field "{name}"'
             raise VapiFault(

@@ -48,16 +48,16 @@ def create(directory: Path, *, now: datetime | None = None, validity: timedelta 
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuops simulated vCenter, ephemeral CA")])
     authority = _authority(authority_name, authority_key, moment, until)
     server = _server(authority, authority_key, server_key, moment, until)
-    made = Certificates(directory / "ca.pem", directory / "server.pem", directory / "server.key")
-    made.ca_file.write_bytes(_pem(authority))
-    made.chain_file.write_bytes(_pem(server) + _pem(authority))
-    made.key_file.touch(mode=0o600)
-    made.key_file.write_bytes(
+    certificates = Certificates(directory / "ca.pem", directory / "server.pem", directory / "server.key")
+    certificates.ca_file.write_bytes(_pem(authority))
+    certificates.chain_file.write_bytes(_pem(server) + _pem(authority))
+    certificates.key_file.touch(mode=0o600)
+    certificates.key_file.write_bytes(
         server_key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    return made
+    return certificates
 
 
 def _authority(name: x509.Name, key: ec.EllipticCurvePrivateKey, moment: datetime, until: datetime) -> x509.Certificate:

@@ -164,9 +164,9 @@ class Dispatcher:
             raise vmodl.fault.InvalidType(
                 msg=f"There is no managed object type {request.receiver_type}", argument=request.receiver_type
             ) from None
-        found = session.objects.find(request.moid) if session else None
-        if found is not None and isinstance(found.ref, type(named)):
-            return found
+        session_object = session.objects.find(request.moid) if session else None
+        if session_object is not None and isinstance(session_object.ref, type(named)):
+            return session_object
         return self.world.get(named)
 
     def _collector(self, session: ClientSession | None) -> PropertyCollector:
@@ -207,10 +207,10 @@ class Dispatcher:
             info = VmomiSupport.GetWsdlMethod(NAMESPACE, request.method).info
         except KeyError:
             info = None
-        known = info is not None and VmomiSupport.IsChildVersion(version, info.version)
-        if known and request.method in receiver.methods:
+        is_known = info is not None and VmomiSupport.IsChildVersion(version, info.version)
+        if is_known and request.method in receiver.methods:
             return info
-        if known and isinstance(receiver.ref, info.type):
+        if is_known and isinstance(receiver.ref, info.type):
             raise vmodl.fault.NotSupported(msg=f"The method {request.method} is not simulated for {receiver.wsdl_name}")
         raise vmodl.fault.MethodNotFound(
             msg=f"{receiver.wsdl_name} has no method {request.method}", receiver=receiver.ref, method=request.method

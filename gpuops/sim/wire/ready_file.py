@@ -35,8 +35,8 @@ def of(server: SimServer) -> ReadyFile:
 
 def write(path: Path, ready: ReadyFile) -> None:
     """Put the file there in one step, mode 0600: a reader sees all of it or nothing. Raises UsageError."""
-    told = {key: value for key, value in asdict(ready).items() if key != "broker" or value is not None}
-    write_private(path, json.dumps(told, indent=2) + "\n")
+    fields_written = {key: value for key, value in asdict(ready).items() if key != "broker" or value is not None}
+    write_private(path, json.dumps(fields_written, indent=2) + "\n")
 
 
 def read(path: Path) -> ReadyFile:
@@ -61,7 +61,7 @@ def read(path: Path) -> ReadyFile:
 def _checked(ready: ReadyFile) -> ReadyFile:
     """The same. Raises ValueError for values of another kind: to end process -1 would end all of them."""
     texts = (ready.url, ready.username, ready.password, ready.ca_file or "")
-    if not all(isinstance(each, str) for each in texts) or not ready.url.startswith(("http://", "https://")):
+    if not all(isinstance(text, str) for text in texts) or not ready.url.startswith(("http://", "https://")):
         raise ValueError("it names no address, user and password")
     if type(ready.pid) is not int or not 1 < ready.pid < 2**31:
         raise ValueError("it names no process")

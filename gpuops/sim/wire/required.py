@@ -19,13 +19,13 @@ def require_whole(value: Any, version: str) -> None:
     """
     waiting = [value]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, list):
-            waiting.extend(each)
-        elif isinstance(each, VmomiSupport.DataObject):
-            kind: Any = type(each)
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting.extend(part)
+        elif isinstance(part, VmomiSupport.DataObject):
+            kind: Any = type(part)
             for name, required in _properties(kind, version):
-                inner = getattr(each, name)
+                inner = getattr(part, name)
                 if inner is not None:
                     waiting.append(inner)
                 elif required:
@@ -38,9 +38,9 @@ def require_whole(value: Any, version: str) -> None:
 @cache
 def _properties(kind: Any, version: str) -> tuple[tuple[str, bool], ...]:
     """The properties that may hold data objects or be required, and whether they are required."""
-    known = VmomiSupport.parentMap[version]
+    versions = VmomiSupport.parentMap[version]
     return tuple(
         (info.name, not info.flags & VmomiSupport.F_OPTIONAL and not issubclass(info.type, list))
         for info in kind._GetPropertyList()
-        if info.version in known and (issubclass(info.type, VmomiSupport.Enum) or not issubclass(info.type, _MADE))
+        if info.version in versions and (issubclass(info.type, VmomiSupport.Enum) or not issubclass(info.type, _MADE))
     )

@@ -31,12 +31,12 @@ def running_server(path: Path) -> ReadyFile | None:
     """
     if not path.exists():
         return None
-    found = ready.read(path)
+    ready_file = ready.read(path)
     try:
-        SimClient(found).clock()
+        SimClient(ready_file).clock()
     except GpuopsError:
         return None  # it was killed, and another process may have its port
-    return found
+    return ready_file
 
 
 def start(path: Path, options: list[str]) -> ReadyFile:
@@ -66,8 +66,8 @@ def start(path: Path, options: list[str]) -> ReadyFile:
         process.kill()
         process.wait()
         log.seek(0)
-        said = log.read().strip().splitlines()
-    raise UsageError(f"the simulated vCenter did not start: {said[0] if said else 'it said nothing'}")
+        log_lines = log.read().strip().splitlines()
+    raise UsageError(f"the simulated vCenter did not start: {log_lines[0] if log_lines else 'it said nothing'}")
 
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
@@ -75,16 +75,16 @@ def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith(_OF_OTHERS)}
 
 
-def stop(path: Path, found: ReadyFile) -> None:
+def stop(path: Path, ready_file: ReadyFile) -> None:
     """Ends it, and waits until its state is kept. Raises VcenterUnreachable for one that does not end."""
     try:
-        os.kill(found.pid, signal.SIGTERM)
+        os.kill(ready_file.pid, signal.SIGTERM)
     except ProcessLookupError:
         return
     until = clock.passed_s() + END_S
-    while _runs(found.pid):
+    while _runs(ready_file.pid):
         if clock.passed_s() > until:
-            raise VcenterUnreachable(f"the simulated vCenter of {path} (process {found.pid}) does not end")
+            raise VcenterUnreachable(f"the simulated vCenter of {path} (process {ready_file.pid}) does not end")
         clock.pause(0.05)
 
 

@@ -56,15 +56,17 @@ class SoapRequest:
 
         Raises vmodl.fault.InvalidRequest for what cannot be read, InvalidArgument for a missing required one.
         """
-        given: dict[str, list[Any]] = {}
+        elements: dict[str, list[Any]] = {}
         for child in self.element:
-            given.setdefault(etree.QName(child).localname, []).append(child)
-        given.pop("_this", None)
-        known = {parameter.name: parameter for parameter in info.params}
-        unknown = next((name for name in given if name not in known), None)
+            elements.setdefault(etree.QName(child).localname, []).append(child)
+        elements.pop("_this", None)
+        parameters = {parameter.name: parameter for parameter in info.params}
+        unknown = next((name for name in elements if name not in parameters), None)
         if unknown is not None:
             raise vmodl.fault.InvalidRequest(msg=f"{self.method} has no parameter {unknown}")
-        return {name: _argument(given.get(name, []), parameter, self.version) for name, parameter in known.items()}
+        return {
+            name: _argument(elements.get(name, []), parameter, self.version) for name, parameter in parameters.items()
+        }
 
     def property_path(self) -> str:
         """Which property a Fetch is for. Raises vmodl.fault.InvalidArgument when it does not say."""
@@ -99,8 +101,8 @@ class SoapRequest:
 def negotiate(soap_action: str, newest: str) -> str:
     """The API version to speak: what the client's SOAPAction names, at most `newest` (such as 8.0.3.0)."""
     server = VmomiSupport.versionMap[f"vim25/{newest}"]
-    asked = VmomiSupport.versionMap.get(soap_action.strip('"').removeprefix("urn:"), server)
-    return str(asked if VmomiSupport.IsChildVersion(server, asked) else server)
+    requested_version = VmomiSupport.versionMap.get(soap_action.strip('"').removeprefix("urn:"), server)
+    return str(requested_version if VmomiSupport.IsChildVersion(server, requested_version) else server)
 
 
 @cache
@@ -129,13 +131,13 @@ def parse(body: bytes, version: str) -> SoapRequest:
     if content is None or len(content) == 0:
         raise InvalidEnvelope("no SOAP body")
     element = content[0]
-    this = next((child for child in element if etree.QName(child).localname == "_this"), None)
-    if this is None:
+    this_element = next((child for child in element if etree.QName(child).localname == "_this"), None)
+    if this_element is None:
         raise InvalidEnvelope("a request names the object it is for in _this")
     return SoapRequest(
         method=etree.QName(element).localname,
-        receiver_type=this.get("type", "").rsplit(":", 1)[-1],
-        moid=(this.text or "").strip(),
+        receiver_type=this_element.get("type", "").rsplit(":", 1)[-1],
+        moid=(this_element.text or "").strip(),
         operation_id=_operation_id(envelope.find(f"{_ENVELOPE}Header")),
         version=version,
         element=element,
@@ -145,8 +147,8 @@ def parse(body: bytes, version: str) -> SoapRequest:
 def _operation_id(header: Any) -> str:
     if header is None:
         return ""
-    found = {etree.QName(child).localname: child.text or "" for child in header if isinstance(child.tag, str)}
-    return next((found[name] for name in _OPERATION_ID_HEADERS if name in found), "")
+    header_texts = {etree.QName(child).localname: child.text or "" for child in header if isinstance(child.tag, str)}
+    return next((header_texts[name] for name in _OPERATION_ID_HEADERS if name in header_texts), "")
 
 
 def _argument(elements: list[Any], parameter: Any, version: str) -> Any:
@@ -185,8 +187,8 @@ def _is_checked(expected: Any) -> bool:
 
 def _unreadable(kind: Any, element: Any, expected: Any) -> Exception:
     """InvalidRequest, or its InvalidType for a value that says itself that it is of another type (vSphere API)."""
-    name, wanted = etree.QName(element).localname, VmomiSupport.GetWsdlName(expected)
-    return kind(msg=f"{name} cannot be read as {wanted}")
+    name, expected_name = etree.QName(element).localname, VmomiSupport.GetWsdlName(expected)
+    return kind(msg=f"{name} cannot be read as {expected_name}")
 
 
 def _value(text: bytes, expected: Any, version: str) -> Any:
@@ -200,12 +202,14 @@ def _value(text: bytes, expected: Any, version: str) -> Any:
 
 def _filter_spec(text: bytes, version: str) -> Any:
     element = etree.fromstring(text, _PARSER)
-    wanted = element.findall("{*}propSet")
-    for each in wanted:
-        element.remove(each)
+    property_sets = element.findall("{*}propSet")
+    for property_set in property_sets:
+        element.remove(property_set)
     value = _value(etree.tostring(element), _FILTER_SPEC, version)
-    if wanted:
-        value.propSet = [_property_spec(etree.tostring(each, with_tail=False), version) for each in wanted]
+    if property_sets:
+        value.propSet = [
+            _property_spec(etree.tostring(property_set, with_tail=False), version) for property_set in property_sets
+        ]
     return value
 
 

@@ -34,9 +34,13 @@ _OPERATION_ID_HEADERS: Final = ("operationid", "opid", "x-request-id")
 def _version(release: str, newest: str) -> str:
     """The API version of a release in a path; '' for one that a server of the version `newest` does not speak."""
     server = VmomiSupport.versionMap[f"vim25/{newest}"]
-    asked = VmomiSupport.versionMap.get(f"vim25/{release}")
-    spoken = asked is not None and _numbers(release) >= FIRST_RELEASE and VmomiSupport.IsChildVersion(server, asked)
-    return str(asked) if spoken else ""
+    requested_version = VmomiSupport.versionMap.get(f"vim25/{release}")
+    spoken = (
+        requested_version is not None
+        and _numbers(release) >= FIRST_RELEASE
+        and VmomiSupport.IsChildVersion(server, requested_version)
+    )
+    return str(requested_version) if spoken else ""
 
 
 def _numbers(release: str) -> tuple[int, ...]:
@@ -46,19 +50,19 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 def is_served(path: str, newest: str) -> bool:
     """Whether a path is one of VI/JSON that a server of the version `newest` answers."""
-    release, _, rest = path.removeprefix(_PREFIX).partition("/")
-    return path.startswith(_PREFIX) and rest.count("/") == 2 and bool(_version(release, newest))
+    release, _, remaining_path = path.removeprefix(_PREFIX).partition("/")
+    return path.startswith(_PREFIX) and remaining_path.count("/") == 2 and bool(_version(release, newest))
 
 
 def parse(incoming: Incoming) -> JsonRequest:
     """The request behind a path that is served; its body is read when the parameters are asked for."""
     release, receiver_type, moid, name = map(unquote, urlsplit(incoming.target).path.removeprefix(_PREFIX).split("/"))
-    found = (incoming.headers[header] for header in _OPERATION_ID_HEADERS if header in incoming.headers)
+    operation_ids = (incoming.headers[header] for header in _OPERATION_ID_HEADERS if header in incoming.headers)
     return JsonRequest(
         method="Fetch" if incoming.verb == "GET" else name,
         receiver_type=receiver_type,
         moid=moid,
-        operation_id=next(found, ""),
+        operation_id=next(operation_ids, ""),
         version=VmomiSupport.versionMap[f"vim25/{release}"],
         name=name,
         body=incoming.body,
@@ -87,12 +91,12 @@ class JsonRequest:
 
         Raises vmodl.fault.InvalidRequest for what cannot be read, InvalidArgument for a missing required one.
         """
-        given = self._document()
-        known = {parameter.name: parameter for parameter in info.params}
-        unknown = next((name for name in given if name not in known and name != TYPE_NAME), None)
+        document = self._document()
+        parameters = {parameter.name: parameter for parameter in info.params}
+        unknown = next((name for name in document if name not in parameters and name != TYPE_NAME), None)
         if unknown is not None:
             raise vmodl.fault.InvalidRequest(msg=f"{self.method} has no parameter {unknown}")
-        return {name: self._argument(given.get(name), parameter) for name, parameter in known.items()}
+        return {name: self._argument(document.get(name), parameter) for name, parameter in parameters.items()}
 
     def property_path(self) -> str:
         """Which property is read. Raises vmodl.query.InvalidProperty for a part of one: it has no path of its own."""
@@ -136,17 +140,17 @@ class JsonRequest:
             raise vmodl.fault.InvalidRequest(msg="the body is to be a JSON object with the parameters")
         return document
 
-    def _argument(self, given: object, parameter: Any) -> Any:
-        if given is None and issubclass(parameter.type, list):
+    def _argument(self, json_value: object, parameter: Any) -> Any:
+        if json_value is None and issubclass(parameter.type, list):
             return parameter.type()
-        if given is None and parameter.flags & VmomiSupport.F_OPTIONAL:
+        if json_value is None and parameter.flags & VmomiSupport.F_OPTIONAL:
             return None
-        if given is None:
+        if json_value is None:
             raise vmodl.fault.InvalidArgument(
                 msg=f"A specified parameter was not correct: {parameter.name}", invalidProperty=parameter.name
             )
         try:
-            return decode(given, parameter.type, self.version)
+            return decode(json_value, parameter.type, self.version)
         except Untyped as error:
             raise vmodl.fault.InvalidArgument(msg=str(error)) from error
         except OfOtherType as error:

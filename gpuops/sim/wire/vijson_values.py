@@ -51,7 +51,7 @@ def decode(value: object, expected: Any, version: str) -> Any:
     if issubclass(expected, list):
         if not isinstance(value, list):
             raise Unreadable(f"an array of {VmomiSupport.GetWsdlName(expected.Item)} is expected")
-        return expected([decode(each, expected.Item, version) for each in value])
+        return expected([decode(element, expected.Item, version) for element in value])
     if issubclass(expected, VmomiSupport.ManagedObject):
         return _reference(value, expected)
     if issubclass(expected, vmodl.MethodFault):
@@ -114,35 +114,35 @@ def _structure(value: object, expected: Any, version: str) -> Any:
     kind = _type(name)
     if not issubclass(kind, expected):
         raise OfOtherType(f"{name} is no {VmomiSupport.GetWsdlName(expected)}")
-    known = _properties(kind, version)
-    made = kind()
-    for field, each in fields.items():
-        info = known.get(field)
+    properties = _properties(kind, version)
+    instance = kind()
+    for field, field_value in fields.items():
+        info = properties.get(field)
         if info is None:
             raise Unreadable(f"{VmomiSupport.GetWsdlName(kind)} has no field {field}")
-        if each is None:
+        if field_value is None:
             continue
-        setattr(made, info.name, decode(each, info.type, version))
-    return made
+        setattr(instance, info.name, decode(field_value, info.type, version))
+    return instance
 
 
 @cache
 def _properties(kind: Any, version: str) -> dict[str, Any]:
-    known = VmomiSupport.parentMap[version]
-    return {info.name: info for info in kind._GetPropertyList() if info.version in known}
+    versions = VmomiSupport.parentMap[version]
+    return {info.name: info for info in kind._GetPropertyList() if info.version in versions}
 
 
 def _simple(value: object, expected: Any) -> Any:
-    found = None
+    simple_value = None
     if isinstance(value, bool):
-        found = value if expected is bool else None
+        simple_value = value if expected is bool else None
     elif isinstance(value, str):
-        found = _of_text(value, expected)
+        simple_value = _of_text(value, expected)
     elif isinstance(value, (int, float)):
-        found = _of_number(value, expected)
-    if found is None:
+        simple_value = _of_number(value, expected)
+    if simple_value is None:
         raise Unreadable(f"{_shown(value)} is no {VmomiSupport.GetWsdlName(expected)}")
-    return found
+    return simple_value
 
 
 def _of_number(value: float, expected: Any) -> Any:
@@ -198,10 +198,10 @@ def _fields(value: object) -> Mapping[str, Any]:
 
 def _type(name: object) -> Any:
     """The type of that name. Raises Unreadable for one that the API does not have."""
-    found = _known_type(name) if isinstance(name, str) else None
-    if found is None:
+    wire_type = _known_type(name) if isinstance(name, str) else None
+    if wire_type is None:
         raise Unreadable(f"there is no type {_shown(name)}")
-    return found
+    return wire_type
 
 
 def _known_type(name: str) -> Any:

@@ -37,7 +37,8 @@ def new_switch(lab: Lab, name: str = "DSwitch", product: str | None = None, **se
 
 def new_portgroup(lab: Lab, switch: Any, name: str = "training", **settings: Any) -> Any:
     given = {"type": "earlyBinding", "numPorts": 2, "autoExpand": False, **settings}
-    return lab.run(switch.CreateDVPortgroup_Task(Portgroup.ConfigSpec(name=name, **given)))
+    lab.run(switch.AddDVPortgroup_Task([Portgroup.ConfigSpec(name=name, **given)]))
+    return next(portgroup for portgroup in switch.portgroup if portgroup.name == name)
 
 
 def reconfigure(lab: Lab, switch: Any, **settings: Any) -> None:

@@ -137,8 +137,8 @@ def test_a_host_moves_into_a_cluster_with_its_vms(lab: Lab) -> None:
     assert list(other.resourcePool.vm) == [vm]
     with pytest.raises(vmodl.fault.ManagedObjectNotFound):
         alone.name  # noqa: B018
-    second = lab.si.content.rootFolder.CreateDatacenter("dc-2").hostFolder.CreateCluster(
-        "far", vim.cluster.ConfigSpec()
+    second = lab.si.content.rootFolder.CreateDatacenter("dc-2").hostFolder.CreateClusterEx(
+        "far", vim.cluster.ConfigSpecEx()
     )
     with pytest.raises(vmodl.fault.InvalidArgument):
         lab.run(second.MoveInto_Task([spare]))
@@ -197,7 +197,9 @@ def test_what_vcenter_has_not(lab: Lab, what: str) -> None:
     limited.cpuAllocation.limit = 1000
     tries = {
         "vm folder": lambda: lab.run(lab.datacenter().vmFolder.Destroy_Task()),
-        "cluster in a folder of vms": lambda: lab.datacenter().vmFolder.CreateCluster("c", vim.cluster.ConfigSpec()),
+        "cluster in a folder of vms": lambda: lab.datacenter().vmFolder.CreateClusterEx(
+            "c", vim.cluster.ConfigSpecEx()
+        ),
         "pool with a limit": lambda: lab.cluster().resourcePool.CreateResourcePool("p", limited),
     }
     with pytest.raises(vmodl.fault.NotSupported):

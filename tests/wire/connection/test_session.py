@@ -46,7 +46,7 @@ def test_an_exception_logs_out_too(lab: SimServer, lab_target: Target) -> None:
 def expired(tmp_path: Path) -> Iterator[SimServer]:
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     made = certificates.create(tmp_path, now=long_ago, validity=timedelta(days=1))
-    with SimServer(build("lab"), made=made) as server:
+    with SimServer(build("lab"), server_certificates=made) as server:
         yield server
 
 

@@ -52,9 +52,9 @@ def admission(vm: VmEntity, host: HostEntity) -> Admission:
     _bars_fit(vm.state, host.state)
     may_use_rdma(vm, host)
     seats = _vgpu_seats(vm, host)
-    held = _direct_path(vm, host)
-    refuse_over_reservations(vm, host, seats, (pci_id for _, pci_id in held))
-    return Admission(seats, held)
+    held_devices = _direct_path(vm, host)
+    refuse_over_reservations(vm, host, seats, (pci_id for _, pci_id in held_devices))
+    return Admission(seats, held_devices)
 
 
 def _host_is_up(host: HostEntity) -> None:
@@ -65,15 +65,19 @@ def _host_is_up(host: HostEntity) -> None:
 
 
 def _reservations_fit(vm: VmEntity, host: HostEntity) -> None:
-    others = [other.state for other in host.running_vms() if other is not vm]
+    other_vms = [vm_entity.state for vm_entity in host.running_vms() if vm_entity is not vm]
     if "suspended-vm-memory" in host.world.deviations:  # assumption: suspended-vm-memory
-        others += [other.state for other in host.vms() if other.state.power is Power.SUSPENDED and other is not vm]
-    free_mib = host.state.model.memory_mib - sum(other.reserved_mib for other in others)
+        other_vms += [
+            vm_entity.state
+            for vm_entity in host.vms()
+            if vm_entity.state.power is Power.SUSPENDED and vm_entity is not vm
+        ]
+    free_mib = host.state.model.memory_mib - sum(vm_state.reserved_mib for vm_state in other_vms)
     if vm.state.reserved_mib > free_mib:
         if "no-memory-fault" in host.world.deviations:  # assumption: no-memory-fault
             raise faults.will_not_power_on("Admission check failed for memory resource.")
         raise faults.no_memory(free_mib, vm.state.reserved_mib)
-    free_mhz = host.state.model.capacity_mhz - sum(other.cpu_reservation_mhz for other in others)
+    free_mhz = host.state.model.capacity_mhz - sum(vm_state.cpu_reservation_mhz for vm_state in other_vms)
     if vm.state.cpu_reservation_mhz > free_mhz:
         raise faults.no_cpu(free_mhz, vm.state.cpu_reservation_mhz)
 
@@ -99,8 +103,8 @@ def _bars_fit(vm: VmState, host: HostState) -> None:
     The space a VM must name is published as a rule with room to spare (twice the memory, in powers of two); a host
     only refuses what truly does not fit, so this asks for the memory of the GPUs itself.
     """
-    there = [device for device in map(host.device, _static_ids(vm)) if device is not None]
-    needed_gib = sum(device.memory_mib for device in there) >> 10
+    static_devices = [device for device in map(host.device, _static_ids(vm)) if device is not None]
+    needed_gib = sum(device.memory_mib for device in static_devices) >> 10
     if not needed_gib:
         return
     if vm.firmware != "efi":
@@ -135,10 +139,10 @@ def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
         pools = [[gpu for gpu in gpus if gpu.pci_id in ids] for ids in linked]
     refusals = []
     for pool in pools:
-        found = admit(vm.moid, wishes, pool, host.state.policy, host.state.deviation)
-        if not isinstance(found, NotAdmitted):
-            return found
-        refusals.append(str(found))
+        admitted = admit(vm.moid, wishes, pool, host.state.policy, host.state.deviation)
+        if not isinstance(admitted, NotAdmitted):
+            return admitted
+        refusals.append(str(admitted))
     if "no-gpu-fault" in host.world.deviations:  # assumption: no-gpu-fault
         raise faults.will_not_power_on("Could not initialize plugin 'libnvidia-vgx.so' for vGPU.")
     raise faults.no_graphics("; ".join(refusals) or f"{host.name} has no NVLink peers")
@@ -156,25 +160,27 @@ def _pin(vm: VmState, device: PciDevice) -> str | None:
 
 
 def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
-    taken = {pci_id for other in host.running_vms() if other is not vm for _, pci_id in other.state.held}
-    held: list[tuple[int, str]] = []
+    held_pci_ids = {
+        pci_id for vm_entity in host.running_vms() if vm_entity is not vm for _, pci_id in vm_entity.state.held
+    }
+    assignments: list[tuple[int, str]] = []
     fixed_first = sorted(vm.state.devices, key=lambda device: (isinstance(device.backing, DynamicBacking), device.key))
     for device in fixed_first:
         match device.backing:
             case StaticBacking():
-                pci_id = _static_device(device.backing, host, taken)
+                pci_id = _static_device(device.backing, host, held_pci_ids)
             case DynamicBacking():
-                pci_id = _dynamic_device(vm, device, host, taken)
+                pci_id = _dynamic_device(vm, device, host, held_pci_ids)
             case SriovBacking():
-                pci_id = free_function(device.backing, host, taken)
+                pci_id = free_function(device.backing, host, held_pci_ids)
             case _:
                 continue
-        taken.add(pci_id)
-        held.append((device.key, pci_id))
-    return tuple(held)
+        held_pci_ids.add(pci_id)
+        assignments.append((device.key, pci_id))
+    return tuple(assignments)
 
 
-def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) -> str:
+def _static_device(backing: StaticBacking, host: HostEntity, held_pci_ids: set[str]) -> str:
     gpu = host.state.device(backing.pci_id)
     if gpu is None or backing.system_id != host.state.system_id or not _is_the_device(backing, gpu):
         raise faults.will_not_power_on(
@@ -183,7 +189,7 @@ def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) ->
         )
     if not gpu.passthrough_active:
         raise faults.will_not_power_on(f"Device {backing.pci_id} is not a passthrough device.")
-    if gpu.pci_id in taken:
+    if gpu.pci_id in held_pci_ids:
         raise faults.will_not_power_on(f"Device {backing.pci_id} is already in use.")
     return gpu.pci_id
 
@@ -195,12 +201,12 @@ def _is_the_device(backing: StaticBacking, gpu: HostGpu | OtherHostDevice) -> bo
     return same_device and backing.vendor_id & 0xFFFF == gpu.vendor_id
 
 
-def _dynamic_device(vm: VmEntity, device: PciDevice, host: HostEntity, taken: set[str]) -> str:
+def _dynamic_device(vm: VmEntity, device: PciDevice, host: HostEntity, held_pci_ids: set[str]) -> str:
     backing = device.backing
     assert isinstance(backing, DynamicBacking)
     for gpu in host.state.devices:
-        wanted = (gpu.vendor_id, gpu.device_id) in backing.allowed
+        is_allowed = (gpu.vendor_id, gpu.device_id) in backing.allowed
         labelled = backing.label is None or backing.label == gpu.label
-        if wanted and labelled and gpu.passthrough_active and gpu.pci_id not in taken:
+        if is_allowed and labelled and gpu.passthrough_active and gpu.pci_id not in held_pci_ids:
             return gpu.pci_id
     raise faults.device_not_available(device.vmx_name, vm.name, host.name)

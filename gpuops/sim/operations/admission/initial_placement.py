@@ -36,19 +36,30 @@ def refuse_over_failover(vm: VmEntity, host: HostEntity) -> None:
     """Raises InsufficientFailoverResourcesFault when the cluster's admission control is against it."""
     refuse_failover_host(vm, host)
     cluster = host.compute_resource()
-    asked = _asked_of(cluster)
-    if asked is None or asked.failover_hosts is not None:
+    ha_admission = _asked_of(cluster)
+    if ha_admission is None or ha_admission.failover_hosts is not None:
         return
-    up = [each for each in cluster.hosts() if each.state.connection == "connected" and not each.state.in_maintenance]
-    running = [vm.state, *(each.state for one in up for each in one.running_vms() if each is not vm)]
-    if not _admits(asked, [each.state.model for each in up], running):
+    up = [
+        candidate
+        for candidate in cluster.hosts()
+        if candidate.state.connection == "connected" and not candidate.state.in_maintenance
+    ]
+    running = [
+        vm.state,
+        *(running_vm.state for up_host in up for running_vm in up_host.running_vms() if running_vm is not vm),
+    ]
+    if not _admits(ha_admission, [up_host.state.model for up_host in up], running):
         raise faults.no_failover_resources(vm.name)
 
 
 def refuse_failover_host(vm: VmEntity, host: HostEntity) -> None:
     """Raises InsufficientFailoverResourcesFault for a host that HA keeps empty: it takes no power-on and no vMotion."""
-    asked = _asked_of(host.compute_resource())
-    if asked is not None and asked.failover_hosts is not None and host.moid in asked.failover_hosts:
+    ha_admission = _asked_of(host.compute_resource())
+    if (
+        ha_admission is not None
+        and ha_admission.failover_hosts is not None
+        and host.moid in ha_admission.failover_hosts
+    ):
         raise faults.no_failover_resources(vm.name)
 
 
@@ -69,15 +80,15 @@ def _admits(admission: HaAdmission, hosts: list[HostModel], running: list[VmStat
     return len(running) <= sum(slots[: len(slots) - admission.failover_level])
 
 
-def place(vm: VmEntity, asked: HostEntity | None) -> tuple[HostEntity, Admission]:
+def place(vm: VmEntity, requested_host: HostEntity | None) -> tuple[HostEntity, Admission]:
     """The host the VM starts on and what it will hold there. Raises the fault of the refusal."""
-    own = vm.host()
-    if asked is not None and asked.compute_resource() is not own.compute_resource():
+    current_host = vm.host()
+    if requested_host is not None and requested_host.compute_resource() is not current_host.compute_resource():
         raise faults.wrong_argument("host")
-    candidates = [asked or own]
-    cluster = own.compute_resource()
-    if asked is None and cluster.places(vm.moid):
-        candidates += sorted((host for host in cluster.hosts() if host is not own), key=_load)
+    candidates = [requested_host or current_host]
+    cluster = current_host.compute_resource()
+    if requested_host is None and cluster.places(vm.moid):
+        candidates += sorted((host for host in cluster.hosts() if host is not current_host), key=_load)
     refusals: list[tuple[Any, Any]] = []
     for host in candidates:
         try:
@@ -115,7 +126,7 @@ def check_power_on(vm: VmEntity, call: Call, host: HostEntity | None) -> Any:
 
     def finish() -> Any:
         results = VmomiSupport.GetVmodlType("vim.vm.check.Result[]")
-        return results([_result(vm, each) for each in hosts])
+        return results([_result(vm, candidate) for candidate in hosts])
 
     return vm.world.tasks.start(call, "CheckPowerOn_Task", vm, TRIAL_S, finish=finish, exclusive=False)
 

@@ -43,7 +43,7 @@ def rdma_missing(host: HostEntity, switch: str) -> str | None:
         return f"{PVRDMA_ADAPTER} names no VMkernel adapter of host {host.name}."
     if tagged not in [adapter.device for adapter in network.adapters]:
         return f"{PVRDMA_ADAPTER} of host {host.name} names {tagged}, which it has not."
-    proxy = next((each for each in network.proxies if host.world.get(each.switch).uuid == switch), None)
+    proxy = next((candidate for candidate in network.proxies if host.world.get(candidate.switch).uuid == switch), None)
     if proxy is None:
         return f"Host {host.name} is no member of the distributed switch."
     name = host.world.get(proxy.switch).name
@@ -56,14 +56,14 @@ def rdma_missing(host: HostEntity, switch: str) -> str | None:
     return None if port.link else f"The uplink {nic} of {name} on host {host.name} has no link."
 
 
-def free_function(backing: SriovBacking, host: HostEntity, taken: set[str]) -> str:
+def free_function(backing: SriovBacking, host: HostEntity, used_functions: set[str]) -> str:
     """The PCI address of a virtual function that the card gets. Raises GenericVmConfigFault where none is free."""
     ports = _ports(backing, host)
     if not ports:
         raise faults.will_not_power_on(
             f"Device {backing.physical_function} of host {host.name} has no virtual functions."
         )
-    free = next((id_ for port in ports for id_ in port.function_ids() if id_ not in taken), None)
+    free = next((id_ for port in ports for id_ in port.function_ids() if id_ not in used_functions), None)
     if free is None:
         raise faults.will_not_power_on(
             f"No virtual function of device {backing.physical_function} of host {host.name} is free."
@@ -84,7 +84,7 @@ def uplinks_of(host: HostEntity, card: NetworkCard) -> tuple[str, ...]:
     """The physical adapters through which the host takes the card's network out."""
     network = host.state.network
     if card.switch:
-        return next((each.nics for each in network.proxies if host.world.get(each.switch).uuid == card.switch), ())
+        return next((proxy.nics for proxy in network.proxies if host.world.get(proxy.switch).uuid == card.switch), ())
     switches = {switch.name: switch.nics for switch in network.switches}
     return next((switches[group.switch] for group in network.groups if group.name == card.network_name), ())
 

@@ -49,8 +49,8 @@ class HostLoad:
     def without(self, vm: str) -> HostLoad:
         return HostLoad(
             tuple(seat for seat in self.seats if seat.vm != vm),
-            tuple(each for each in self.held if each[0] != vm),
-            tuple(each for each in self.groups if each[0] != vm),
+            tuple(holder for holder in self.held if holder[0] != vm),
+            tuple(holder for holder in self.groups if holder[0] != vm),
         )
 
 
@@ -60,101 +60,101 @@ _NOTHING: Final = HostLoad()
 def taken_on(host: HostEntity) -> HostLoad:
     """What VMs have there now."""
     running = host.running_vms()
-    held = tuple((vm.moid, pci_id) for vm in running for _, pci_id in vm.state.held)
-    return HostLoad(host.seats(), held, tuple((vm.moid, name) for vm in running for _, name in vm.state.groups))
+    held_devices = tuple((vm.moid, pci_id) for vm in running for _, pci_id in vm.state.held)
+    return HostLoad(host.seats(), held_devices, tuple((vm.moid, name) for vm in running for _, name in vm.state.groups))
 
 
 def capacity(
     config: DirectPathConfig, hosts: Sequence[HostEntity], reservations: Iterable[ReservationState]
 ) -> TypeCapacity:
     """What these hosts have of it; `reservations` are those of their cluster."""
-    taken = {host.moid: taken_on(host) for host in hosts}
-    unused = sum(_unused(each, hosts, taken) for each in reservations if each.config == config)
+    loads = {host.moid: taken_on(host) for host in hosts}
+    unused = sum(_unused(reservation, hosts, loads) for reservation in reservations if reservation.config == config)
     return TypeCapacity(
-        consumed=sum(len(_users(config, host, taken[host.moid])) for host in hosts),
-        remaining=sum(_room(config, host, taken[host.moid]) for host in hosts),
+        consumed=sum(len(_users(config, host, loads[host.moid])) for host in hosts),
+        remaining=sum(_room(config, host, loads[host.moid]) for host in hosts),
         max=sum(_room(config, host, _NOTHING) for host in hosts),
         unused_reservation=unused,
     )
 
 
 def at_host(
-    config: DirectPathConfig, host: HostEntity, others: list[HostEntity], reservations: list[ReservationState]
+    config: DirectPathConfig, host: HostEntity, other_hosts: list[HostEntity], reservations: list[ReservationState]
 ) -> TypeCapacity:
     """The same of one host of a cluster: of what the cluster reserves, what its other hosts have no room for."""
     alone = capacity(config, [host], ())
-    unused = capacity(config, [host, *others], reservations).unused_reservation
-    elsewhere = sum(_room(config, other, taken_on(other)) for other in others)
+    unused = capacity(config, [host, *other_hosts], reservations).unused_reservation
+    elsewhere = sum(_room(config, other_host, taken_on(other_host)) for other_host in other_hosts)
     reserved = max(0, min(alone.remaining, unused - elsewhere))
     return TypeCapacity(alone.consumed, alone.remaining, alone.max, reserved)
 
 
 def refuse_over_reservations(
-    vm: VmEntity, host: HostEntity, seats: tuple[RunningVgpu, ...], held: Iterable[str]
+    vm: VmEntity, host: HostEntity, seats: tuple[RunningVgpu, ...], held_pci_ids: Iterable[str]
 ) -> None:
     """Raises InsufficientGraphicsResourcesFault where a start with these vGPUs and whole devices (PCI ids) takes what
     is reserved for others."""
     place = host.compute_resource()
-    reservations = [each for each in _all(vm) if each.place == place.moid]
+    reservations = [reservation for reservation in _all(vm) if reservation.place == place.moid]
     if not reservations:
         return
-    hosts = [each for each in place.hosts() if each.state.usable]
-    before = {each.moid: taken_on(each) for each in hosts}
-    after = {moid: there.without(vm.moid) for moid, there in before.items()}
+    hosts = [usable_host for usable_host in place.hosts() if usable_host.state.usable]
+    before = {usable_host.moid: taken_on(usable_host) for usable_host in hosts}
+    after = {moid: host_load.without(vm.moid) for moid, host_load in before.items()}
     there = after.get(host.moid, _NOTHING)
     after[host.moid] = HostLoad(
         (*there.seats, *seats),
-        (*there.held, *((vm.moid, pci_id) for pci_id in held)),
+        (*there.held, *((vm.moid, pci_id) for pci_id in held_pci_ids)),
         (*there.groups, *((vm.moid, name) for _, name in vm.state.groups)),
     )
     for reservation in reservations:
-        left, was = (_margin(reservation, hosts, each) for each in (after, before))
-        if left < min(0, was):
-            missing = f"{-left} of {reservation.units} {reservation.config} that are reserved in {place.name}"
+        margin_after, margin_before = (_margin(reservation, hosts, loads) for loads in (after, before))
+        if margin_after < min(0, margin_before):
+            missing = f"{-margin_after} of {reservation.units} {reservation.config} that are reserved in {place.name}"
             raise faults.no_graphics(f"{missing} would have no room left")
 
 
 def _all(vm: VmEntity) -> tuple[ReservationState, ...]:
     state: Any = vm.world
-    found: tuple[ReservationState, ...] = state.direct_path.reservations
-    return found
+    reservations: tuple[ReservationState, ...] = state.direct_path.reservations
+    return reservations
 
 
-def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], taken: Mapping[str, HostLoad]) -> int:
+def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]) -> int:
     """How much room there is beyond what is reserved and unused; negative = so much is missing."""
-    remaining = sum(_room(reservation.config, host, taken[host.moid]) for host in hosts)
-    return remaining - _unused(reservation, hosts, taken)
+    remaining = sum(_room(reservation.config, host, loads[host.moid]) for host in hosts)
+    return remaining - _unused(reservation, hosts, loads)
 
 
-def _unused(reservation: ReservationState, hosts: Sequence[HostEntity], taken: Mapping[str, HostLoad]) -> int:
+def _unused(reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]) -> int:
     if not hosts:
         return reservation.units
     find = hosts[0].world.find
-    vms = (find(vm) for host in hosts for vm in _users(reservation.config, host, taken[host.moid]))
+    vms = (find(vm) for host in hosts for vm in _users(reservation.config, host, loads[host.moid]))
     used = sum(vm is not None and reservation.is_for(vm.display_name) for vm in vms)
     return max(0, reservation.units - used)
 
 
-def _users(config: DirectPathConfig, host: HostEntity, taken: HostLoad) -> list[str]:
+def _users(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> list[str]:
     """The VM (moid) of each unit of it that is in use there."""
     if config.vgpu:
-        return [seat.vm for seat in taken.seats if seat.type.name == config.vgpu]
+        return [seat.vm for seat in load.seats if seat.type.name == config.vgpu]
     if config.group:
-        return [vm for vm, name in taken.groups if name == config.group]
+        return [vm for vm, name in load.groups if name == config.group]
     like = {gpu.pci_id for gpu in _devices(config, host.state)}
-    return [vm for vm, pci_id in taken.held if pci_id in like]
+    return [vm for vm, pci_id in load.held if pci_id in like]
 
 
-def _room(config: DirectPathConfig, host: HostEntity, taken: HostLoad) -> int:
+def _room(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> int:
     """How many more of it the host has room for."""
     if not host.state.usable:
         return 0
     if config.vgpu:
-        return room(config.vgpu, host.state.for_admission(taken.seats))
+        return room(config.vgpu, host.state.for_admission(load.seats))
     if config.group:
-        return _groups(config.group, host.state, taken)
-    held = {pci_id for _, pci_id in taken.held}
-    return sum(gpu.pci_id not in held for gpu in _devices(config, host.state))
+        return _groups(config.group, host.state, load)
+    held_pci_ids = {pci_id for _, pci_id in load.held}
+    return sum(gpu.pci_id not in held_pci_ids for gpu in _devices(config, host.state))
 
 
 def _devices(config: DirectPathConfig, host: HostState) -> list[HostGpu | OtherHostDevice]:
@@ -172,12 +172,12 @@ def is_device_of(config: DirectPathConfig, device: HostGpu | OtherHostDevice) ->
     return ids in config.devices and config.label in (None, device.label) and device.passthrough_active
 
 
-def _groups(name: str, host: HostState, taken: HostLoad) -> int:
+def _groups(name: str, host: HostState, load: HostLoad) -> int:
     """How many more groups of the name start, one on each set of GPUs that NVLink joins."""
     profiles = next((group.profiles for group in offered_groups(host) if group.name == name), ())
     if not profiles:
         return 0
-    gpus, wishes = host.for_admission(taken.seats), [WantedVgpu(each) for each in profiles]
+    gpus, wishes = host.for_admission(load.seats), [WantedVgpu(profile) for profile in profiles]
     pools = [{gpu.pci_id for gpu in joined} for joined in host.nvlink_sets().values()]
     return sum(
         not isinstance(admit("", wishes, [gpu for gpu in gpus if gpu.pci_id in ids], host.policy), NotAdmitted)

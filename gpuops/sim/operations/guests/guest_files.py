@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,55 +33,28 @@ MOST: Final = 50
 def fault_of(error: Exception, path: str) -> Exception:
     """The fault that VMware Tools answer with for an error of the system."""
     number = getattr(error, "errno", None)
+    fault: Exception
     if isinstance(error, PermissionError):
-        return _permission_denied()
-    if isinstance(error, FileNotFoundError):
-        return _no_file(path)
-    if isinstance(error, FileExistsError):
-        return _file_exists(path)
-    if isinstance(error, NotADirectoryError):
-        return _no_directory(path)
-    if number == errno.ENOTEMPTY:
-        return _not_empty(path)
-    return _no_access(path)
-
-
-def _permission_denied() -> Exception:
-    raised: Exception = vim.fault.GuestPermissionDenied(msg="The user does not have access to it in the guest.")
-    return raised
-
-
-def _no_file(path: str) -> Exception:
-    raised: Exception = vim.fault.FileNotFound(msg=f"File {path} was not found", file=path)
-    return raised
-
-
-def _file_exists(path: str) -> Exception:
-    raised: Exception = vim.fault.FileAlreadyExists(msg=f"File {path} already exists", file=path)
-    return raised
-
-
-def _no_directory(path: str) -> Exception:
-    raised: Exception = vim.fault.NotADirectory(msg=f"File {path} is no directory", file=path)
-    return raised
-
-
-def _not_empty(path: str) -> Exception:
-    raised: Exception = vim.fault.DirectoryNotEmpty(msg=f"Directory {path} is not empty", file=path)
-    return raised
-
-
-def _no_access(path: str) -> Exception:
-    raised: Exception = vim.fault.CannotAccessFile(msg=f"Unable to access file {path}", file=path)
-    return raised
+        fault = vim.fault.GuestPermissionDenied(msg="The user does not have access to it in the guest.")
+    elif isinstance(error, FileNotFoundError):
+        fault = vim.fault.FileNotFound(msg=f"File {path} was not found", file=path)
+    elif isinstance(error, FileExistsError):
+        fault = vim.fault.FileAlreadyExists(msg=f"File {path} already exists", file=path)
+    elif isinstance(error, NotADirectoryError):
+        fault = vim.fault.NotADirectory(msg=f"File {path} is no directory", file=path)
+    elif number == errno.ENOTEMPTY:
+        fault = vim.fault.DirectoryNotEmpty(msg=f"Directory {path} is not empty", file=path)
+    else:
+        fault = vim.fault.CannotAccessFile(msg=f"Unable to access file {path}", file=path)
+    return fault
 
 
 def root_of(vm: VmEntity) -> Path:
     """The directory with its files. Raises NotSupported for a guest that has none."""
     if not vm.state.template.real_processes:
         raise faults.not_supported("The guest has no files: its processes are not real in this scenario.")
-    found: Path = vm.world.guests.guest(vm.moid).root
-    return found
+    root: Path = vm.world.guests.guest(vm.moid).root
+    return root
 
 
 def make_directory(vm: VmEntity, path: str, *, parents: bool) -> None:
@@ -119,16 +92,16 @@ def move(vm: VmEntity, source: str, target: str, *, overwrite: bool) -> None:
         place, goal = located(root, source), located(root, target)
         place.lstat()
         if goal.exists() and not overwrite:
-            raise _file_exists(target)
+            raise vim.fault.FileAlreadyExists(msg=f"File {target} already exists", file=target)
         place.rename(goal)
 
 
-def temporary(vm: VmEntity, prefix: str, suffix: str, directory: str | None, make: Callable[[Path], None]) -> str:
-    """The path of a new file or directory; one of this machine, so that a shell in the guest finds it."""
+def make_temporary_directory(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> str:
+    """Make a directory with a free name. Return its path on this machine, so that a shell in the guest finds it."""
     with _faults(directory or "/tmp"):  # noqa: S108 - a path of the guest
         above = followed(root_of(vm), directory or "/tmp")  # noqa: S108
         place = above / temporary_name(vm.world.guests.next_number(), prefix, suffix)
-        make(place)
+        place.mkdir(0o700)
         return str(place)
 
 
@@ -136,11 +109,11 @@ def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
     """Permissions and times; whose it is cannot be changed here. Raises FileNotFound."""
     with _faults(path):
         place = followed(root_of(vm), path)
-        seen = place.stat()
+        status = place.stat()
         times = [attributes.accessTime, attributes.modificationTime]
         if any(times):
             read, written = times
-            os.utime(place, (_stamp(read, seen.st_atime), _stamp(written, seen.st_mtime)))
+            os.utime(place, (_stamp(read, status.st_atime), _stamp(written, status.st_mtime)))
         permissions = getattr(attributes, "permissions", None)
         if permissions is not None:
             place.chmod(permissions & 0o7777)
@@ -151,33 +124,33 @@ def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str |
     with _faults(path):
         place = followed(root_of(vm), path)
         if place.is_dir():
-            names = [(".", place), ("..", place.parent), *((each.name, each) for each in sorted(place.iterdir()))]
+            names = [(".", place), ("..", place.parent), *((child.name, child) for child in sorted(place.iterdir()))]
         else:
             place.stat()
             names = [(path, place)]
         try:
-            wanted = re.compile(pattern or ".*")
+            name_pattern = re.compile(pattern or ".*")
         except re.error:
             raise faults.wrong_argument("matchPattern") from None
-        found = [_file_info(name, each) for name, each in names if wanted.search(name)]
-    shown = found[first : first + (MOST if most is None else most)]
-    return vim.vm.guest.FileManager.ListFileInfo(files=shown, remaining=max(0, len(found) - first - len(shown)))
+        files = [_file_info(name, file) for name, file in names if name_pattern.search(name)]
+    page = files[first : first + (MOST if most is None else most)]
+    return vim.vm.guest.FileManager.ListFileInfo(files=page, remaining=max(0, len(files) - first - len(page)))
 
 
 def download(vm: VmEntity, path: str) -> Any:
     """FileTransferInformation. Raises FileNotFound, NotAFile for a directory, FileTooLarge."""
     with _faults(path):
         place = followed(root_of(vm), path)
-        seen = place.stat()
-        if not stat.S_ISREG(seen.st_mode):
+        status = place.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise vim.fault.NotAFile(msg=f"{path} is no file", file=path)
-        if seen.st_size > LARGEST:
+        if status.st_size > LARGEST:
             raise vim.fault.FileTooLarge(
-                msg=f"{path} is too large", file=path, datastore="", fileSize=seen.st_size, maxFileSize=LARGEST
+                msg=f"{path} is too large", file=path, datastore="", fileSize=status.st_size, maxFileSize=LARGEST
             )
         url = vm.world.guests.transfers.begin(FileTransfer(place, upload=False))
         return vim.vm.guest.FileManager.FileTransferInformation(
-            attributes=_attributes(place, seen), size=seen.st_size, url=url
+            attributes=_attributes(place, status), size=status.st_size, url=url
         )
 
 
@@ -203,21 +176,21 @@ def _faults(path: str) -> Iterator[None]:
 
 
 def _file_info(name: str, place: Path) -> Any:
-    seen = place.lstat()
-    kind = "directory" if stat.S_ISDIR(seen.st_mode) else "symlink" if stat.S_ISLNK(seen.st_mode) else "file"
+    status = place.lstat()
+    kind = "directory" if stat.S_ISDIR(status.st_mode) else "symlink" if stat.S_ISLNK(status.st_mode) else "file"
     return vim.vm.guest.FileManager.FileInfo(
-        path=name, type=kind, size=seen.st_size, attributes=_attributes(place, seen)
+        path=name, type=kind, size=status.st_size, attributes=_attributes(place, status)
     )
 
 
-def _attributes(place: Path, seen: os.stat_result) -> Any:
+def _attributes(place: Path, status: os.stat_result) -> Any:
     return vim.vm.guest.FileManager.PosixFileAttributes(
-        modificationTime=datetime.fromtimestamp(int(seen.st_mtime), UTC),
-        accessTime=datetime.fromtimestamp(int(seen.st_atime), UTC),
+        modificationTime=datetime.fromtimestamp(int(status.st_mtime), UTC),
+        accessTime=datetime.fromtimestamp(int(status.st_atime), UTC),
         symlinkTarget=str(place.readlink()) if place.is_symlink() else "",
-        ownerId=seen.st_uid,
-        groupId=seen.st_gid,
-        permissions=stat.S_IMODE(seen.st_mode),
+        ownerId=status.st_uid,
+        groupId=status.st_gid,
+        permissions=stat.S_IMODE(status.st_mode),
     )
 
 

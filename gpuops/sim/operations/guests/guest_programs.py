@@ -71,7 +71,7 @@ def file_change(vm: VmEntity, spec: Any) -> tuple[str, bytes | None] | None:
 
     Only what a scenario declares: no shell is modelled, and a file is there as soon as its program is started.
     """
-    program = next((each for each in vm.state.template.programs if each.path == spec.programPath), None)
+    program = next((candidate for candidate in vm.state.template.programs if candidate.path == spec.programPath), None)
     words = (spec.arguments or "").rstrip("\"'").split()
     if program is None or not words:
         return None
@@ -83,7 +83,7 @@ def file_change(vm: VmEntity, spec: Any) -> tuple[str, bytes | None] | None:
 
 def started(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
     """The process of that program. Raises FileNotFound where the guest has none at that path."""
-    program = next((each for each in vm.state.template.programs if each.path == spec.programPath), None)
+    program = next((candidate for candidate in vm.state.template.programs if candidate.path == spec.programPath), None)
     if program is None:
         raise vim.fault.FileNotFound(msg=f"File {spec.programPath} was not found", file=spec.programPath)
     now = vm.world.clock.now()
@@ -100,7 +100,11 @@ def resident(vm: VmEntity) -> list[Any]:
     shell, command = (
         ("systemd", "/usr/lib/systemd/systemd --user") if linux else ("explorer.exe", "C:\\Windows\\Explorer.EXE")
     )
-    of_users = [(shell, each.name, command, each.since) for each in vm.state.guest_users if each.boot_time == began]
+    of_users = [
+        (shell, guest_user.name, command, guest_user.since)
+        for guest_user in vm.state.guest_users
+        if guest_user.boot_time == began
+    ]
     return [
         vim.vm.guest.ProcessManager.ProcessInfo(name=name, pid=pid, owner=owner, cmdLine=line, startTime=since)
         for pid, (name, owner, line, since) in enumerate(
@@ -146,8 +150,8 @@ def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
         directory = followed(root, spec.workingDirectory) if spec.workingDirectory else root / "root"
         if not directory.is_dir():
             raise FileNotFoundError(spec.workingDirectory)
-        given = dict(each.partition("=")[::2] for each in spec.envVariables)
-        environment = {**guests.environment(vm.moid), **_told(vm), **given}
+        variables = dict(assignment.partition("=")[::2] for assignment in spec.envVariables)
+        environment = {**guests.environment(vm.moid), **_told(vm), **variables}
         arguments = spec.arguments or ""
         return guests.start(
             vm.moid, vm.state.boot_time, owner, (spec.programPath, program, arguments), directory, environment
@@ -158,10 +162,10 @@ def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
 
 def terminated(vm: VmEntity, pid: int) -> None:
     """End a process that was started, with those that it started. Raises GuestProcessNotFound."""
-    found = next((each for each in vm.world.guests.processes(vm.moid) if each.pid == pid), None)
-    if found is None or found.ended_at is not None:
+    process = next((candidate for candidate in vm.world.guests.processes(vm.moid) if candidate.pid == pid), None)
+    if process is None or process.ended_at is not None:
         raise vim.fault.GuestProcessNotFound(msg=f"There is no process {pid} in the guest.", pid=pid)
-    end_all(found.mark)
+    end_all(process.mark)
 
 
 def variables(vm: VmEntity, names: list[str]) -> list[str]:
@@ -184,10 +188,10 @@ def _told(vm: VmEntity) -> dict[str, str]:
 
 def _program(root: Path, path: str) -> Path:
     """Where it is: in the directory of the guest, else on this machine. Raises OSError."""
-    own = located(root, path) if path.startswith("/") else None
-    found = own if own is not None and own.exists() else Path(path)
-    if not found.is_absolute() or not found.is_file():
+    guest_path = located(root, path) if path.startswith("/") else None
+    executable = guest_path if guest_path is not None and guest_path.exists() else Path(path)
+    if not executable.is_absolute() or not executable.is_file():
         raise FileNotFoundError(path)
-    if not os.access(found, os.X_OK):
+    if not os.access(executable, os.X_OK):
         raise PermissionError(path)
-    return found
+    return executable

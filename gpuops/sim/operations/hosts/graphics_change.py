@@ -31,11 +31,13 @@ def update(host: HostEntity, call: Call, config: Any) -> None:
         raise faults.wrong_argument("config.hostDefaultGraphicsType")
     if policy not in list(VgpuPolicy):
         raise faults.wrong_argument("config.sharedPassthruAssignmentPolicy")
-    wanted = {device.deviceId.lower(): device for device in config.deviceType}
-    unknown = [pci_id for pci_id in wanted if host.state.gpu(pci_id) is None]
+    requested_types = {device.deviceId.lower(): device for device in config.deviceType}
+    unknown = [pci_id for pci_id in requested_types if host.state.gpu(pci_id) is None]
     if unknown:
         raise faults.wrong_argument("config.deviceType", f"Host {host.name} has no GPU {unknown[0]}.")
-    changes = [(gpu, *_wanted(host, gpu, wanted.get(gpu.pci_id), default)) for gpu in host.state.gpus if gpu.listed]
+    changes = [
+        (gpu, *_wanted(host, gpu, requested_types.get(gpu.pci_id), default)) for gpu in host.state.gpus if gpu.listed
+    ]
     before = facts(host)
     for gpu, graphics_type, mode in changes:
         gpu.configured_type = graphics_type

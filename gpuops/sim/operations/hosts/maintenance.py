@@ -137,12 +137,14 @@ def boot(host: HostEntity, call: Call) -> None:
     """It is there again, with all that was pending in force."""
     state, how = host.state, host.boot
     host.boot = Boot()
-    profiles = [each.module_options for each in host.world.by_type("HostProfile") if each.holds(host)]
+    profiles = [profile.module_options for profile in host.world.by_type("HostProfile") if profile.holds(host)]
     for options in (*profiles, how.options):
         if options is not None:
             state.module_options = options
     pending = {
-        "passthrough": [each.pci_id for each in state.devices if each.passthrough_active != each.passthrough_enabled],
+        "passthrough": [
+            device.pci_id for device in state.devices if device.passthrough_active != device.passthrough_enabled
+        ],
         "graphics": [gpu.pci_id for gpu in state.gpus if gpu.graphics_type != gpu.configured_type],
         "module_options": state.module_options,
         "sriov": [port.pci_id for port in state.ports if port.functions != port.next_functions],
@@ -190,8 +192,8 @@ def _set_maintenance(host: HostEntity, call: Call, *, on: bool, vsan: str | None
     host.state.in_maintenance = on
     if on:
         enter_maintenance(host)
-    told = {"in_maintenance": on, **({"vsan_mode": str(vsan)} if vsan is not None else {})}
-    host.world.ledger.record(call, host, before={"in_maintenance": not on}, after=told)
+    facts = {"in_maintenance": on, **({"vsan_mode": str(vsan)} if vsan is not None else {})}
+    host.world.ledger.record(call, host, before={"in_maintenance": not on}, after=facts)
     host.runtime_changed()
     host.post(call, "EnteredMaintenanceModeEvent" if on else "ExitMaintenanceModeEvent")
 

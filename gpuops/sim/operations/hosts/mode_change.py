@@ -38,8 +38,8 @@ def configure(host: HostEntity, call: Call, pci_id: str, mode: str | None) -> li
         return [NO_IMPACT]
     if mode not in configurable_modes(gpu):
         raise vmodl.fault.InvalidArgument(msg=f"Device {pci_id} cannot be configured to {mode}.")
-    held = {held_id for vm in host.running_vms() for _, held_id in vm.state.held}
-    if gpu.pci_id in held or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
+    held_pci_ids = {held_id for vm in host.running_vms() for _, held_id in vm.state.held}
+    if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
         raise vim.fault.HostConfigFault(msg=f"Device {pci_id} of host {host.name} is in use.")
     before = facts(host)
     _set(gpu, mode)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def update(host: HostEntity, call: Call, configs: list[Any]) -> None:
     """Apply HostPciPassthruConfigs. Raises HostConfigFault; on a fault nothing has changed."""
     divided = [(_port(host, config), config) for config in configs if isinstance(config, vim.host.SriovConfig)]
-    changes = [(_device(host, each.id), each) for each in configs if not isinstance(each, vim.host.SriovConfig)]
+    changes = [(_device(host, change.id), change) for change in configs if not isinstance(change, vim.host.SriovConfig)]
     for gpu, config in changes:
         _refuse(host, gpu, config)
     before = facts(host)
@@ -59,15 +59,15 @@ def update_labels(host: HostEntity, call: Call, config: Any) -> None:
 
 def _port(host: HostEntity, config: Any) -> NetworkPort:
     """The network port that a HostSriovConfig can be given to."""
-    port = next((each for each in host.state.ports if each.pci_id == config.id.lower()), None)
+    port = next((candidate for candidate in host.state.ports if candidate.pci_id == config.id.lower()), None)
     if port is None or not port.max_functions:
         raise _fault(f"Device {config.id} of host {host.name} has no SR-IOV.")
     if config.sriovEnabled and not 0 < config.numVirtualFunction <= port.max_functions:
         raise _fault(f"Device {config.id} of host {host.name} has {port.max_functions} virtual functions at the most.")
     if config.applyNow and not host.state.rebinds_without_reboot:
         raise _fault(f"Host {host.name} cannot divide device {config.id} without a reboot.")
-    held = {pci_id for vm in host.running_vms() for _, pci_id in vm.state.held}
-    if held.intersection(port.function_ids()):
+    held_pci_ids = {pci_id for vm in host.running_vms() for _, pci_id in vm.state.held}
+    if held_pci_ids.intersection(port.function_ids()):
         raise _fault(f"Virtual functions of device {config.id} of host {host.name} are in use.")
     return port
 
@@ -84,8 +84,8 @@ def _refuse(host: HostEntity, gpu: HostGpu | OtherHostDevice, config: Any) -> No
         raise _fault(f"Host {host.name} cannot rebind device {gpu.pci_id} without a reboot.")
     if config.passthruEnabled == gpu.passthrough_enabled:
         return
-    held = {pci_id for vm in host.running_vms() for _, pci_id in vm.state.held}
-    if gpu.pci_id in held or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
+    held_pci_ids = {pci_id for vm in host.running_vms() for _, pci_id in vm.state.held}
+    if gpu.pci_id in held_pci_ids or any(seat.pci_id == gpu.pci_id for seat in host.seats()):
         raise _fault(f"Device {gpu.pci_id} of host {host.name} is in use.")
 
 

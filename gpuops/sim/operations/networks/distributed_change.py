@@ -40,24 +40,24 @@ NOT_SETTINGS: Final = ("configVersion", "name", "host", "uplinkPortgroup", "numP
 
 def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch, make_portgroup: MakePortgroup) -> Any:
     """CreateDVS_Task: its result is the switch, with its uplink port group."""
-    world, asked = folder.world, spec.configSpec
+    world, config_spec = folder.world, spec.configSpec
 
     def begin() -> None:
         if folder.kind != "network":
             raise faults.not_supported("Distributed switches are made in folders of networks.")
-        folder.checked_name(asked.name or "")
+        folder.checked_name(config_spec.name or "")
         _product(world, spec.productInfo)
-        _check_switch(asked)
+        _check_switch(config_spec)
 
     def finish() -> DistributedSwitchEntity:
         begin()
-        name = folder.checked_name(asked.name)
-        kept = distributed.merged(new_config(world, _product(world, spec.productInfo)), _settings(asked))
-        if asked.uplinkPortPolicy is not None and asked.defaultPortConfig is None:
-            kept.defaultPortConfig = distributed.default_setting(list(kept.uplinkPortPolicy.uplinkPortName))
-        switch = enter_switch(folder, name, kept, make, make_portgroup)
+        name = folder.checked_name(config_spec.name)
+        config = distributed.merged(new_config(world, _product(world, spec.productInfo)), _settings(config_spec))
+        if config_spec.uplinkPortPolicy is not None and config_spec.defaultPortConfig is None:
+            config.defaultPortConfig = distributed.default_setting(list(config.uplinkPortPolicy.uplinkPortName))
+        switch = enter_switch(folder, name, config, make, make_portgroup)
         try:
-            change_members(switch, asked.host)
+            change_members(switch, config_spec.host)
         except Exception:
             forget(switch)
             raise
@@ -68,11 +68,11 @@ def create_switch(folder: FolderEntity, call: Call, spec: Any, make: MakeSwitch,
 
 
 def enter_switch(
-    folder: FolderEntity, name: str, kept: Any, make: MakeSwitch, make_portgroup: MakePortgroup
+    folder: FolderEntity, name: str, config: Any, make: MakeSwitch, make_portgroup: MakePortgroup
 ) -> DistributedSwitchEntity:
     """A new switch in the folder, with its uplink port group and without members."""
     world = folder.world
-    switch = make(world, new_moid(world, "dvs"), name, folder.moid, kept)
+    switch = make(world, new_moid(world, "dvs"), name, folder.moid, config)
     world.register(switch)
     folder.add(switch)
     uplink = vim.dvs.DistributedVirtualPortgroup.ConfigInfo(type=STATIC, uplink=True)
@@ -86,7 +86,7 @@ def change_hosts(switch: DistributedSwitchEntity, call: Call, spec: Any) -> Any:
     world = switch.world
     world.authority.require(call, switch, "DVSwitch.Modify")
     world.authority.require(call, switch, "DVSwitch.HostOp")
-    fields = {each.name for each in spec._GetPropertyList() if getattr(spec, each.name)}
+    fields = {declared.name for declared in spec._GetPropertyList() if getattr(spec, declared.name)}
     if unsupported := sorted(fields - {"configVersion", "host"}):
         raise faults.not_supported(f"The simulated vCenter changes no {unsupported[0]} of a distributed switch.")
 
@@ -127,23 +127,25 @@ def _switch_uuid(world: World) -> str:
     return f"{' '.join(pairs[:8])}-{' '.join(pairs[8:])}"
 
 
-def _product(world: World, asked: Any) -> Any:
+def _product(world: World, requested_product: Any) -> Any:
     offered = distributed.products(world.api_version)
-    if asked is None or not asked.version:
+    if requested_product is None or not requested_product.version:
         return offered[-1]
-    found = next((each for each in offered if each.version == asked.version), None)
-    if found is None:
-        raise faults.wrong_argument("spec.productInfo", f"No distributed switch has version {asked.version}.")
-    return found
+    offered_product = next((candidate for candidate in offered if candidate.version == requested_product.version), None)
+    if offered_product is None:
+        raise faults.wrong_argument(
+            "spec.productInfo", f"No distributed switch has version {requested_product.version}."
+        )
+    return offered_product
 
 
 def _settings(spec: Any) -> Any:
     """The spec without what is no setting."""
-    made = type(spec)()
+    copied = type(spec)()
     for field in spec._GetPropertyList():
         if field.name not in NOT_SETTINGS:
-            setattr(made, field.name, getattr(spec, field.name))
-    return made
+            setattr(copied, field.name, getattr(spec, field.name))
+    return copied
 
 
 def _check_switch(spec: Any) -> None:
@@ -160,7 +162,9 @@ def _check_vlan(setting: Any) -> None:
     vlan = getattr(setting, "vlan", None)
     if isinstance(vlan, Dvs.VlanIdSpec) and vlan.vlanId is not None and not 0 <= vlan.vlanId <= 4094:
         raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
-    if isinstance(vlan, Dvs.TrunkVlanSpec) and any(not 0 <= each.start <= each.end <= 4094 for each in vlan.vlanId):
+    if isinstance(vlan, Dvs.TrunkVlanSpec) and any(
+        not 0 <= vlan_range.start <= vlan_range.end <= 4094 for vlan_range in vlan.vlanId
+    ):
         raise faults.wrong_argument("spec.defaultPortConfig.vlan.vlanId")
     if isinstance(vlan, Dvs.PvlanSpec):
         raise faults.not_supported("The simulated vCenter keeps no private VLANs.")
@@ -170,7 +174,7 @@ def _check_vlan(setting: Any) -> None:
 
 
 def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any], make: MakePortgroup) -> Any:
-    """AddDVPortgroup_Task and CreateDVPortgroup_Task: all of them or none; the result of the second is the one."""
+    """AddDVPortgroup_Task: add all port groups or none."""
     world, folder = switch.world, switch.above()
     assert folder is not None, "a switch is in a folder"
 
@@ -182,14 +186,13 @@ def add_portgroups(switch: DistributedSwitchEntity, call: Call, specs: list[Any]
         for spec in specs:
             _check_portgroup(spec, spec.type or "")
 
-    def finish() -> Any:
+    def finish() -> None:
         begin()
-        made = [enter_portgroup(switch, spec, make) for spec in specs]
+        portgroups = [enter_portgroup(switch, spec, make) for spec in specs]
         switch.version += 1
         switch.changed()
-        for each in made:
-            world.ledger.record(call, each, before={}, after=_portgroup_facts(each))
-        return made[0] if call.method == "CreateDVPortgroup_Task" else None
+        for portgroup in portgroups:
+            world.ledger.record(call, portgroup, before={}, after=_portgroup_facts(portgroup))
 
     return world.tasks.start(call, call.method, switch, CHANGE_S, begin=begin, finish=finish, exclusive=True)
 
@@ -208,30 +211,30 @@ def _check_portgroup(spec: Any, kind: str) -> None:
 
 def enter_portgroup(switch: DistributedSwitchEntity, spec: Any, make: MakePortgroup) -> PortgroupEntity:
     """A new port group of the switch, as a checked DVPortgroupConfigSpec says."""
-    kept = distributed.merged(
+    config = distributed.merged(
         vim.dvs.DistributedVirtualPortgroup.ConfigInfo(autoExpand=True, backingType="standard", uplink=False),
         _settings(spec),
     )
     above: Any = switch.above()
-    made = _add_portgroup(switch, above.checked_name(spec.name), kept, make)
-    made.ports = switch.new_ports(spec.numPorts or 0)
-    return made
+    portgroup = _add_portgroup(switch, above.checked_name(spec.name), config, make)
+    portgroup.ports = switch.new_ports(spec.numPorts or 0)
+    return portgroup
 
 
-def _add_portgroup(switch: DistributedSwitchEntity, name: str, kept: Any, make: MakePortgroup) -> PortgroupEntity:
+def _add_portgroup(switch: DistributedSwitchEntity, name: str, config: Any, make: MakePortgroup) -> PortgroupEntity:
     world: World = switch.world
-    if kept.policy is None:
-        kept.policy = default("VMwareDVSPortgroupPolicy")
-    if kept.defaultPortConfig is None:
-        kept.defaultPortConfig = Dvs.VmwarePortConfigPolicy()
+    if config.policy is None:
+        config.policy = default("VMwareDVSPortgroupPolicy")
+    if config.defaultPortConfig is None:
+        config.defaultPortConfig = Dvs.VmwarePortConfigPolicy()
     above: Any = switch.above()
-    made = make(world, new_moid(world, "dvportgroup"), name, above.moid, switch.moid, kept)
-    world.register(made)
-    above.add(made)
-    switch.portgroup_moids.append(made.moid)
+    portgroup = make(world, new_moid(world, "dvportgroup"), name, above.moid, switch.moid, config)
+    world.register(portgroup)
+    above.add(portgroup)
+    switch.portgroup_moids.append(portgroup.moid)
     for host, _ in switch.members():
-        show_networks(host, (*host.state.networks, made.moid))
-    return made
+        show_networks(host, (*host.state.networks, portgroup.moid))
+    return portgroup
 
 
 # --- removal ----------------------------------------------------------------------------------------------------

@@ -19,45 +19,49 @@ if TYPE_CHECKING:
 
 
 def connection(
-    vm: VmEntity, cards: Iterable[NetworkCard], index: int, asked: Any, known: NetworkCard | None
+    vm: VmEntity, cards: Iterable[NetworkCard], index: int, connection: Any, existing_card: NetworkCard | None
 ) -> dict[str, Any]:
     """The fields of a network card that is connected as a DistributedVirtualSwitchPortConnection asks.
 
     `cards` are those of the VM, and `known` is the card as it is, which keeps its port in the same port group. Raises
     InvalidDeviceBacking for a port group that the VM's host has not (which fault: from memory).
     """
-    portgroup = reachable(vm.host(), asked)
+    portgroup = reachable(vm.host(), connection)
     if portgroup is None:
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, "The network is none of the host's.")
-    others = {card.port for card in cards if card.switch == asked.switchUuid and card is not known}
-    taken = portgroup.switch().taken_ports(besides=vm.moid) | others
-    port = asked.portKey
-    if port is not None and (port not in portgroup.port_keys() or port in taken):
+    used_by_vm = {card.port for card in cards if card.switch == connection.switchUuid and card is not existing_card}
+    used_ports = portgroup.switch().taken_ports(besides=vm.moid) | used_by_vm
+    port = connection.portKey
+    if port is not None and (port not in portgroup.port_keys() or port in used_ports):
         text = f"Port {port} of {portgroup.name} is not there or not free."
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
-    if port is None and known is not None and known.network == portgroup.moid:
-        port = known.port
-    port = port or free_port(portgroup, taken)
+    if port is None and existing_card is not None and existing_card.network == portgroup.moid:
+        port = existing_card.port
+    port = port or free_port(portgroup, used_ports)
     if port is None:
         text = f"No port of {portgroup.name} is free."
         raise faults.device_fault(vim.fault.InvalidDeviceBacking, index, text)
     cookie = vm.world.rng.getrandbits(31)
     return {
-        "network": portgroup.moid, "network_name": "", "switch": asked.switchUuid, "port": port, "cookie": cookie
+        "network": portgroup.moid, "network_name": "", "switch": connection.switchUuid, "port": port, "cookie": cookie
     }  # fmt: skip
 
 
-def reachable(host: HostEntity, asked: Any) -> PortgroupEntity | None:
+def reachable(host: HostEntity, connection: Any) -> PortgroupEntity | None:
     """The port group that is asked for, if the host has it and VMs can be on it."""
-    found = host.world.find(asked.portgroupKey or "")
-    if not isinstance(found, PortgroupEntity) or found.is_uplink or found.switch().uuid != asked.switchUuid:
+    portgroup = host.world.find(connection.portgroupKey or "")
+    if (
+        not isinstance(portgroup, PortgroupEntity)
+        or portgroup.is_uplink
+        or portgroup.switch().uuid != connection.switchUuid
+    ):
         return None
-    return found if found.moid in host.state.networks else None
+    return portgroup if portgroup.moid in host.state.networks else None
 
 
-def free_port(portgroup: PortgroupEntity, taken: Collection[str]) -> str | None:
+def free_port(portgroup: PortgroupEntity, used_ports: Collection[str]) -> str | None:
     """A port that nothing is connected to, a new one where the port group may grow, or None."""
-    free = next((key for key in portgroup.ports if key not in taken), None)
+    free = next((key for key in portgroup.ports if key not in used_ports), None)
     if free is None and portgroup.kept.autoExpand:
         [free] = portgroup.switch().new_ports(1)
         portgroup.ports.append(free)
@@ -70,13 +74,13 @@ def with_own_ports(world: World, cards: Iterable[NetworkCard], besides: str | No
 
     A card is left as it is where its port group is gone or has no port free.
     """
-    made: list[NetworkCard] = []
+    new_cards: list[NetworkCard] = []
     for card in cards:
         portgroup = world.find(card.network) if card.switch else None
         if isinstance(portgroup, PortgroupEntity):
-            taken = portgroup.switch().taken_ports(besides)
-            if card.port in taken:
-                port = free_port(portgroup, {*taken, *(each.port for each in made)})
+            used_ports = portgroup.switch().taken_ports(besides)
+            if card.port in used_ports:
+                port = free_port(portgroup, {*used_ports, *(new_card.port for new_card in new_cards)})
                 card = replace(card, port=port or card.port)
-        made.append(card)
-    return tuple(made)
+        new_cards.append(card)
+    return tuple(new_cards)

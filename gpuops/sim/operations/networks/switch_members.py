@@ -23,27 +23,31 @@ if TYPE_CHECKING:
 
 def change_members(switch: DistributedSwitchEntity, changes: list[Any]) -> None:
     """All of them or none. Raises AlreadyExists, NotFound, ResourceInUse, DvsOperationBulkFault."""
-    wanted: dict[str, ProxySwitch | None] = {host.moid: proxy for host, proxy in switch.members()}
+    proxies: dict[str, ProxySwitch | None] = {host.moid: proxy for host, proxy in switch.members()}
     hosts = [switch.world.get(change.host) for change in changes]
     for host, change in zip(hosts, changes, strict=True):
-        wanted[host.moid] = _changed_member(switch, host, change, wanted.get(host.moid))
+        proxies[host.moid] = _changed_member(switch, host, change, proxies.get(host.moid))
     for host in hosts:
-        set_proxy(switch, host, wanted[host.moid])
+        set_proxy(switch, host, proxies[host.moid])
 
 
 def _changed_member(
-    switch: DistributedSwitchEntity, host: HostEntity, change: Any, known: ProxySwitch | None
+    switch: DistributedSwitchEntity, host: HostEntity, change: Any, current_proxy: ProxySwitch | None
 ) -> ProxySwitch | None:
     """What a host then keeps of the switch, of which it now keeps `known`; None = it is no member."""
     if change.operation == "add":
-        if known is not None:
+        if current_proxy is not None:
             raise faults.already_exists(host.name)
         _may_join(switch, host)
         return ProxySwitch(switch.moid, _nics(switch, host, change.backing))
-    if known is None:
+    if current_proxy is None:
         raise faults.not_found(f"Host {host.name} is no member of {switch.name}.")
     if change.operation == "edit":
-        return known if change.backing is None else replace(known, nics=_nics(switch, host, change.backing))
+        return (
+            current_proxy
+            if change.backing is None
+            else replace(current_proxy, nics=_nics(switch, host, change.backing))
+        )
     if change.operation != "remove":
         raise faults.wrong_argument("spec.host.operation")
     _may_leave(switch, host)
@@ -65,20 +69,24 @@ def _may_leave(switch: DistributedSwitchEntity, host: HostEntity) -> None:
 
 
 def _datacenter(entity: Any) -> Any:
-    return next(each for each in ancestors(entity) if each.wsdl_name == "Datacenter")
+    return next(ancestor for ancestor in ancestors(entity) if ancestor.wsdl_name == "Datacenter")
 
 
 def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tuple[str, ...]:
     """The physical adapters of a backing. Raises DvsOperationBulkFault for one that is none, or is taken."""
-    named = tuple(each.pnicDevice for each in (backing.pnicSpec if backing is not None else ()))
+    named = tuple(nic_spec.pnicDevice for nic_spec in (backing.pnicSpec if backing is not None else ()))
     network = host.state.network
-    others = [(each.name, each.nics) for each in network.switches]
-    others += [(host.world.get(each.switch).name, each.nics) for each in network.proxies if each.switch != switch.moid]
-    known = nic_names(host.state)
+    other_switches = [(switch_state.name, switch_state.nics) for switch_state in network.switches]
+    other_switches += [
+        (host.world.get(other_proxy.switch).name, other_proxy.nics)
+        for other_proxy in network.proxies
+        if other_proxy.switch != switch.moid
+    ]
+    nics_of_host = nic_names(host.state)
     for nic in named:
-        if nic not in known:
+        if nic not in nics_of_host:
             raise _bulk_fault(host, faults.host_config(f"Host {host.name} has no physical adapter {nic}."))
-        owner = next((name for name, nics in others if nic in nics), None)
+        owner = next((name for name, nics in other_switches if nic in nics), None)
         if owner is not None:
             raise _bulk_fault(host, faults.resource_in_use(nic, f"{nic} is an uplink of {owner}."))
     if len(named) > len(switch.uplinks):
@@ -89,8 +97,8 @@ def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tu
 def _bulk_fault(host: HostEntity, cause: Exception) -> Exception:
     kind = vim.fault.DvsOperationBulkFault
     text = f"A distributed switch operation failed on host {host.name}: {cause.msg}"  # type: ignore[attr-defined]
-    made: Exception = kind(msg=text, hostFault=[kind.FaultOnHost(host=host.ref, fault=cause)])
-    return made
+    fault: Exception = kind(msg=text, hostFault=[kind.FaultOnHost(host=host.ref, fault=cause)])
+    return fault
 
 
 def show_networks(host: HostEntity, moids: tuple[str, ...]) -> None:
@@ -108,8 +116,8 @@ def set_proxy(switch: DistributedSwitchEntity, host: HostEntity, proxy: ProxySwi
     if proxy is not None:
         proxy = _with_uplink_ports(switch, proxy)
     host.state.network = host.state.network.with_proxy(switch.moid, proxy)
-    others = tuple(moid for moid in host.state.networks if moid not in switch.portgroup_moids)
-    show_networks(host, (*others, *(switch.portgroup_moids if proxy is not None else ())))
+    other_networks = tuple(moid for moid in host.state.networks if moid not in switch.portgroup_moids)
+    show_networks(host, (*other_networks, *(switch.portgroup_moids if proxy is not None else ())))
     host.network_changed()
 
 

@@ -70,7 +70,7 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
 
 def usable_host(pool: Any, host: HostEntity | None) -> HostEntity:
     """The host, or the first that can run VMs of the pool. Raises InvalidArgument, NoCompatibleHost."""
-    usable = [each for each in pool.owner().hosts() if each.state.usable]
+    usable = [host for host in pool.owner().hosts() if host.state.usable]
     if host is not None and host not in usable:
         raise faults.wrong_argument("host")
     if not usable:
@@ -83,19 +83,21 @@ def _datastore(host: HostEntity, name: str, files: Any) -> DatastoreEntity:
     path = files.vmPathName if files else None
     if path is None:
         raise faults.wrong_argument("config.files.vmPathName")
-    found = _PATH.fullmatch(path)
+    match = _PATH.fullmatch(path)
     stores = [host.world.get(moid) for moid in host.state.datastores]
-    store: DatastoreEntity | None = next((each for each in stores if found and each.name == found["store"]), None)
+    store: DatastoreEntity | None = next(
+        (candidate for candidate in stores if match and candidate.name == match["store"]), None
+    )
     if store is None:
         raise faults.invalid_datastore_path(path)
-    if found and any(given not in ("", None, name) for given in (found["folder"], found["file"])):
+    if match and any(part not in ("", None, name) for part in (match["folder"], match["file"])):
         raise faults.not_supported("The simulated vCenter names the folder and the files of a new VM as the VM.")
     return store
 
 
 def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity) -> VmState:
     guest = config.guestId or "otherGuest"
-    made = VmState(
+    new_state = VmState(
         name=name,
         uuid=new_uuid(folder.world),
         instance_uuid=new_uuid(folder.world),
@@ -110,15 +112,15 @@ def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEnt
         firmware="bios",
     )
     if config.version is not None:
-        made.hardware_version = version_number(config.version)
-    return made
+        new_state.hardware_version = version_number(config.version)
+    return new_state
 
 
 def _rest(config: Any) -> Any:
     """The spec without what the VM was made of."""
-    rest = copy.copy(config)
-    rest.files = rest.name = rest.version = None
-    return rest
+    remaining = copy.copy(config)
+    remaining.files = remaining.name = remaining.version = None
+    return remaining
 
 
 def create_folder(parent: FolderEntity, call: Call, name: str) -> FolderEntity:

@@ -44,8 +44,8 @@ FIRST_GROUP_VERSION: Final = 20
 def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], groups: Any) -> None:
     """Change `state` (a copy) as the spec says. Raises the first fault, leaving the copy half done."""
     numbered = list(enumerate(changes))
-    apply_hardware_changes(vm, state, [each for each in numbered if changes_hardware(each[1].device)])
-    passed = [each for each in numbered if not changes_hardware(each[1].device)]
+    apply_hardware_changes(vm, state, [change for change in numbered if changes_hardware(change[1].device)])
+    passed = [change for change in numbered if not changes_hardware(change[1].device)]
     offered = [change.device.key for _, change in passed if change.operation == "add"]
     for index, change in passed:
         _one(vm, state, index, change, offered)
@@ -69,8 +69,8 @@ def _one(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[in
                 raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
             _add(vm, state, index, device)
         case "edit":
-            known = _known(state, index, device.key, is_card=is_card)
-            state.devices = state.with_device((edited_card if is_card else _edited)(vm, state, index, known, device))
+            existing = _known(state, index, device.key, is_card=is_card)
+            state.devices = state.with_device((edited_card if is_card else _edited)(vm, state, index, existing, device))
         case "remove":
             state.devices = state.without_device(_known(state, index, device.key, is_card=is_card).key)
         case _:
@@ -79,7 +79,11 @@ def _one(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[in
 
 def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
     backing = _backing(vm, state, index, device.backing)
-    twins = [other.backing.pci_id for other in state.devices if isinstance(other.backing, StaticBacking)]
+    twins = [
+        static_device.backing.pci_id
+        for static_device in state.devices
+        if isinstance(static_device.backing, StaticBacking)
+    ]
     if isinstance(backing, StaticBacking) and backing.pci_id in twins:
         text = f"Device {backing.pci_id} is already configured in this virtual machine."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
@@ -90,13 +94,13 @@ def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
     state.devices = (*state.devices, PciDevice(key, unit, backing, _node(device.numaNode), group or None))
 
 
-def _edited(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:
-    backing = known.backing if device.backing is None else _backing(vm, state, index, device.backing)
-    if known.group is not None and backing != known.backing:
+def _edited(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
+    backing = existing.backing if device.backing is None else _backing(vm, state, index, device.backing)
+    if existing.group is not None and backing != existing.backing:
         text = "A member of a device group cannot be changed alone."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
-    node = known.numa_node if device.numaNode is None else _node(device.numaNode)
-    return replace(known, backing=backing, numa_node=node)
+    node = existing.numa_node if device.numaNode is None else _node(device.numaNode)
+    return replace(existing, backing=backing, numa_node=node)
 
 
 def _node(number: int | None) -> int | None:
@@ -157,13 +161,13 @@ def _join_groups(vm: VmEntity, state: VmState, named: dict[int, str]) -> None:
     members = Counter(device.group[0] for device in state.devices if device.group is not None)
     groups = dict(state.groups)
     keys: dict[int, int] = {}
-    for wanted, name in named.items():
-        if wanted not in groups:
-            keys[wanted] = max(groups, default=0) + 1
-            groups[keys[wanted]] = name
+    for key_of_spec, name in named.items():
+        if key_of_spec not in groups:
+            keys[key_of_spec] = max(groups, default=0) + 1
+            groups[keys[key_of_spec]] = name
     state.devices = tuple(_with_group_key(device, keys) for device in state.devices)
     for key, name in list(groups.items()):
-        count = members[key] or next((members[wanted] for wanted, real in keys.items() if real == key), 0)
+        count = members[key] or next((members[key_of_spec] for key_of_spec, real in keys.items() if real == key), 0)
         if count == 0:
             del groups[key]
         elif not _is_whole(vm, state, key, name):
@@ -182,7 +186,7 @@ def _with_group_key(device: PciDevice, keys: dict[int, int]) -> PciDevice:
 
 def _is_whole(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
     hosts = vm.host().compute_resource().hosts()
-    wanted = next(
+    function = next(
         (offer.profiles for host in hosts for offer in offered_groups(host.state) if offer.name == name), None
     )
     present = {
@@ -190,7 +194,7 @@ def _is_whole(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
         for device in state.devices
         if device.group and device.group[0] == key and isinstance(device.backing, VgpuBacking)
     }
-    return wanted is not None and present == dict(enumerate(wanted))
+    return function is not None and present == dict(enumerate(function))
 
 
 def _count(state: VmState) -> None:

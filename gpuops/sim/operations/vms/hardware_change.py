@@ -84,17 +84,17 @@ def hot_plugged(device: Any) -> bool:
 def apply_hardware_changes(vm: VmEntity, state: VmState, changes: list[tuple[int, Any]]) -> None:
     """Change `state` (a copy) by these device specs, each with its index in deviceChange. Raises the first fault."""
     change = _Change(vm, state, state.hardware)
-    for index, each in changes:
-        match each.operation:
+    for index, device_change in changes:
+        match device_change.operation:
             case "add":
-                _add(change, index, each)
+                _add(change, index, device_change)
             case "edit":
-                known = _known(change.hardware, index, each.device.key)
-                change.hardware = change.hardware.with_part(_edited(change, index, known, each.device))
+                existing = _known(change.hardware, index, device_change.device.key)
+                change.hardware = change.hardware.with_part(_edited(change, index, existing, device_change.device))
             case "remove":
-                known = _known(change.hardware, index, each.device.key)
-                _refuse_in_use(change.hardware, index, known)
-                change.hardware = change.hardware.without(known.key)
+                existing = _known(change.hardware, index, device_change.device.key)
+                _refuse_in_use(change.hardware, index, existing)
+                change.hardware = change.hardware.without(existing.key)
             case _:
                 raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, "The operation is not supported.")
     state.hardware = change.hardware
@@ -104,10 +104,10 @@ def _add(change: _Change, index: int, spec: Any) -> None:
     device = spec.device
     match device:
         case D.VirtualIDEController():
-            taken = len([key for key in change.renamed.values() if key in IDE_KEYS])
-            if taken == len(IDE_KEYS):
+            ide_count = len([key for key in change.renamed.values() if key in IDE_KEYS])
+            if ide_count == len(IDE_KEYS):
                 raise vim.fault.TooManyDevices(msg="A virtual machine has two IDE controllers.")
-            change.renamed[device.key] = IDE_KEYS[taken]  # every VM has them already
+            change.renamed[device.key] = IDE_KEYS[ide_count]  # every VM has them already
             return
         case D.VirtualDisk():
             part: Part = _disk(change, index, spec)
@@ -123,8 +123,8 @@ def _add(change: _Change, index: int, spec: Any) -> None:
 
 def _controller(change: _Change, device: Any) -> StorageController:
     first = next(first for kind, first in CONTROLLERS if isinstance(device, kind))
-    taken = {each.key for each in change.hardware.controllers}
-    key = free(first, taken)
+    used_keys = {controller.key for controller in change.hardware.controllers}
+    key = free(first, used_keys)
     if key >= first + MOST_CONTROLLERS:
         raise vim.fault.TooManyDevices(msg=f"A virtual machine has {MOST_CONTROLLERS} such controllers at most.")
     return StorageController(key, VmomiSupport.GetWsdlName(type(device)), key - first)
@@ -132,20 +132,20 @@ def _controller(change: _Change, device: Any) -> StorageController:
 
 def _place(change: _Change, index: int, device: Any) -> tuple[int, int]:
     """(controller key, unit number) of a new disk or drive."""
-    wanted = device.controllerKey
-    key = change.renamed.get(wanted, wanted)
-    found = change.hardware.find(key) if key is not None else None
-    if key not in IDE_KEYS and not isinstance(found, StorageController):
-        text = f"The controller {wanted} is not in this virtual machine."
-        raise faults.device_fault(vim.fault.InvalidController, index, text, controllerKey=wanted)
-    kind = found.kind if isinstance(found, StorageController) else "VirtualIDEController"
+    requested_key = device.controllerKey
+    key = change.renamed.get(requested_key, requested_key)
+    controller = change.hardware.find(key) if key is not None else None
+    if key not in IDE_KEYS and not isinstance(controller, StorageController):
+        text = f"The controller {requested_key} is not in this virtual machine."
+        raise faults.device_fault(vim.fault.InvalidController, index, text, controllerKey=requested_key)
+    kind = controller.kind if isinstance(controller, StorageController) else "VirtualIDEController"
     most = next((units for name, units in UNITS.items() if name in (kind, _base(kind))), SCSI_UNITS)
-    own = (SCSI_OWN_UNIT,) if most == SCSI_UNITS and "SCSI" in _base(kind) else ()
-    taken = change.hardware.units(key)
+    own_units = (SCSI_OWN_UNIT,) if most == SCSI_UNITS and "SCSI" in _base(kind) else ()
+    used_units = change.hardware.units(key)
     unit = device.unitNumber
     if unit is None or unit < 0:
-        unit = free(0, taken, besides=own)
-    if unit in taken or unit in own or unit >= most:
+        unit = free(0, used_units, besides=own_units)
+    if unit in used_units or unit in own_units or unit >= most:
         text = f"Unit {unit} of controller {key} is not free."
         raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
     return key, unit
@@ -153,8 +153,8 @@ def _place(change: _Change, index: int, device: Any) -> tuple[int, int]:
 
 def _base(kind: str) -> str:
     """The kind of controller that a type is."""
-    wanted = VmomiSupport.GetWsdlType("urn:vim25", kind)
-    return next((VmomiSupport.GetWsdlName(base) for base, _ in CONTROLLERS if issubclass(wanted, base)), kind)
+    controller_type = VmomiSupport.GetWsdlType("urn:vim25", kind)
+    return next((VmomiSupport.GetWsdlName(base) for base, _ in CONTROLLERS if issubclass(controller_type, base)), kind)
 
 
 def _disk(change: _Change, index: int, spec: Any) -> Disk:
@@ -179,7 +179,7 @@ def _disk(change: _Change, index: int, spec: Any) -> Disk:
 
 def _of_existing(vm: VmEntity, file: str) -> Exception:
     """The fault for a disk that is made of a file which should be there already."""
-    states = [each.state for each in vm.datastore().vms.values()]
+    states = [registered_vm.state for registered_vm in vm.datastore().vms.values()]
     if any(disk_file(disk, state.home) == file for state in states for disk in state.hardware.disks):
         return faults.not_supported("The simulated vCenter attaches no existing disk, and makes none with a parent.")
     return vim.fault.FileNotFound(msg=f"File {file} was not found", file=file)
@@ -187,12 +187,12 @@ def _of_existing(vm: VmEntity, file: str) -> Exception:
 
 def _card(change: _Change, index: int, device: Any) -> NetworkCard:
     _refuse_allocation(device.resourceAllocation)
-    taken = {card.key for card in change.hardware.cards}
+    used_keys = {card.key for card in change.hardware.cards}
     protocol = _rdma_protocol(change, index, device, device.backing) if isinstance(device, Rdma) else ""
     network = network_of(change.vm, _cards(change), index, device.backing, None)
-    given = device.macAddress if device.addressType != "generated" else None
-    mac = given or assigned_mac(change.vm)
-    key, kind = free(FIRST_CARD, taken), VmomiSupport.GetWsdlName(type(device))
+    requested_mac = device.macAddress if device.addressType != "generated" else None
+    mac = requested_mac or assigned_mac(change.vm)
+    key, kind = free(FIRST_CARD, used_keys), VmomiSupport.GetWsdlName(type(device))
     starts = starts_connected(device, default=True)
     return NetworkCard(key, kind, mac=mac, starts_connected=starts, protocol=protocol, **network)
 
@@ -247,12 +247,12 @@ def as_a_clone(vm: VmEntity, state: VmState) -> None:
 
 
 def network_of(
-    vm: VmEntity, cards: Iterable[NetworkCard], index: int, backing: Any, known: NetworkCard | None
+    vm: VmEntity, cards: Iterable[NetworkCard], index: int, backing: Any, existing_card: NetworkCard | None
 ) -> dict[str, Any]:
     """The fields of a card, `known` as it is, on the network of a backing, which the host must have; `cards` are all
     of the VM."""
     if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
-        return connection(vm, cards, index, backing.port, known)
+        return connection(vm, cards, index, backing.port, existing_card)
     if isinstance(backing, D.VirtualEthernetCard.NetworkBackingInfo):
         for moid in vm.host().state.networks:
             network = vm.world.get(moid)
@@ -277,41 +277,43 @@ def _iso(backing: Any) -> str:
     return str(backing.fileName or "") if isinstance(backing, D.VirtualCdrom.IsoBackingInfo) else ""
 
 
-def _edited(change: _Change, index: int, known: Part, device: Any) -> Part:
-    match known:
+def _edited(change: _Change, index: int, existing: Part, device: Any) -> Part:
+    match existing:
         case Disk():
-            kib = _wanted_size(known, device)
-            if kib < known.kib:
+            kib = _wanted_size(existing, device)
+            if kib < existing.kib:
                 text = "A disk is not made smaller."
                 raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, text)
-            return replace(known, kib=kib)
+            return replace(existing, kib=kib)
         case NetworkCard():
             _refuse_allocation(device.resourceAllocation)
             cards, backing = _cards(change), device.backing
-            network = network_of(change.vm, cards, index, backing, known) if backing else {}
-            if known.kind == PVRDMA and backing:
+            network = network_of(change.vm, cards, index, backing, existing) if backing else {}
+            if existing.kind == PVRDMA and backing:
                 network["protocol"] = _rdma_protocol(change, index, device, backing)
-            starts = starts_connected(device, default=known.starts_connected)
-            return replace(known, mac=device.macAddress or known.mac, starts_connected=starts, **network)
+            starts = starts_connected(device, default=existing.starts_connected)
+            return replace(existing, mac=device.macAddress or existing.mac, starts_connected=starts, **network)
         case CdromDrive():
-            iso = known.iso if device.backing is None else _iso(device.backing)
-            return replace(known, iso=iso, starts_connected=starts_connected(device, default=known.starts_connected))
+            iso = existing.iso if device.backing is None else _iso(device.backing)
+            return replace(
+                existing, iso=iso, starts_connected=starts_connected(device, default=existing.starts_connected)
+            )
         case _:
-            return known
+            return existing
 
 
-def _wanted_size(known: Disk, device: Any) -> int:
+def _wanted_size(existing_disk: Disk, device: Any) -> int:
     """The capacity in KiB that an edit asks for: clients change capacityInBytes, or capacityInKB as before 5.5, and
     send the other one as they read it (vSphere API, VirtualDisk.capacityInBytes)."""
-    given = ((device.capacityInBytes or 0) >> 10, device.capacityInKB or 0)
-    return next((kib for kib in given if kib not in (0, known.kib)), known.kib)
+    requested_sizes = ((device.capacityInBytes or 0) >> 10, device.capacityInKB or 0)
+    return next((kib for kib in requested_sizes if kib not in (0, existing_disk.kib)), existing_disk.kib)
 
 
 def _known(hardware: Hardware, index: int, key: int) -> Part:
-    found = hardware.find(key)
-    if found is None:
+    part = hardware.find(key)
+    if part is None:
         raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
-    return found
+    return part
 
 
 def _refuse_in_use(hardware: Hardware, index: int, part: Part) -> None:

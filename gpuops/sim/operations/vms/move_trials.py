@@ -31,7 +31,7 @@ def check_migrate(vm: VmEntity, call: Call, host: Any, pool: Any, state: Any) ->
         raise faults.wrong_power_state(vm.state.power, Power(str(state)))
     target, _ = target_of(vm, host, pool)
     hosts = [target] if host is not None else target.compute_resource().hosts()
-    return _report(call, [(vm, each) for each in hosts], judge_move)
+    return _report(call, [(vm, candidate) for candidate in hosts], judge_move)
 
 
 def check_relocate(vm: VmEntity, call: Call, spec: Any) -> Any:
@@ -45,7 +45,7 @@ def check_compatibility(vm: VmEntity, call: Call, host: Any, pool: Any) -> Any:
     """CheckCompatibility_Task: whether the hosts reach the VM's files; whether it can run there is no part of it."""
     target, _ = target_of(vm, host, pool)
     hosts = [target] if host is not None else target.compute_resource().hosts()
-    return _report(call, [(vm, each) for each in hosts], refuse_move)
+    return _report(call, [(vm, candidate) for candidate in hosts], refuse_move)
 
 
 def query_vmotion(vms: Iterable[VmEntity], call: Call, hosts: Iterable[HostEntity]) -> Any:

@@ -64,7 +64,7 @@ def target_of(vm: VmEntity, host: Any, pool: Any) -> tuple[HostEntity, str | Non
     if host is not None:
         wanted_host = vm.world.get(host)
     elif wanted_pool is not None and wanted_pool.owner() is not vm.host().compute_resource():
-        wanted_host = next((each for each in wanted_pool.owner().hosts() if each.state.usable), None)
+        wanted_host = next((candidate for candidate in wanted_pool.owner().hosts() if candidate.state.usable), None)
     else:
         wanted_host = vm.host()
     if wanted_host is None:
@@ -146,9 +146,9 @@ def host_argument(host: HostEntity) -> Any:
 
 
 def _sees_files(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None) -> None:
-    wanted = store or vm.datastore()
-    if wanted.moid not in host.state.datastores:
-        raise faults.wrong_argument("spec.datastore", f"Host {host.name} does not see datastore {wanted.name}.")
+    target_store = store or vm.datastore()
+    if target_store.moid not in host.state.datastores:
+        raise faults.wrong_argument("spec.datastore", f"Host {host.name} does not see datastore {target_store.name}.")
 
 
 def may_migrate(vm: VmEntity, target: HostEntity) -> None:
@@ -214,24 +214,24 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
             raise faults.wrong_argument("spec.location.pool")
 
     def finish() -> Any:
-        kept = home.checked_name(name)
-        state = copied(vm, kept, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
+        stored_name = home.checked_name(name)
+        state = copied(vm, stored_name, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
         if location.datastore:
             store = vm.world.get(location.datastore)
             state.datastore, state.template = store.moid, replace(state.template, datastore=store.name)
-        made = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+        clone = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
         if spec.config is not None:
             try:
-                made.state = changed_state(made, spec.config)
+                clone.state = changed_state(clone, spec.config)
             except Exception:
-                leave(made)  # of a clone that fails nothing is left
+                leave(clone)  # of a clone that fails nothing is left
                 raise
-        vm.world.guests.copy(vm.moid, made.moid)
-        vm.world.ledger.record(call, made, before={}, after=facts(made.state))
-        made.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
+        vm.world.guests.copy(vm.moid, clone.moid)
+        vm.world.ledger.record(call, clone, before={}, after=facts(clone.state))
+        clone.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
         if spec.powerOn and not spec.template:
-            power_on(made, call, None)
-        return made
+            power_on(clone, call, None)
+        return clone
 
     duration_s = max(COLD_MOVE_S, vm.state.hardware.gib / DISK_GIB_PER_S)
     return vm.world.tasks.start(call, "CloneVM_Task", vm, duration_s, begin=begin, finish=finish)
@@ -261,9 +261,9 @@ def copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | N
 
 def root_folder(vm: VmEntity) -> FolderEntity:
     """The folder of all VMs of its datacenter."""
-    datacenter: Any = next(each for each in ancestors(vm) if each.wsdl_name == "Datacenter")
-    found: FolderEntity = datacenter.folders["vm"]
-    return found
+    datacenter: Any = next(ancestor for ancestor in ancestors(vm) if ancestor.wsdl_name == "Datacenter")
+    vm_folder: FolderEntity = datacenter.folders["vm"]
+    return vm_folder
 
 
 def destroy(vm: VmEntity, call: Call) -> Any:
@@ -312,8 +312,8 @@ def mark_as_virtual_machine(vm: VmEntity, call: Call, pool: Any, host: Any) -> N
     """MarkAsVirtualMachine: a template becomes a VM of that pool."""
     if not vm.state.is_template:
         raise faults.wrong_state("The virtual machine is not a template.")
-    target, wanted = target_of(vm, host, pool)
+    target, target_pool = target_of(vm, host, pool)
     with recorded(vm, call):
         vm.state.is_template = False
-        vm.register_on(target.moid, wanted)
+        vm.register_on(target.moid, target_pool)
     vm.touch("config", "summary", "resourcePool")

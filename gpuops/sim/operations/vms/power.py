@@ -56,7 +56,7 @@ _NO_CHECKPOINT = re.compile(r"pcipassthru\d+\.cfg\.enable_(uvm|debugging|profili
 
 def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
     """PowerOnVM_Task: boot a VM that is off, resume one that is suspended."""
-    asked = vm.world.get(host) if host is not None else None
+    requested_host = vm.world.get(host) if host is not None else None
     resuming = False
 
     def begin() -> None:
@@ -69,7 +69,7 @@ def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
         if resuming and vm.state.power is not Power.SUSPENDED:
             raise faults.wrong_power_state(vm.state.power, Power.ON)  # nothing is left to resume, and this is no boot
         with recorded(vm, call):
-            chosen, admitted = place(vm, asked)
+            chosen, admitted = place(vm, requested_host)
             start(vm, chosen.moid, admitted.seats, admitted.held)
         vm.post(call, "VmPoweredOnEvent")
 
@@ -224,14 +224,14 @@ def _may_start(vm: VmEntity) -> None:
         raise faults.not_supported("A template cannot be powered on.")
 
 
-def start(vm: VmEntity, host: str, seats: Any, held: Any) -> None:
+def start(vm: VmEntity, host: str, seats: Any, held_devices: Any) -> None:
     """It runs on this host with these GPUs, from its suspended state if it has one."""
     state, now = vm.state, vm.world.clock.now()
     if host != state.host:
         vm.register_on(host)
     resumed = state.power is Power.SUSPENDED
     _discard_checkpoint(vm)
-    state.power, state.seats, state.held = Power.ON, seats, held
+    state.power, state.seats, state.held = Power.ON, seats, held_devices
     if not resumed:
         boot(vm)
         # The host writes these at power-on; clients must neither compare nor restore them.

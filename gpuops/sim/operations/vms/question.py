@@ -1,8 +1,8 @@
-"""Answers to the questions of VMs, and the list of open consoles."""
+"""Answers to the questions of VMs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyVmomi import vim
 
@@ -24,10 +24,10 @@ def answer(vm: VmEntity, call: Call, question_id: str, choice: str) -> None:
 
     Raises ConcurrentAccess when another question, or none, is pending.
     """
-    asked = vm.state.question
-    if asked is None or asked.id != question_id:
+    question = vm.state.question
+    if question is None or question.id != question_id:
         raise vim.fault.ConcurrentAccess(msg="The question is no longer pending.")
-    if choice not in dict(asked.choices):
+    if choice not in dict(question.choices):
         raise faults.wrong_argument("answerChoice")
     if choice == CANCEL and vm.state.power is Power.ON:
         power.stop(vm, call, clean=False)
@@ -35,13 +35,3 @@ def answer(vm: VmEntity, call: Call, question_id: str, choice: str) -> None:
     with recorded(vm, call):
         vm.state.question = None
         vm.touch("runtime", "summary")
-
-
-def console_connections(vm: VmEntity) -> list[Any]:
-    """QueryConnections: one VirtualMachineMksConnection per open console."""
-    if vm.state.power is not Power.ON:
-        raise faults.wrong_power_state(vm.state.power, Power.ON)
-    return [
-        vim.VirtualMachine.MksConnection(label=f"console-{number}", client=f"192.0.2.{10 + number}", userName="user")
-        for number in range(vm.state.console_connections)
-    ]

@@ -114,8 +114,12 @@ def _power_state_allows(state: VmState, fields: list[str], spec: Any) -> None:
 
 def _consistent(state: VmState) -> None:
     if state.boot.order:
-        there = tuple(each for each in state.boot.order if each[1] is None or state.hardware.find(each[1]) is not None)
-        state.boot = replace(state.boot, order=there)
+        existing_order = tuple(
+            boot_device
+            for boot_device in state.boot.order
+            if boot_device[1] is None or state.hardware.find(boot_device[1]) is not None
+        )
+        state.boot = replace(state.boot, order=existing_order)
     if state.memory_locked:
         state.memory_reservation_mib = state.memory_mib
     if state.memory_reservation_mib > state.memory_mib:
@@ -134,8 +138,10 @@ def _set_managed_by(vm: VmEntity, state: VmState, manager: Any) -> None:
 
 
 def _set_extra_config(vm: VmEntity, state: VmState, options: list[Any]) -> None:
-    kept = {option.key: str(option.value) for option in options if not MODELLED_KEYS.fullmatch(option.key.lower())}
-    state.extra_config = merged_options(state.extra_config, kept)
+    extra_config = {
+        option.key: str(option.value) for option in options if not MODELLED_KEYS.fullmatch(option.key.lower())
+    }
+    state.extra_config = merged_options(state.extra_config, extra_config)
 
 
 def _set_memory_mib(vm: VmEntity, state: VmState, memory_mib: int) -> None:
@@ -191,20 +197,21 @@ BOOT_FIELDS: Final = {
 
 def _set_boot_options(vm: VmEntity, state: VmState, options: Any) -> None:
     """What is left out stays; a list with a device of no kind clears the order (govmomi, object.BootOrder)."""
-    given = {name: value for field, name in BOOT_FIELDS.items() if (value := getattr(options, field)) is not None}
-    if given.get("delay_ms", 0) < 0 or given.get("retry_delay_ms", 0) < 0:
+    boot_fields = {name: value for field, name in BOOT_FIELDS.items() if (value := getattr(options, field)) is not None}
+    if boot_fields.get("delay_ms", 0) < 0 or boot_fields.get("retry_delay_ms", 0) < 0:
         raise faults.wrong_argument("bootOptions.bootDelay")
-    if given.get("network_protocol", "ipv4") not in ("ipv4", "ipv6"):
+    if boot_fields.get("network_protocol", "ipv4") not in ("ipv4", "ipv6"):
         raise faults.wrong_argument("bootOptions.networkBootProtocol")
     if options.bootOrder:
         named = [
-            (_BOOTABLE.fullmatch(type(each).__name__), getattr(each, "deviceKey", None)) for each in options.bootOrder
+            (_BOOTABLE.fullmatch(type(boot_device).__name__), getattr(boot_device, "deviceKey", None))
+            for boot_device in options.bootOrder
         ]
         order = tuple((kind[1], key) for kind, key in named if kind is not None)
         if any(key is not None and state.hardware.find(key) is None for _, key in order):
             raise faults.wrong_argument("bootOptions.bootOrder")  # which fault: from memory
-        given["order"] = order
-    state.boot = replace(state.boot, **given)
+        boot_fields["order"] = order
+    state.boot = replace(state.boot, **boot_fields)
 
 
 _BOOTABLE: Final = re.compile(r".*\.Bootable(\w+)Device")

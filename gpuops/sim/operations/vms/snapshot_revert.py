@@ -54,12 +54,12 @@ CONFIGURED: Final = (
 
 def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppress_power_on: bool) -> Any:
     """The task of RevertToSnapshot_Task and RevertToCurrentSnapshot_Task. Raises NotFound without a snapshot."""
-    taken = next((each for each in vm.state.snapshots if each.moid == moid), None)
-    if taken is None:
+    snapshot = next((candidate for candidate in vm.state.snapshots if candidate.moid == moid), None)
+    if snapshot is None:
         raise vim.fault.NotFound(msg="The virtual machine has no current snapshot.")
 
     def finish() -> None:
-        then = vm.world.get(taken.moid).taken
+        then = vm.world.get(snapshot.moid).taken
         if vm.state.power is not Power.OFF:
             power.stop(vm, call, clean=False)
         cards = vm.state.network_cards
@@ -68,10 +68,10 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
                 setattr(vm.state, name, getattr(then, name))
             vm.state.set_network_cards(with_own_ports(vm.world, vm.state.network_cards, besides=vm.moid))
             vm.state.change, vm.state.changed_at = vm.state.change + 1, vm.world.clock.now()
-            vm.state.current_snapshot = taken.moid
-            if taken.power is not Power.OFF:
-                power.restore_checkpoint(vm, taken.created_at)
-            if taken.power is Power.ON and not suppress_power_on:
+            vm.state.current_snapshot = snapshot.moid
+            if snapshot.power is not Power.OFF:
+                power.restore_checkpoint(vm, snapshot.created_at)
+            if snapshot.power is Power.ON and not suppress_power_on:
                 _resumed(vm)
         vm.configuration_changed()
         vm.touch("snapshot", "layout", "layoutEx", "storage")
@@ -80,7 +80,7 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
     return vm.world.tasks.start(call, method, vm, REVERT_S, begin=vm.refuse_while_asked, finish=finish)
 
 
-def revert(vm: VmEntity, call: Call, was: Power) -> None:
+def revert(vm: VmEntity, call: Call, power_before: Power) -> None:
     """Somebody else's revert, at its end, to a snapshot that was taken when the VM was off, suspended or running.
 
     A running VM is restored from its memory as a suspended one is, and stays suspended where no GPU is free for it
@@ -88,13 +88,13 @@ def revert(vm: VmEntity, call: Call, was: Power) -> None:
     """
     if vm.world.tasks.running(vm) is not None:
         return
-    if was is Power.OFF:
+    if power_before is Power.OFF:
         if vm.state.power is not Power.OFF:
             power.stop(vm, call, clean=False)
         return
     with recorded(vm, call):
         power.restore_checkpoint(vm, vm.world.clock.now() - TAKEN_AGO)
-        if was is Power.ON:
+        if power_before is Power.ON:
             _resumed(vm)
 
 

@@ -41,7 +41,7 @@ def create(vm: VmEntity, call: Call, name: str, description: str, *, memory: boo
 def take(vm: VmEntity, name: str, description: str, *, memory: bool, make: MakeSnapshot) -> Any:
     """The new snapshot object, which is the current one from now on."""
     state = vm.state
-    number = max((taken.id for taken in state.snapshots), default=0) + 1
+    number = max((snapshot.id for snapshot in state.snapshots), default=0) + 1
     taken = SnapshotState(
         moid=f"snapshot-{vm.moid.removeprefix('vm-')}-{number}",
         id=number,
@@ -67,7 +67,7 @@ def remove_all(vm: VmEntity, call: Call) -> Any:
         "RemoveAllSnapshots_Task",
         vm,
         SNAPSHOT_S,
-        finish=lambda: _remove(vm, call, {taken.moid for taken in vm.state.snapshots}),
+        finish=lambda: _remove(vm, call, {snapshot.moid for snapshot in vm.state.snapshots}),
     )
 
 
@@ -75,11 +75,11 @@ def remove_one(vm: VmEntity, call: Call, moid: str, *, children: bool) -> Any:
     """RemoveSnapshot_Task: the snapshot, with those taken after it if asked; others move to its parent."""
 
     def finish() -> None:
-        gone = {moid}
+        removed_moids = {moid}
         if children:
-            for taken in vm.state.snapshots:  # in order of time, so parents come first
-                gone |= {taken.moid} if taken.parent in gone else set()
-        _remove(vm, call, gone)
+            for snapshot in vm.state.snapshots:  # in order of time, so parents come first
+                removed_moids |= {snapshot.moid} if snapshot.parent in removed_moids else set()
+        _remove(vm, call, removed_moids)
 
     return vm.world.tasks.start(call, "RemoveSnapshot_Task", vm, SNAPSHOT_S, finish=finish)
 
@@ -89,37 +89,39 @@ def rename(vm: VmEntity, call: Call, moid: str, name: str | None, description: s
     if name == "":
         raise faults.invalid_name(name)
     vm.world.tasks.refuse_if_busy(vm)
-    given: dict[str, Any] = {
+    changes: dict[str, Any] = {
         key: text for key, text in (("name", name), ("description", description)) if text is not None
     }
     with recorded(vm, call):
         vm.state.snapshots = tuple(
-            replace(taken, **given) if taken.moid == moid else taken for taken in vm.state.snapshots
+            replace(snapshot, **changes) if snapshot.moid == moid else snapshot for snapshot in vm.state.snapshots
         )
     vm.touch("snapshot")
 
 
-def _remove(vm: VmEntity, call: Call, gone: set[str]) -> None:
+def _remove(vm: VmEntity, call: Call, removed_moids: set[str]) -> None:
     state = vm.state
-    parents = {taken.moid: taken.parent for taken in state.snapshots}
+    parents = {snapshot.moid: snapshot.parent for snapshot in state.snapshots}
 
     def survivor(moid: str | None) -> str | None:
-        while moid in gone:
+        while moid in removed_moids:
             moid = parents[moid]
         return moid
 
     with recorded(vm, call):
         state.snapshots = tuple(
-            _moved(taken, survivor(taken.parent)) for taken in state.snapshots if taken.moid not in gone
+            _moved(snapshot, survivor(snapshot.parent))
+            for snapshot in state.snapshots
+            if snapshot.moid not in removed_moids
         )
         state.current_snapshot = survivor(state.current_snapshot)
         vm.touch("snapshot", "rootSnapshot", "layoutEx", "summary")
-    for moid in gone:
+    for moid in removed_moids:
         vm.world.unregister(vm.world.get(moid))
 
 
-def _moved(taken: SnapshotState, parent: str | None) -> SnapshotState:
-    return taken if taken.parent == parent else replace(taken, parent=parent)
+def _moved(snapshot: SnapshotState, parent: str | None) -> SnapshotState:
+    return snapshot if snapshot.parent == parent else replace(snapshot, parent=parent)
 
 
 def _allowed(vm: VmEntity, *, memory: bool) -> None:

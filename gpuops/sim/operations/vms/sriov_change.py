@@ -33,23 +33,23 @@ def new_card(vm: VmEntity, state: VmState, index: int, device: Any) -> PciDevice
     return PciDevice(key, unit, SriovBacking(_port(vm, index, device), card))
 
 
-def edited_card(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:
+def edited_card(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
     """The device `known` as a VirtualSriovEthernetCard edits it."""
-    backing = known.backing
+    backing = existing.backing
     assert isinstance(backing, SriovBacking), "it was found as such"
     port = _port(vm, index, device) if device.sriovBacking else backing.physical_function
     network = network_of(vm, state.network_cards, index, device.backing, backing.card) if device.backing else {}
     starts = starts_connected(device, default=backing.card.starts_connected)
     mac = device.macAddress or backing.card.mac
     return replace(
-        known, backing=SriovBacking(port, replace(backing.card, mac=mac, starts_connected=starts, **network))
+        existing, backing=SriovBacking(port, replace(backing.card, mac=mac, starts_connected=starts, **network))
     )
 
 
 def _port(vm: VmEntity, index: int, device: Any) -> str:
     """The PCI address of the port that is asked for, or what says that vCenter is to choose it."""
-    asked = device.sriovBacking and device.sriovBacking.physicalFunctionBacking
-    id_ = (asked.id if asked else "") or AUTOMATIC
+    requested_function = device.sriovBacking and device.sriovBacking.physicalFunctionBacking
+    id_ = (requested_function.id if requested_function else "") or AUTOMATIC
     hosts = vm.host().compute_resource().hosts()
     if not id_.lower().startswith(AUTOMATIC) and not any(id_.lower() in nic_addresses(host.state) for host in hosts):
         text = f"No host of the cluster has a network card at {id_}."

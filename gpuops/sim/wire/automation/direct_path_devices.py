@@ -120,32 +120,38 @@ class DirectPathDevices:
                 raise operation_unsupported(service, operation)
         raise operation_not_found(service, operation)
 
-    def _list(self, given: Mapping[str, Any], user: str) -> Struct:
-        host: Any = self._find_host(given["host"], user)
-        paging = given.get("iteration_spec") or {}
+    def _list(self, parameters: Mapping[str, Any], user: str) -> Struct:
+        host: Any = self._find_host(parameters["host"], user)
+        paging = parameters.get("iteration_spec") or {}
         if paging.get("marker"):
             raise VapiFault("unsupported", f"Lists of {DEVICES} in pages are not simulated.")
-        wanted = (given.get("filter_spec") or {}).get("devices")
-        classes = bool((given.get("list_details") or {}).get("vm_class"))
+        device_ids = (parameters.get("filter_spec") or {}).get("devices")
+        classes = bool((parameters.get("list_details") or {}).get("vm_class"))
         items = [
             Struct(f"{DEVICES}.list_item", {"device": device.id, "info": self._info(host, device, classes=classes)})
             for device in host.read("config.pciPassthruInfo")
-            if device.passthruCapable and (wanted is None or device.id in wanted)
+            if device.passthruCapable and (device_ids is None or device.id in device_ids)
         ]
         return Struct(f"{DEVICES}.list_result", {"items": items[: paging.get("page_size") or PAGE]})
 
     def _info(self, host: HostEntity, device: Any, *, classes: bool) -> Struct:
         gpu = host.state.gpu(device.id)
-        names = {each.id: each.deviceName for each in host.read("hardware.pciDevice")}
+        names = {pci_device.id: pci_device.deviceName for pci_device in host.read("hardware.pciDevice")}
         fields = {"name": names[device.id], **(self._of_gpu(host, gpu) if gpu is not None else _of_other(device))}
-        told = _OPTIONAL if gpu is None or not classes else tuple(each for each in _OPTIONAL if each != _CLASSES)
-        fields |= {name: OptionalValue(None) for name in told if name not in fields}
+        optional_fields = (
+            _OPTIONAL
+            if gpu is None or not classes
+            else tuple(field_name for field_name in _OPTIONAL if field_name != _CLASSES)
+        )
+        fields |= {name: OptionalValue(None) for name in optional_fields if name not in fields}
         if gpu is not None and classes:
-            fields[_CLASSES] = OptionalValue([self._class(host, each) for each in self._profiles(gpu)])
+            fields[_CLASSES] = OptionalValue([self._class(host, profile) for profile in self._profiles(gpu)])
         return Struct(f"{DEVICES}.info", fields)
 
     def _of_gpu(self, host: HostEntity, gpu: HostGpu) -> dict[str, Any]:
-        holders = {vm.moid for vm in host.running_vms() if gpu.pci_id in (held for _, held in vm.state.held)}
+        holders = {
+            vm.moid for vm in host.running_vms() if gpu.pci_id in (held_pci_id for _, held_pci_id in vm.state.held)
+        }
         seats = [seat for seat in host.seats() if seat.pci_id == gpu.pci_id]
         total = gpu.board.framebuffer_mib
         reserved, in_use = self._reserved_mib(host, gpu)
@@ -167,32 +173,34 @@ class DirectPathDevices:
                 Struct(f"{DEVICES}.memory_info", {name: OptionalValue(value) for name, value in memory.items()})
             ),
             "vms": OptionalValue(sorted({*holders, *(seat.vm for seat in seats)})),
-            "direct_path_profiles": OptionalValue([each.id for each in self._profiles(gpu)]),
+            "direct_path_profiles": OptionalValue([profile.id for profile in self._profiles(gpu)]),
         }
 
     def _profiles(self, gpu: HostGpu) -> list[DirectPathProfileState]:
         """The DirectPath profiles whose vGPU type the GPU runs now, or that it is given whole for."""
-        types = {each.name for each in gpu.board.types_in(gpu.mode)} if gpu.serves_vgpus else set()
+        types = {vgpu_type.name for vgpu_type in gpu.board.types_in(gpu.mode)} if gpu.serves_vgpus else set()
         return [
-            each
-            for each in self._world.direct_path.profiles.values()
-            if each.config.vgpu in types or is_device_of(each.config, gpu)
+            profile
+            for profile in self._world.direct_path.profiles.values()
+            if profile.config.vgpu in types or is_device_of(profile.config, gpu)
         ]
 
     def _class(self, host: HostEntity, profile: DirectPathProfileState) -> Struct:
         """What of the profile is reserved in the cluster of the host, as the VM class of that name."""
         units, in_use = self._units(host, profile.config)
-        told = {"zone": None, "zone_name": None, "dpp_id": profile.id, **_counts(units, in_use)}
-        fields = {name: OptionalValue(value) for name, value in told.items()}
+        usage_fields = {"zone": None, "zone_name": None, "dpp_id": profile.id, **_counts(units, in_use)}
+        fields = {name: OptionalValue(value) for name, value in usage_fields.items()}
         return Struct(f"{DEVICES}.vm_class_info", {"vm_class": profile.name, **fields})
 
     def _units(self, host: HostEntity, config: DirectPathConfig) -> tuple[int, int]:
         """(units of it that are reserved in the host's cluster, those in use)."""
         place = host.compute_resource()
         reserved = [
-            each for each in self._world.direct_path.reservations if (each.config, each.place) == (config, place.moid)
+            reservation
+            for reservation in self._world.direct_path.reservations
+            if (reservation.config, reservation.place) == (config, place.moid)
         ]
-        units = sum(each.units for each in reserved)
+        units = sum(reservation.units for reservation in reserved)
         return units, units - capacity(config, place.hosts(), reserved).unused_reservation
 
     def _reserved_mib(self, host: HostEntity, gpu: HostGpu) -> tuple[int, int]:
@@ -205,19 +213,19 @@ class DirectPathDevices:
             )
             units, used = self._units(host, profile.config)
             before = 0
-            for other in _gpus(host.compute_resource().hosts()):
-                if other is gpu:
+            for gpu_of_cluster in _gpus(host.compute_resource().hosts()):
+                if gpu_of_cluster is gpu:
                     break
-                before += most if profile in self._profiles(other) else 0
-            here, used_here = (max(0, min(most, number - before)) for number in (units, used))
-            all_mib += here * each_mib
+                before += most if profile in self._profiles(gpu_of_cluster) else 0
+            units_here, used_here = (max(0, min(most, number - before)) for number in (units, used))
+            all_mib += units_here * each_mib
             used_mib += used_here * each_mib
         return all_mib, used_mib
 
-    def _configure(self, given: Mapping[str, Any], session: ClientSession) -> str:
+    def _configure(self, parameters: Mapping[str, Any], session: ClientSession) -> str:
         """The id of a task that has ended, which its first look does not show yet."""
-        host: Any = self._find_host(given["host"], session.user)
-        spec = given["configure_spec"]
+        host: Any = self._find_host(parameters["host"], session.user)
+        spec = parameters["configure_spec"]
         mode = next((name for name, word in WORDS.items() if word == spec.get("new_mode")), None)
         call = Call(method="ConfigureDirectPathDevice", version=self._world.api_version, session=session)
         try:
@@ -226,19 +234,19 @@ class DirectPathDevices:
                 raise VapiFault("error", f"Host {host.name} is not connected.")
             device = spec["device"]
             self._refuse_other(host, device)
-            done = _Configuring(configure(host, call, device, mode), None, self._world.clock.now())
+            configuring = _Configuring(configure(host, call, device, mode), None, self._world.clock.now())
         except (vim.fault.NotFound, vmodl.fault.InvalidArgument, vim.fault.NoPermission) as fault:
             raise _error(fault) from None
         except vmodl.MethodFault as fault:
-            done = _Configuring(None, _error(fault), self._world.clock.now())
+            configuring = _Configuring(None, _error(fault), self._world.clock.now())
         task = f"{self._world.next_number()}:com.vmware.vcenter.host.hardware"
-        self._tasks[task] = done
+        self._tasks[task] = configuring
         return task
 
     def _refuse_other(self, host: HostEntity, device: str) -> None:
         """Raises VapiFault for a device of the host's own, such as its NIC: its mode is shown, and never changed."""
-        known = {each.id for each in host.read("config.pciPassthruInfo") if each.passthruCapable}
-        if host.state.device(device) is None and device in known:
+        capable_ids = {device.id for device in host.read("config.pciPassthruInfo") if device.passthruCapable}
+        if host.state.device(device) is None and device in capable_ids:
             raise VapiFault("unsupported", f"The mode of {device} cannot be changed in the simulated vCenter.")
 
     def _task(self, task: str) -> _Configuring:

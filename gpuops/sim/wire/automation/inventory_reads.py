@@ -94,7 +94,7 @@ class InventoryService:
 
     @property
     def filter_type(self) -> StructureType:
-        shapes = {name: each.shape for name, each in self.filters.items()}
+        shapes = {name: list_filter.shape for name, list_filter in self.filters.items()}
         return StructureType(f"{self.name}.filter_spec", shapes, frozenset(shapes))
 
 
@@ -116,36 +116,38 @@ class InventoryReads:
             raise operation_unsupported(service.name, operation)
         raise operation_not_found(service.name, operation)
 
-    def _list(self, service: InventoryService, wanted: Mapping[str, Any], user: str) -> list[Struct]:
+    def _list(self, service: InventoryService, requested_filters: Mapping[str, Any], user: str) -> list[Struct]:
         """The objects that match and that the user may see; more than the limit are none (vSphere Automation API
         reference; the message is vCenter's, vsphere-automation-sdk-python issue 142)."""
         filters = service.filters
-        asked = [(filters[name].value, value) for name, value in wanted.items() if value not in (None, [])]
-        found = [
+        active_filters = [
+            (filters[name].value, value) for name, value in requested_filters.items() if value not in (None, [])
+        ]
+        entities = [
             obj
             for obj in self._listed(service)
-            if all(_matches(value_of(obj), value) for value_of, value in asked)
+            if all(_matches(value_of(obj), value) for value_of, value in active_filters)
             and self._world.authority.may(user, obj, "System.View")
         ]
-        if len(found) > service.limit:
+        if len(entities) > service.limit:
             raise VapiFault(
                 "unable_to_allocate_resource",
                 f"Too many {service.noun.lower()}s. Add more filter criteria to reduce the number.",
                 message_id=f"com.vmware.api.vcenter.{service.path}.too_many_matches",
             )
-        return [Struct(f"{service.name}.summary", {service.key: obj.moid, **service.summary(obj)}) for obj in found]
+        return [Struct(f"{service.name}.summary", {service.key: obj.moid, **service.summary(obj)}) for obj in entities]
 
     def one(self, service: InventoryService, identity: str, user: str) -> ManagedObject:
         """The object of that identifier. Raises VapiFault of kind not_found or unauthorized."""
         obj = self._world.find(identity)
         if obj is None or not is_kind_of(obj.wsdl_name, service.type) or not _is_listed(obj):
             instance = self._world.find("ServiceInstance")
-            told = f"{identity}:{getattr(instance, 'instance_uuid', '')}"
+            text = f"{identity}:{getattr(instance, 'instance_uuid', '')}"
             raise VapiFault(
                 "not_found",
-                f"{service.noun} with identifier '{told}' does not exist.",
+                f"{service.noun} with identifier '{text}' does not exist.",
                 message_id=f"com.vmware.api.vcenter.{service.path}.not_found",
-                args=(told,),
+                args=(text,),
             )
         if not self._world.authority.may(user, obj, "System.Read"):
             raise VapiFault("unauthorized", f"You have no permission to read {identity}.", args=(identity,))
@@ -160,8 +162,8 @@ def _is_listed(obj: ManagedObject) -> bool:
     return obj.wsdl_name != "VirtualMachine" or not obj.read("config.template")
 
 
-def _matches(value: object, wanted: object) -> bool:
-    return value in wanted if isinstance(wanted, list) else value == wanted
+def _matches(value: object, filter_value: object) -> bool:
+    return value in filter_value if isinstance(filter_value, list) else value == filter_value
 
 
 # --- what filters compare, and what is shown ----------------------------------------------------------------------
@@ -181,7 +183,7 @@ def _nearest(kind: str) -> Value:
     """The object of a type that contains it, at whatever depth."""
 
     def find(obj: ManagedObject) -> str | None:
-        return next((each.moid for each in ancestors(obj) if is_kind_of(each.wsdl_name, kind)), None)
+        return next((ancestor.moid for ancestor in ancestors(obj) if is_kind_of(ancestor.wsdl_name, kind)), None)
 
     return find
 
@@ -214,8 +216,8 @@ def _connection(obj: ManagedObject) -> str:
 
 
 def _folder_type(obj: ManagedObject) -> str:
-    held = (kind._wsdlName for kind in obj.read("childType"))
-    return next(_FOLDER_TYPES[name] for name in held if name in _FOLDER_TYPES)
+    type_names = (kind._wsdlName for kind in obj.read("childType"))
+    return next(_FOLDER_TYPES[name] for name in type_names if name in _FOLDER_TYPES)
 
 
 def _network_type(obj: ManagedObject) -> str:
@@ -289,10 +291,10 @@ def _pool_details(obj: ManagedObject) -> Struct:
     )
 
 
-def _allocation(given: Any) -> Struct:
-    number = given.shares.shares if given.shares.level == "custom" else None
-    shares = structure_of("resource_pool.shares_info", given.shares, shares=number)
-    return structure_of("resource_pool.resource_allocation_info", given, shares=shares)
+def _allocation(allocation: Any) -> Struct:
+    number = allocation.shares.shares if allocation.shares.level == "custom" else None
+    shares = structure_of("resource_pool.shares_info", allocation.shares, shares=number)
+    return structure_of("resource_pool.resource_allocation_info", allocation, shares=shares)
 
 
 # --- the services ---------------------------------------------------------------------------------------------------

@@ -64,12 +64,12 @@ def _plain(value: Any) -> Any:
     """vAPI's typed JSON as plain JSON: structures and optionals lose their wrappers, sets and maps stay lists."""
     match value:
         case {"STRUCTURE": dict(structure)}:
-            fields = (each for each in structure.values() if isinstance(each, dict))
-            return {name: _plain(each) for named in fields for name, each in named.items()}
+            fields = (field for field in structure.values() if isinstance(field, dict))
+            return {name: _plain(field) for named in fields for name, field in named.items()}
         case {"OPTIONAL": inner} | {"SECRET": inner}:
             return _plain(inner)
         case list():
-            return [_plain(each) for each in value]
+            return [_plain(element) for element in value]
         case _:
             return value
 
@@ -77,15 +77,15 @@ def _plain(value: Any) -> Any:
 def _typed(value: Any) -> Any:
     match value:
         case Struct():
-            return {"STRUCTURE": {value.name: {name: _typed(each) for name, each in value.fields.items()}}}
+            return {"STRUCTURE": {value.name: {name: _typed(field) for name, field in value.fields.items()}}}
         case OptionalValue(inner):
             return {"OPTIONAL": _typed(inner)}
         case VapiFault():
             return _typed_error(value)
         case MapValue(entries):
-            return [_typed(Struct("map-entry", {"key": key, "value": each})) for key, each in entries.items()]
+            return [_typed(Struct("map-entry", {"key": key, "value": map_value})) for key, map_value in entries.items()]
         case list():
-            return [_typed(each) for each in value]
+            return [_typed(element) for element in value]
         case _:
             return value
 

@@ -55,16 +55,16 @@ def answer(
     try:
         value = _invoke(services, verb, url.path, parse_qs(url.query, keep_blank_values=True), headers, body)
     except VapiFault as fault:
-        told = _error(fault, old=old)
-        document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": told} if old else told
+        error_json = _error(fault, old=old)
+        document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": error_json} if old else error_json
         return _STATUS.get(fault.kind, 400), json.dumps(document).encode()
     if old:
         return 200, json.dumps({"value": _untyped(value, old=True)}).encode()
     if value is None:
         return 204, b""
-    made = verb == "POST" and isinstance(value, str)
-    begun = made and parse_qs(url.query).get(_AS_TASK) == ["true"]
-    return 202 if begun else 201 if made else 200, json.dumps(_untyped(value, old=False)).encode()
+    is_created = verb == "POST" and isinstance(value, str)
+    begun = is_created and parse_qs(url.query).get(_AS_TASK) == ["true"]
+    return 202 if begun else 201 if is_created else 200, json.dumps(_untyped(value, old=False)).encode()
 
 
 def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Any:
@@ -150,15 +150,15 @@ def _inventory_call(
     if operation != "list":
         return {service.key: identity} if identity else {}
     shapes = service.filter_type.fields
-    wanted: dict[str, list[str]] = {}
-    others: dict[str, Any] = {}
+    lists: dict[str, list[str]] = {}
+    single_values: dict[str, Any] = {}
     for name, values in query.items():
         if old and not name.startswith(_FILTER):
-            others[name] = values
+            single_values[name] = values
             continue
         field = _LISTED.sub("", name.removeprefix(_FILTER)) if old else name
-        wanted[field] = [*wanted.get(field, ()), *values]
-    return {**others, "filter": {name: _value(values, shapes.get(name)) for name, values in wanted.items()}}
+        lists[field] = [*lists.get(field, ()), *values]
+    return {**single_values, "filter": {name: _value(values, shapes.get(name)) for name, values in lists.items()}}
 
 
 def _value(values: list[str], shape: Shape | None) -> object:
@@ -184,17 +184,17 @@ def _untyped(value: Any, *, old: bool) -> Any:
     """The value as plain JSON: what is unset is left out, a map is a list of keys and values under /rest."""
     match value:
         case Struct():
-            fields = ((name, _untyped(each, old=old)) for name, each in value.fields.items() if not _is_unset(each))
+            fields = ((name, _untyped(field, old=old)) for name, field in value.fields.items() if not _is_unset(field))
             return dict(fields)
         case OptionalValue(inner):
             return _untyped(inner, old=old)
         case VapiFault():
             return _error(value, old=old)
         case MapValue(entries):
-            plain = {key: _untyped(each, old=old) for key, each in entries.items()}
-            return [{"key": key, "value": each} for key, each in plain.items()] if old else plain
+            plain = {key: _untyped(map_value, old=old) for key, map_value in entries.items()}
+            return [{"key": key, "value": map_value} for key, map_value in plain.items()] if old else plain
         case list():
-            return [_untyped(each, old=old) for each in value]
+            return [_untyped(element, old=old) for element in value]
         case _:
             return value
 

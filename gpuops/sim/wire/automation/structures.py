@@ -14,25 +14,25 @@ from gpuops.sim.vcenter.vapi_values import OptionalValue, Struct
 VCENTER: Final = "com.vmware.vcenter"
 
 
-def structure_of(name: str, source: Any, /, **own: Any) -> Struct:
+def structure_of(name: str, source: Any, /, **own_fields: Any) -> Struct:
     """The structure of this name below com.vmware.vcenter, with the fields of `fields_of`."""
-    return Struct(f"{VCENTER}.{name}", fields_of(name, source, **own))
+    return Struct(f"{VCENTER}.{name}", fields_of(name, source, **own_fields))
 
 
-def fields_of(name: str, source: Any, /, **own: Any) -> dict[str, Any]:
+def fields_of(name: str, source: Any, /, **own_fields: Any) -> dict[str, Any]:
     """Its fields: those that the table takes from `source`, and those that only the caller knows."""
-    return {field: _value(shown, source, own, field) for field, shown in _table()[name].items()}
+    return {field: _value(path, source, own_fields, field) for field, path in _table()[name].items()}
 
 
-def _value(shown: str | None, source: Any, own: Mapping[str, Any], field: str) -> Any:
-    if shown is None:
-        return own[field]
-    if shown == "?":
-        return OptionalValue(own.get(field))
-    if shown.startswith("="):
-        return shown[1:]
-    setting = attrgetter(shown.rstrip("?!^"))(source)
-    match shown[-1]:
+def _value(path: str | None, source: Any, own_fields: Mapping[str, Any], field: str) -> Any:
+    if path is None:
+        return own_fields[field]
+    if path == "?":
+        return OptionalValue(own_fields.get(field))
+    if path.startswith("="):
+        return path[1:]
+    setting = attrgetter(path.rstrip("?!^"))(source)
+    match path[-1]:
         case "?":
             return OptionalValue(setting)
         case "!":

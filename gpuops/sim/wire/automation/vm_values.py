@@ -119,9 +119,9 @@ def info(vm: ManagedObject) -> Struct:
     return Struct("com.vmware.vcenter.VM.info", fields)
 
 
-def _map(devices: list[Any], kinds: Any, shown: Callable[[Any], Struct]) -> MapValue:
+def _map(devices: list[Any], kinds: Any, render: Callable[[Any], Struct]) -> MapValue:
     """The devices of these types by their keys; the identifier of a device is its key as text."""
-    return MapValue({str(device.key): shown(device) for device in devices if isinstance(device, kinds)})
+    return MapValue({str(device.key): render(device) for device in devices if isinstance(device, kinds)})
 
 
 def _kind(device: Any, names: tuple[tuple[Any, str], ...]) -> str:
@@ -140,9 +140,10 @@ def _boot_devices(order: list[Any]) -> list[Struct]:
     entries: list[Struct] = []
     for kind, devices in groupby(order, key=lambda device: _kind(device, _BOOT_DEVICES)):
         keys = [str(device.deviceKey) for device in devices] if kind in ("DISK", "ETHERNET") else [None]
-        each = [(None, keys)] if kind == "DISK" else [(key, None) for key in keys]
+        unit_key = [(None, keys)] if kind == "DISK" else [(key, None) for key in keys]
         entries += [
-            structure_of("vm.hardware.boot.device.entry", None, type=kind, nic=nic, disks=disks) for nic, disks in each
+            structure_of("vm.hardware.boot.device.entry", None, type=kind, nic=nic, disks=disks)
+            for nic, disks in unit_key
         ]
     return entries
 
@@ -151,10 +152,10 @@ def _address(device: Any, controllers: Mapping[int, Any]) -> dict[str, Any]:
     """The kind of the bus that a disk or drive is on, and its address there under the name of that kind."""
     controller = controllers[device.controllerKey]
     kind = _kind(controller, _BUSES)
-    given: dict[str, Any] = {"bus": controller.busNumber, "unit": device.unitNumber}
+    address: dict[str, Any] = {"bus": controller.busNumber, "unit": device.unitNumber}
     if kind == "IDE":
-        given = {"primary": controller.busNumber == 0, "master": device.unitNumber == 0}
-    return {"type": kind, kind.lower(): Struct(f"{_HARDWARE}.{kind.lower()}_address_info", given)}
+        address = {"primary": controller.busNumber == 0, "master": device.unitNumber == 0}
+    return {"type": kind, kind.lower(): Struct(f"{_HARDWARE}.{kind.lower()}_address_info", address)}
 
 
 def _disk(disk: Any, controllers: Mapping[int, Any]) -> Struct:
@@ -172,10 +173,10 @@ def _cdrom(drive: Any, controllers: Mapping[int, Any]) -> Struct:
 
 
 def _network_backing(backing: Any) -> Struct:
-    known: dict[str, Any]
+    backing_fields: dict[str, Any]
     if isinstance(backing, D.VirtualEthernetCard.DistributedVirtualPortBackingInfo):
         port = backing.port
-        known = {
+        backing_fields = {
             "type": "DISTRIBUTED_PORTGROUP",
             "network": port.portgroupKey,
             "distributed_switch_uuid": port.switchUuid,
@@ -183,8 +184,12 @@ def _network_backing(backing: Any) -> Struct:
             "connection_cookie": port.connectionCookie,
         }
     else:
-        known = {"type": "STANDARD_PORTGROUP", "network": backing.network._moId, "network_name": backing.deviceName}
-    return structure_of("vm.hardware.ethernet.backing_info", None, **known)
+        backing_fields = {
+            "type": "STANDARD_PORTGROUP",
+            "network": backing.network._moId,
+            "network_name": backing.deviceName,
+        }
+    return structure_of("vm.hardware.ethernet.backing_info", None, **backing_fields)
 
 
 def _network_card(card: Any) -> Struct:
