@@ -38,9 +38,9 @@ The way of a bulk read: `services/selection.py` (traversal specs -> objects) > `
 keeps what each client was sent, so that an update costs what changed.
 
 Why state is not kept as vmomi objects: 10,000 VMs of them weigh over a gigabyte, and a derived property
-(graphicsInfo.vm, sharedPassthruGpuTypes) would have to be kept in step by hand. Rendering on read, with what is written
-of each property kept until it is touched, is both smaller and always true. What it costs: the first read of a property
-pays for the serialiser once.
+(graphicsInfo.vm, sharedPassthruGpuTypes) would have to be updated with every change. Rendering on read, with what is
+written of each property kept until it is touched, is both smaller and always true. What it costs: the first read of a
+property pays for the serialiser once.
 
 The simulator is written from the vSphere API, never from our client. Of gpuops it imports five modules: `errors`,
 `clock`, `files` to read files, `catalog` for facts about GPUs, and `model.devices` for plain values such as PciAddress.

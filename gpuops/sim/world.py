@@ -61,7 +61,7 @@ class World(ObjectStore):
         """What the performance counters of an entity show at a moment."""
         self.new_host: Callable[[Any, str], Any] | None = None
         """Makes the host of a name, for the compute resource that it is added to: what hosts there are besides those
-        of the inventory, whoever built it knows."""
+        of the inventory, its builder knows."""
         self.tags = TagStore(self._new_uuid, self._record_tag, self._is_there)
         self.direct_path = DirectPathState()
         """DirectPath profiles, and what is reserved of them; of a vCenter 9.0 and newer."""
@@ -70,9 +70,9 @@ class World(ObjectStore):
         self.deviations: set[str] = set()
         """Rows of the table of assumptions by whose deviation this vCenter goes (`scenario/deviations.py`)."""
         self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
-        """(save, restore) of the inventory's state as JSON values, if whoever built it offers them."""
+        """(save, restore) of the inventory's state as JSON values, if its builder offers them."""
         self.change_certificate: Callable[[], None] | None = None
-        """Show another certificate from now on, if whoever serves it offers that."""
+        """Show another certificate from now on, if its server offers that."""
 
     def _new_uuid(self) -> UUID:
         return UUID(int=self.rng.getrandbits(128), version=4)

@@ -180,7 +180,7 @@ class XmlEncoder:
         elif isinstance(value, list):
             self._list(write, tag, value, static)
         elif isinstance(value, vmodl.MethodFault):
-            self._localized(write, tag, value, static)
+            self._write_localized_fault(write, tag, value, static)
         elif isinstance(value, VmomiSupport.DataObject):
             self._data_object(write, tag, value, static)
         elif isinstance(value, VmomiSupport.ManagedObject):
@@ -219,7 +219,7 @@ class XmlEncoder:
         _fields(write, value, plan)
         write(f"</{tag}>")
 
-    def _localized(self, write: Write, tag: str, fault: Any, static: Any) -> None:
+    def _write_localized_fault(self, write: Write, tag: str, fault: Any, static: Any) -> None:
         plan = self._plan(type(fault))
         kind = ' xsi:type="LocalizedMethodFault"' if static is object else ""
         write(f'<{tag}{kind}><fault xsi:type="{plan.name}">')

@@ -58,13 +58,13 @@ class Fragments:
         resolved = resolve(obj.wsdl_name, path, encoding.version)
         shape = obj.shape(path)
         if shape is not None:
-            return self._shaped(obj, shape, resolved, encoding)
+            return self._fill_shape(obj, shape, resolved, encoding)
         value, static = value_of(obj, resolved)
         if value is UNSET:
             return ABSENT
         return encoding.fragment(typed(value, static))
 
-    def _shaped(self, obj: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding) -> bytes:
+    def _fill_shape(self, obj: ManagedObject, shape: SharedValue, path: PropertyPath, encoding: Encoding) -> bytes:
         """What was written for the first object of this shape, with this object's own text filled in."""
         key = (obj.wsdl_name, path.text, encoding, shape.key)
         parts = self.shapes.get(key)

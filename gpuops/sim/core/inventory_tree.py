@@ -91,7 +91,7 @@ OF_CONTAINER: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 
 
 def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool) -> dict[str, ManagedObject]:
-    """The objects in a container by moid, in inventory order; of any of these types, or all when there are none."""
+    """The objects in a container by moid, in inventory order; of any of these types, or all if no type is given."""
     members_by_moid: dict[str, ManagedObject] = {}
     within_pool = _is_below_datacenter(container)
     waiting: list[ManagedObject] = list(_children(container, first=True, within_pool=within_pool))[::-1]

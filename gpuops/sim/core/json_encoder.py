@@ -79,13 +79,13 @@ class JsonEncoder:
         return [f'"{tag}":{_reference(obj_type, moid)}'.encode()]
 
     def structure(self, tag: str, name: str, members: Iterable[Parts]) -> Parts:
-        return [f'{{"{TYPE_NAME}":"{name}",'.encode(), *_separated(members), b"}"]
+        return [f'{{"{TYPE_NAME}":"{name}",'.encode(), *_join_with_commas(members), b"}"]
 
     def repeated(self, tag: str, items: Iterable[Parts]) -> Parts:
-        return [f'"{tag}":['.encode(), *_separated(items), b"]"]
+        return [f'"{tag}":['.encode(), *_join_with_commas(items), b"]"]
 
     def listing(self, items: Iterable[Parts]) -> Parts:
-        return [b"[", *_separated(items), b"]"]
+        return [b"[", *_join_with_commas(items), b"]"]
 
     # --- values -----------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class JsonEncoder:
         return plan
 
 
-def _separated(items: Iterable[Parts]) -> Parts:
+def _join_with_commas(items: Iterable[Parts]) -> Parts:
     """The pieces of these items with a comma between one item and the next."""
     parts: Parts = []
     for each in items:
@@ -168,7 +168,7 @@ def _separated(items: Iterable[Parts]) -> Parts:
     return parts[:-1]
 
 
-def unboxed(fragment: bytes) -> bytes:
+def without_box(fragment: bytes) -> bytes:
     """What a fragment is in a place of the declared type: without the box of a simple value or an array."""
     head, colon, value = fragment.partition(f'","{VALUE}":'.encode())
     is_box = colon and head.startswith(f'{{"{TYPE_NAME}":"'.encode()) and head.count(b'"') == 3

@@ -13,7 +13,7 @@ from gpuops.sim.core.managed_object import ManagedObject
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One applied effect: who did what to which object, when, and what it was before and after."""
+    """One applied effect: the user, the method and the object, the moment, and the values before and after."""
 
     sequence: int
     at: datetime

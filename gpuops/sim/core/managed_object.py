@@ -120,7 +120,7 @@ class ManagedObject:
         return self
 
     def read(self, path: str) -> Any:
-        """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none."""
+        """The value at a property path: the longest declared prefix, then plain attributes. UNSET without a value."""
         if path not in self.routes:
             self.routes[path] = _route(self.readers, path)
         route = self.routes[path]

@@ -33,8 +33,8 @@ Found = TypeVar("Found")
 class ObjectStore:
     """The registry of managed objects, the clock, the ledger, the sessions, and one seeded `rng`.
 
-    Whoever reads or changes it holds `lock` (re-entrant); the server takes it around every request. It knows no type of
-    managed object; `World` adds what depends on more than this.
+    A thread that reads or changes it holds `lock` (re-entrant); the server takes it around every request. It knows no
+    type of managed object; `World` adds what depends on more than this.
     """
 
     def __init__(self, *, seed: int, clock: ClockMode, start: datetime, api_version: str) -> None:
@@ -57,7 +57,7 @@ class ObjectStore:
         self.gzip = True
         """Whether large replies are compressed for clients that ask for it."""
         self.down_until: datetime | None = None
-        """While vCenter restarts it answers nobody."""
+        """While vCenter restarts it answers no request."""
         self.asked: set[str] = set()
         """VMs that a rule has made ask a question."""
         self.skew = timedelta()

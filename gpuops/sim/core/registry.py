@@ -87,9 +87,9 @@ class Registry:
 
     def find(self, moid: str) -> ManagedObject | None:
         obj = self._objects.get(moid)
-        return obj if obj is not None else self._made(moid)
+        return obj if obj is not None else self._make_on_request(moid)
 
-    def _made(self, moid: str) -> ManagedObject | None:
+    def _make_on_request(self, moid: str) -> ManagedObject | None:
         maker = self._makers.get(moid) or self._makers.get("".join(moid.rpartition("-")[:2]))
         obj = maker(moid) if maker is not None else None
         if obj is not None:
@@ -100,7 +100,7 @@ class Registry:
         moid = reference if isinstance(reference, str) else reference._moId
         obj = self._objects.get(moid)
         if obj is None:
-            obj = self._made(moid)
+            obj = self._make_on_request(moid)
         if obj is None or (moid is not reference and not isinstance(obj.ref, type(reference))):
             from pyVmomi import VmomiSupport, vmodl  # here: this is asked hundreds of thousands of times
 

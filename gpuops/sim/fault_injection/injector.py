@@ -222,7 +222,7 @@ class Injector:
 
 
 def checked(rule: Rule, outside_events: Mapping[str, OutsideEvent]) -> Rule:
-    """The rule. Raises UsageError where its fault, its happening or its method is none."""
+    """Return the rule. Raises UsageError where its fault, its happening or its method does not exist."""
     if rule.effect in (Effect.FAULT, Effect.TASK, Effect.KILL) or (rule.effect is Effect.MISSING and rule.fault):
         fault_type(rule.fault)
     if rule.effect is Effect.HAPPEN:
@@ -273,7 +273,7 @@ def _trouble(trouble: TaskTrouble, rule: Rule, entity: ManagedObject) -> None:
 
 
 def fault_type(name: str) -> Any:
-    """The vim fault of that WSDL name. Raises UsageError for a name that is none."""
+    """The vim fault of that WSDL name. Raises UsageError for an unknown name."""
     try:
         kind = VmomiSupport.GetWsdlType("urn:vim25", name)
     except KeyError:

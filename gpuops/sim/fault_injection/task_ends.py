@@ -59,7 +59,7 @@ class AwaitingAnswer:
         clock.schedule(until_look.total_seconds(), self._go_on, background=True)
 
     def object_removed(self, obj: Any) -> None:
-        """Nobody can answer it any more."""
+        """Its question can no longer be answered."""
 
 
 def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:

@@ -33,7 +33,7 @@ class FileTransfer:
 
 @dataclass(slots=True)
 class FileTransfers:
-    """Those of a simulated vCenter that nobody has carried out yet. `base` is how its address begins in URLs.
+    """The transfers of a simulated vCenter that clients have not carried out yet; `base` begins their URLs.
 
     The host in a URL is `*`: a client puts the one in that it is connected to (vSphere API reference,
     InitiateFileTransferToGuest).

@@ -19,7 +19,7 @@ def make_root(root: Path) -> None:
         (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def located(root: Path, path: str) -> Path:
+def locate_in_guest(root: Path, path: str) -> Path:
     """Where a path of the guest lies. Raises PermissionError for one that leads out of it, ValueError for none.
 
     The last part is not followed where it is a link, so that a link itself can be removed.
@@ -36,9 +36,9 @@ def located(root: Path, path: str) -> Path:
     return resolved
 
 
-def followed(root: Path, path: str) -> Path:
+def follow_in_guest(root: Path, path: str) -> Path:
     """The same, where a link is followed. Raises PermissionError for one that leads out."""
-    resolved = located(root, path).resolve()
+    resolved = locate_in_guest(root, path).resolve()
     if not resolved.is_relative_to(root.resolve()):
         raise PermissionError(f"{path} leads out of the guest")
     return resolved

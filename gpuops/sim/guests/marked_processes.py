@@ -1,6 +1,6 @@
 """Finds, stops and ends the processes of guests by a mark in their environment, those that they started included.
 
-A process group or a session is left by whoever wants to; the environment goes with every child. Run as a program,
+A process group or a session can be left by any process; the environment goes with every child. Run as a program,
 `marked_processes.py MARK DIRECTORY` waits for the end of its input and then ends what bears the mark and removes the
 directory: so nothing is left of a simulator that was killed. As it is run alone, it imports nothing of gpuops.
 
@@ -41,12 +41,12 @@ def marked(mark: str) -> Iterator[int]:
 
 def end_all(mark: str) -> bool:
     """Kill them all, until none is left; False = some could not be killed."""
-    return _signalled(mark, signal.SIGKILL, lambda pid: True)
+    return _signal_marked(mark, signal.SIGKILL, lambda pid: True)
 
 
 def stop_all(mark: str) -> bool:
     """Stop them all where they are, as a suspended VM does."""
-    return _signalled(mark, signal.SIGSTOP, lambda pid: _state(pid) not in "Tt")
+    return _signal_marked(mark, signal.SIGSTOP, lambda pid: _state(pid) not in "Tt")
 
 
 def continue_all(mark: str) -> None:
@@ -55,7 +55,7 @@ def continue_all(mark: str) -> None:
         _send(pid, signal.SIGCONT)
 
 
-def _signalled(mark: str, number: signal.Signals, due: Callable[[int], bool]) -> bool:
+def _signal_marked(mark: str, number: signal.Signals, due: Callable[[int], bool]) -> bool:
     for _ in range(_ROUNDS):
         pids = [pid for pid in marked(mark) if due(pid)]
         if not pids:

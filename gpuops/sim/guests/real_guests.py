@@ -1,6 +1,6 @@
 """The guests of one simulated vCenter that run real processes: each has a directory, and a mark on its processes.
 
-What they run has the rights of whoever runs the simulator, and sees this machine; only its environment is its own.
+What they run has the rights of the user who runs the simulator, and sees this machine; only its environment is its own.
 Nothing is made before a program is started or a file is written. A helper process, which outlives a simulator that is
 killed, ends all processes and removes the directories (`marked_processes.py`).
 """
@@ -57,7 +57,7 @@ class RealGuest:
 
 
 class RealGuests:
-    """Of the VMs of a world, by moid. Whoever calls holds the world's lock, which is that of `changed`."""
+    """The real guests of a world by moid of their VM. The caller holds the world's lock, that of `changed`."""
 
     def __init__(self, now: Callable[[], datetime], changed: threading.Condition) -> None:
         self._now = now
@@ -109,7 +109,7 @@ class RealGuests:
         guest.boot_time = boot_time
         path, executable, arguments = program
         mark = f"{guest.mark}{self.next_number()}."
-        child = subprocess.Popen(  # noqa: S603 - whoever may log in to the guest has asked for it
+        child = subprocess.Popen(  # noqa: S603 - a user who may log in to the guest asked for it
             [SHELL, "-c", f'"{executable}" {arguments}'],
             cwd=directory,
             env={**environment, marked_processes.VARIABLE: mark},

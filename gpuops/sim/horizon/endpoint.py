@@ -172,10 +172,10 @@ class HorizonEndpoint:
                 "state": self._state(record.vm),
                 **({"session_id": session.id} if session is not None else {}),
                 "user_ids": [],
-                **({"managed_machine_data": self._managed(record)} if record.managed else {}),
+                **({"managed_machine_data": self._managed_machine_data(record)} if record.managed else {}),
             }
 
-    def _managed(self, record: MachineRecord) -> dict[str, Any]:
+    def _managed_machine_data(self, record: MachineRecord) -> dict[str, Any]:
         record_json = {"path": record.path, "virtual_center_id": record.vcenter}
         return {
             **{name: value for name, value in record_json.items() if value is not None},

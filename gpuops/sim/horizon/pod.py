@@ -1,6 +1,6 @@
 """The pools, machines and sessions of a simulated Horizon pod, whose machines are VMs of the simulated vCenter.
 
-Users come at moments drawn from the seed, on the simulator's clock; a machine in maintenance is given to nobody. A user
+Users come at moments drawn from the seed, on the simulator's clock; no user gets a machine in maintenance. A user
 whose desktop is suspended or off has it resumed, as Horizon does, and is sent away where vCenter refuses that. Machines
 of a pool that is always powered on are powered on again within a minute, unless they are in maintenance, and so are as
 many of a pool with spare machines that so many run unused; an instant clone is deleted and made anew when its user logs
@@ -50,7 +50,7 @@ class PodSession:
 
 @dataclass(slots=True)
 class Pod:
-    """A simulated pod. Whoever calls it holds the world's lock."""
+    """A simulated pod. The caller holds the world's lock."""
 
     world: World
     seed: int = 0

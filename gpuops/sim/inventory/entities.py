@@ -123,7 +123,7 @@ class ComputeEntity(ManagedEntity):
 
     @property
     def stun_tolerated_s(self) -> int:
-        """A vMotion whose estimated stun is longer is refused (VMware KB 313479; 100 s where nobody says another
+        """A vMotion whose estimated stun is longer is refused (VMware KB 313479; 100 s where the option sets no other
         number, VMware vSphere 8.0 docs)."""
         stun_time = self.drs.options.get("VmDevicesStunTimeTolerated", "")
         return int(stun_time) if stun_time.isdecimal() else 100

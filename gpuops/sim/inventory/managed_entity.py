@@ -119,16 +119,16 @@ class ManagedEntity(ManagedObject):
     def Rename_Task(self, call: Call, newName: str) -> Any:
         """Declared faults: DuplicateName, InvalidName."""
 
-        def checked() -> str:
+        def check_new_name() -> str:
             above = self.above()
             return above.checked_name(newName, self) if isinstance(above, ManagedEntity) else newName
 
         def finish() -> None:
-            before, name = self.name, checked()
+            before, name = self.name, check_new_name()
             self.rename(name)
             self.world.ledger.record(call, self, before={"name": before}, after={"name": name})
 
-        return self.world.tasks.start(call, "Rename_Task", self, 0.2, begin=checked, finish=finish)
+        return self.world.tasks.start(call, "Rename_Task", self, 0.2, begin=check_new_name, finish=finish)
 
 
 def _applies(field: Any, reference: Any) -> bool:

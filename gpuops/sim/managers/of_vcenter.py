@@ -105,7 +105,7 @@ def _evaluation() -> Any:
     return default("LicenseManagerLicenseInfo", licenseKey="-".join(("00000",) * 5))
 
 
-def _assigned(manager: Any, entity_id: str | None) -> list[Any]:
+def _license_assignments(manager: Any, entity_id: str | None) -> list[Any]:
     named = {manager.world.get("ServiceInstance").instance_uuid: "vcenter.test"}
     named |= {host.moid: host.name for host in manager.world.by_type("HostSystem")}
     return [
@@ -206,7 +206,7 @@ METHODS: Final[Mapping[str, Methods]] = {
     },
     "ExtensionManager": {"FindExtension": lambda *_, **__: None},
     "LicenseAssignmentManager": {
-        "QueryAssignedLicenses": lambda manager, call, entityId=None: _assigned(manager, entityId)
+        "QueryAssignedLicenses": lambda manager, call, entityId=None: _license_assignments(manager, entityId)
     },
     "ScheduledTaskManager": {"RetrieveEntityScheduledTask": _nothing},
     "UserDirectory": {

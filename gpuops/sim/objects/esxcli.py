@@ -111,7 +111,7 @@ class ManagedMethodExecuter(HostManager):
         arguments = {parameter.name: _text(parameter.val) for parameter in argument}
         method_name = method.removeprefix("vim.")
         if method_name == "CLIInfo.FetchCLIInfo":
-            return _described(arguments.get("typeName", ""))
+            return _namespace_info(arguments.get("typeName", ""))
         command = next((candidate for candidate in COMMANDS if candidate.method == method_name), None)
         if command is None:
             return _not_simulated(method_name)
@@ -158,7 +158,7 @@ class ManagedMethodExecuter(HostManager):
         return self.world.get(f"kernelModuleSystem-{self.host.number}")
 
 
-def _described(type_name: str) -> Any:
+def _namespace_info(type_name: str) -> Any:
     """The CLIInfo of a namespace."""
     namespace = type_name.removeprefix("vim.EsxCLI.")
     methods = "".join(command.described() for command in COMMANDS if command.namespace == namespace)

@@ -51,14 +51,14 @@ def create_datacenter(folder: FolderEntity, call: Call, name: str, make: MakeDat
     if folder.kind != "root":
         raise faults.not_supported("Datacenters are made in the root folder and in folders of datacenters.")
     datacenter = make(folder.world, folder.checked_name(name), folder.moid)
-    return _entered(folder, call, datacenter)
+    return _enter_new_entity(folder, call, datacenter)
 
 
 def create_cluster(folder: FolderEntity, call: Call, name: str, spec: Any, make: MakeCluster) -> ComputeEntity:
     """CreateClusterEx: the new one, without hosts."""
     _holds_hosts(folder)
     cluster = make(folder.world, folder.checked_name(name), folder.moid, cluster_change.settings_of(spec))
-    _entered(folder, call, cluster)
+    _enter_new_entity(folder, call, cluster)
     return cluster
 
 
@@ -94,7 +94,7 @@ def add_standalone_host(folder: FolderEntity, call: Call, spec: Any, *, connecte
     def finish() -> ComputeEntity:
         _check_host(folder.world, spec)
         compute = make(folder.world, folder.checked_name(spec.hostName), folder.moid)
-        _entered(folder, call, compute)
+        _enter_new_entity(folder, call, compute)
         _add_host(compute, call, spec, connected=connected)
         return compute
 
@@ -241,7 +241,7 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
     """
     world = folder.world
 
-    def found() -> list[Any]:
+    def check_moved() -> list[Any]:
         entities = [world.get(member) for member in members]
         for entity in entities:
             kind = entity.kind if isinstance(entity, FolderEntity) else KIND_OF_CHILD.get(entity.wsdl_name, "root")
@@ -253,7 +253,7 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
         return entities
 
     def finish() -> None:
-        for entity in found():
+        for entity in check_moved():
             before = entity.parent
             if isinstance(entity, VmEntity):
                 entity.move_to_folder(folder)
@@ -261,7 +261,7 @@ def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
                 reparent(entity, folder)
             world.ledger.record(call, entity, before={"folder": before}, after={"folder": folder.moid})
 
-    return world.tasks.start(call, "MoveIntoFolder_Task", folder, CHANGE_S, begin=found, finish=finish)
+    return world.tasks.start(call, "MoveIntoFolder_Task", folder, CHANGE_S, begin=check_moved, finish=finish)
 
 
 def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> Any:
@@ -272,7 +272,7 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
     """
     world = cluster.world
 
-    def found() -> list[HostEntity]:
+    def check_moved() -> list[HostEntity]:
         hosts: list[HostEntity] = [world.get(member) for member in members]
         for host in hosts:
             world.authority.require(call, host, "Host.Inventory.MoveHost")
@@ -286,12 +286,12 @@ def move_hosts_into(cluster: ComputeEntity, call: Call, members: list[Any]) -> A
         return hosts
 
     def finish() -> None:
-        for host in found():
+        for host in check_moved():
             before = host.compute_resource()
             rehome(host, cluster)
             world.ledger.record(call, host, before={"parent": before.moid}, after={"parent": cluster.moid})
 
-    return world.tasks.start(call, "MoveInto_Task", cluster, CHANGE_S, begin=found, finish=finish)
+    return world.tasks.start(call, "MoveInto_Task", cluster, CHANGE_S, begin=check_moved, finish=finish)
 
 
 def _datacenter(entity: ManagedEntity) -> Any:
@@ -332,7 +332,7 @@ def _holds_hosts(folder: FolderEntity) -> None:
         raise faults.not_supported("Hosts and clusters are made in folders of hosts.")
 
 
-def _entered(folder: FolderEntity, call: Call, new_entity: ManagedEntity) -> ManagedEntity:
+def _enter_new_entity(folder: FolderEntity, call: Call, new_entity: ManagedEntity) -> ManagedEntity:
     folder.add(new_entity)
     folder.world.ledger.record(call, new_entity, before={}, after={"name": new_entity.name, "parent": folder.moid})
     return new_entity

@@ -44,7 +44,7 @@ def destroy(entity: ManagedEntity, call: Call) -> Any:
 
     def finish() -> None:
         _may_go(entity)
-        _gone(entity, call)
+        _remove_entity(entity, call)
 
     return world.tasks.start(call, "Destroy_Task", entity, REMOVAL_S, begin=begin, finish=finish)
 
@@ -90,16 +90,16 @@ def _host_may_go(host: HostEntity) -> None:
         raise faults.wrong_state("The host must be disconnected or in maintenance mode.")
 
 
-def _gone(entity: Any, call: Call) -> None:
+def _remove_entity(entity: Any, call: Call) -> None:
     """Remove it, with what belongs to it alone."""
     world = entity.world
     match entity:
         case FolderEntity():
             for child in list(entity.children.values()):
                 if isinstance(child, VmEntity):
-                    movement.gone(child, call)
+                    movement.remove_vm(child, call)
                 elif world.find(child.moid) is child:  # a port group may have gone with its switch
-                    _gone(child, call)
+                    _remove_entity(child, call)
         case HostEntity() if entity.compute_resource().wsdl_name == "ComputeResource":
             entity = entity.compute_resource()  # a host alone goes with its compute resource
     world.ledger.record(call, entity, before={"name": entity.name}, after={})
@@ -173,4 +173,4 @@ def _hand_over(pool: PoolEntity) -> None:
 def destroy_children(pool: PoolEntity, call: Call) -> None:
     """DestroyChildren: the pools below go, and their VMs come into this one."""
     while pool.pools:
-        _gone(pool.pools[0], call)
+        _remove_entity(pool.pools[0], call)

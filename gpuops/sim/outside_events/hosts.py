@@ -33,7 +33,7 @@ def fail_gpu(host: HostEntity, rule: Rule) -> None:
     """Its first GPU falls off the bus: the VMs on it stop, the host shows it no more."""
     if not host.state.gpus:
         return
-    lost_gpu, call = host.state.gpus[0], _own(host, "XidError")
+    lost_gpu, call = host.state.gpus[0], _outside_call(host, "XidError")
     for vm in host.running_vms():
         on_it = any(seat.pci_id == lost_gpu.pci_id for seat in vm.state.seats)
         if on_it or any(pci_id == lost_gpu.pci_id for _, pci_id in vm.state.held):
@@ -52,7 +52,7 @@ def lose_gpu(host: HostEntity, rule: Rule) -> None:
     if "lost-gpu-listed" in host.world.deviations:  # assumption: lost-gpu-listed
         fail_gpu(host, rule)
         return
-    gpu, call = host.state.gpus[0], _own(host, "XidError")
+    gpu, call = host.state.gpus[0], _outside_call(host, "XidError")
     for vm in host.running_vms():
         if any(seat.pci_id == gpu.pci_id for seat in vm.state.seats):
             power.stop(vm, call, clean=False)
@@ -66,7 +66,7 @@ def crash(host: HostEntity, rule: Rule) -> None:
     """It stops at once, its VMs with it; it is back after `for_s`, they are not."""
     if host.state.connection != "connected":
         return
-    maintenance.go_down(host, _own(host, "HostCrash"), rule.for_s or AGAIN_AFTER_S)
+    maintenance.go_down(host, _outside_call(host, "HostCrash"), rule.for_s or AGAIN_AFTER_S)
 
 
 def disconnect(host: HostEntity, rule: Rule) -> None:
@@ -127,7 +127,7 @@ def turn_mixed_size_on(host: HostEntity, rule: Rule) -> None:
 def remove_and_add_again(host: HostEntity, rule: Rule) -> None:
     """Somebody removes it from the inventory and adds it again, while its VMs go on: it and they get other ids.
 
-    Its VMs lose their custom attributes, and are in the folder for VMs that nobody has filed (name from memory).
+    Its VMs lose their custom attributes, and are in the folder for discovered VMs (name from memory).
     """
     if host.state.connection != "connected":
         return  # it could not be added again
@@ -170,10 +170,10 @@ def enter_maintenance(host: HostEntity, rule: Rule) -> None:
 
 def _connection(host: HostEntity, state: str) -> None:
     before, host.state.connection = host.state.connection, state
-    call = _own(host, "HostConnection")
+    call = _outside_call(host, "HostConnection")
     host.world.ledger.record(call, host, before={"connection": before}, after={"connection": state})
     host.runtime_changed()
 
 
-def _own(host: HostEntity, method: str) -> Call:
+def _outside_call(host: HostEntity, method: str) -> Call:
     return Call(method=method, version=host.world.api_version)

@@ -14,7 +14,7 @@ from gpuops.sim.operations.admission.initial_placement import place
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.operations.vms import power, snapshot_revert
 from gpuops.sim.operations.vms.drift import drift
-from gpuops.sim.operations.vms.movement import copied, gone
+from gpuops.sim.operations.vms.movement import copy_state, remove_vm
 from gpuops.sim.state.vm_state import GuestUser, Power
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def delete(vm: VmEntity, rule: Rule) -> None:
     call = somebody(vm.world, "Destroy_Task")
     if vm.state.power is not Power.OFF:
         power.stop(vm, call, clean=False)
-    gone(vm, call)
+    remove_vm(vm, call)
 
 
 def recreate(vm: VmEntity, rule: Rule) -> None:
@@ -57,7 +57,7 @@ def clone(vm: VmEntity, rule: Rule) -> None:
     except vmodl.MethodFault:
         return  # it was cloned before
     pool = vm.host().compute_resource().pool.moid
-    state = copied(vm, name, folder.moid, vm.host(), pool, template=False)
+    state = copy_state(vm, name, folder.moid, vm.host(), pool, template=False)
     state.devices = ()
     new_vm = enter_new(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
     new_vm.world.ledger.record(call, new_vm, before={}, after=facts(state))
@@ -124,12 +124,12 @@ def revert_to_running(vm: VmEntity, rule: Rule) -> None:
 
 def power_on(vm: VmEntity, rule: Rule) -> None:
     """Somebody powers it on, or resumes it; refused as anybody's power-on would be."""
-    _tried(lambda call: power.power_on(vm, call, None), somebody(vm.world, "PowerOnVM_Task"))
+    _ignore_refusal(lambda call: power.power_on(vm, call, None), somebody(vm.world, "PowerOnVM_Task"))
 
 
 def suspend(vm: VmEntity, rule: Rule) -> None:
     """Somebody suspends it."""
-    _tried(lambda call: power.suspend(vm, call), somebody(vm.world, "SuspendVM_Task"))
+    _ignore_refusal(lambda call: power.suspend(vm, call), somebody(vm.world, "SuspendVM_Task"))
 
 
 def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
@@ -163,9 +163,9 @@ def ignore_shutdowns(vm: VmEntity, rule: Rule) -> None:
 
 
 def start_task(vm: VmEntity, rule: Rule) -> None:
-    """A task of somebody else runs on it for `for_s`: any other waits for it, or is refused with TaskInProgress."""
+    """A task of another client runs on it for `for_s`: any other waits for it, or is refused with TaskInProgress."""
     call = somebody(vm.world, "ReconfigVM_Task")
-    _tried(lambda call: vm.world.tasks.start(call, "ReconfigVM_Task", vm, rule.for_s or 60.0), call)
+    _ignore_refusal(lambda call: vm.world.tasks.start(call, "ReconfigVM_Task", vm, rule.for_s or 60.0), call)
 
 
 def use_desktop(vm: VmEntity, rule: Rule) -> None:
@@ -181,8 +181,8 @@ def _uses(vm: VmEntity, mhz: int, users: tuple[GuestUser, ...]) -> None:
     vm.touch("summary")
 
 
-def _tried(act: object, call: Call) -> None:
-    """What is refused does not happen: somebody else then reads the fault."""
+def _ignore_refusal(act: object, call: Call) -> None:
+    """Do an act of another client. If it is refused, only that client gets the fault."""
     assert callable(act)
     try:
         act(call)

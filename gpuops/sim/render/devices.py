@@ -98,7 +98,7 @@ SUMMARIES: Final = {
 }
 
 
-def _attached(vm: VmState, controller: int) -> list[int]:
+def _attached_keys(vm: VmState, controller: int) -> list[int]:
     """The keys of the disks and drives on a controller."""
     return [part.key for part in vm.hardware.attached(controller)]
 
@@ -106,7 +106,9 @@ def _attached(vm: VmState, controller: int) -> list[int]:
 def _ide_controller(vm: VmState, number: int) -> Any:
     label, key = f"IDE {number}", IDE_KEYS[number]
     described = vim.Description(label=label, summary=label)
-    return filled(D.VirtualIDEController, key=key, busNumber=number, device=_attached(vm, key), deviceInfo=described)
+    return filled(
+        D.VirtualIDEController, key=key, busNumber=number, device=_attached_keys(vm, key), deviceInfo=described
+    )
 
 
 def _storage_controller(vm: VmState, controller: StorageController) -> Any:
@@ -120,7 +122,7 @@ def _storage_controller(vm: VmState, controller: StorageController) -> Any:
         controllerKey=PCI_CONTROLLER,
         unitNumber={"SCSI": 3, "SATA": 24, "NVME": 30}[name] + controller.bus,
         busNumber=controller.bus,
-        device=_attached(vm, controller.key),
+        device=_attached_keys(vm, controller.key),
         deviceInfo=vim.Description(
             label=f"{name} controller {controller.bus}", summary=SUMMARIES.get(controller.kind, f"{name} controller")
         ),

@@ -264,7 +264,7 @@ class GuestDeclared(Declared, frozen=True):
     clock_ahead_s: float = 0.0
     """How far its clock is ahead of vCenter's."""
     processes: Literal["declared", "real"] = "declared"
-    """`real`: whoever logs in to it starts processes of this machine, with the rights of whoever runs the simulator."""
+    """`real`: a login to it starts processes of this machine, with the rights of the user who runs the simulator."""
 
 
 class QuestionDeclared(Declared, frozen=True):

@@ -27,7 +27,7 @@ from gpuops.sim.scenario.repeated import expand_name, numbers
 from gpuops.sim.state.board import board
 from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, Override
 from gpuops.sim.state.gpu_admission import Deviation
-from gpuops.sim.state.host_network import installed
+from gpuops.sim.state.host_network import installed_network
 from gpuops.sim.state.host_state import HostGpu, HostModel, HostNode, HostState, OtherHostDevice
 
 if TYPE_CHECKING:
@@ -134,9 +134,11 @@ def _add_host(site: ScenarioSite, cluster: ComputeEntity, declared: HostsDeclare
         deviation=Deviation(declared.deviation.gpus, declared.deviation.starts, frozenset(declared.deviation.forbids)),
         datastores=tuple(store.moid for store in site.datastores) if datastores_read is None else datastores_read,
         networks=tuple(network.moid for network in networks),
-        others=tuple(_other(device) for device in sorted(declared.others, key=lambda each: PciAddress.parse(each.at))),
+        others=tuple(
+            _other_device(device) for device in sorted(declared.others, key=lambda each: PciAddress.parse(each.at))
+        ),
         ports=tuple(port(nic) for nic in declared.ports),
-        network=installed(tuple(network.name for network in networks)),
+        network=installed_network(tuple(network.name for network in networks)),
     )
     if read is not None:
         state.connection, state.in_maintenance = read.connection, read.in_maintenance
@@ -184,7 +186,7 @@ def _gpu(declared: GpuDeclared) -> HostGpu:
     )
 
 
-def _other(declared: OtherDeviceDeclared) -> OtherHostDevice:
+def _other_device(declared: OtherDeviceDeclared) -> OtherHostDevice:
     return OtherHostDevice(
         pci_id=str(PciAddress.parse(declared.at)),
         vendor_id=int(declared.vendor, 16),

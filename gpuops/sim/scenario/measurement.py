@@ -92,7 +92,7 @@ def _is_measured(vm: VmEntity, moment: datetime) -> bool:
 
 
 def _uses_mhz(state: VmState, moment: datetime) -> int:
-    """What its guest uses at a moment, at the most."""
+    """The most that its guest uses at a moment."""
     past = state.past
     if past is None or moment >= past.until:
         return state.cpu_usage_mhz

@@ -69,10 +69,10 @@ def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None
         nics_of_host = nic_names(host.state)
         if missing := [nic for nic in nics if nic not in nics_of_host]:
             raise PolicyError(f"host {host.name} has no {missing[0]}", hint=f"it has {', '.join(nics_of_host)}")
-        switch = _named(site, "distributed switch", name, DistributedSwitchEntity)
+        switch = _network_named(site, "distributed switch", name, DistributedSwitchEntity)
         set_proxy(switch, host, ProxySwitch(switch.moid, nics))
     for number, adapter in enumerate(declared.adapters, start=1):
-        group = _named(site, "distributed port group", adapter.group, PortgroupEntity)
+        group = _network_named(site, "distributed port group", adapter.group, PortgroupEntity)
         address = f"198.51.100.{len(list(site.world.by_type('HostSystem'))) % 250}"  # from the documentation range
         uuid, port = group.switch().uuid, free_port(group, group.switch().taken_ports())
         assert port is not None, "a port group of a scenario grows"
@@ -86,7 +86,7 @@ def equip(site: ScenarioSite, host: HostSystem, declared: HostsDeclared) -> None
     host.state.rulesets.update(declared.rulesets)
 
 
-def _named(site: ScenarioSite, kind_text: str, name: str, kind: type[Kind]) -> Kind:
+def _network_named(site: ScenarioSite, kind_text: str, name: str, kind: type[Kind]) -> Kind:
     candidates = [child for child in site.datacenter.folders["network"].children.values() if isinstance(child, kind)]
     network = next((candidate for candidate in candidates if candidate.name == escaped(name)), None)
     if network is None:

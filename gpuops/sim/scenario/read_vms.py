@@ -57,7 +57,7 @@ def runs_as_read(vm: VmEntity, read: VmAsRead, word: str) -> bool:
     if seats is None:
         state.power = Power.OFF
         return False
-    state.seats, state.held, state.boot_time = seats, _held(state, read), read.booted
+    state.seats, state.held, state.boot_time = seats, _held_devices(state, read), read.booted
     return True
 
 
@@ -82,6 +82,6 @@ def _seats(vm: VmEntity, read: VmAsRead) -> tuple[RunningVgpu, ...] | None:
     return tuple(seats)
 
 
-def _held(state: VmState, read: VmAsRead) -> tuple[tuple[int, str], ...]:
+def _held_devices(state: VmState, read: VmAsRead) -> tuple[tuple[int, str], ...]:
     direct = [device for device in state.devices if isinstance(device.backing, StaticBacking | DynamicBacking)]
     return tuple((device.key, pci_id) for device, pci_id in zip(direct, read.held, strict=False) if pci_id is not None)

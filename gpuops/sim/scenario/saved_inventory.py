@@ -42,10 +42,10 @@ def _is_part(world: World, obj: Any) -> bool:
 def made(world: World, untouched: World) -> list[dict[str, Any]]:
     """What was made since, each after what it is in now: it may have moved into something that was made later."""
     new = [entity for entity in _entities(world) if untouched.find(entity.moid) is None]
-    return [_described(entity) for entity in sorted(new, key=lambda entity: len(list(ancestors(entity))))]
+    return [_entity_to_json(entity) for entity in sorted(new, key=lambda entity: len(list(ancestors(entity))))]
 
 
-def _described(entity: Any) -> dict[str, Any]:
+def _entity_to_json(entity: Any) -> dict[str, Any]:
     described = {"type": entity.wsdl_name, "moid": entity.moid, "name": entity.name, "parent": entity.parent}
     match entity:
         case FolderEntity():

@@ -42,15 +42,17 @@ def restore(world: World, saved: dict[str, Any]) -> None:
 def _switches(world: World) -> list[dict[str, Any]]:
     return [
         {
-            **_described(switch),
+            **_network_to_json(switch),
             "next_port": switch.next_port,
-            "portgroups": [{**_described(portgroup), "ports": portgroup.ports} for portgroup in switch.portgroups()],
+            "portgroups": [
+                {**_network_to_json(portgroup), "ports": portgroup.ports} for portgroup in switch.portgroups()
+            ],
         }
         for switch in world.by_type("DistributedVirtualSwitch")
     ]
 
 
-def _described(entity: DistributedSwitchEntity | PortgroupEntity) -> dict[str, Any]:
+def _network_to_json(entity: DistributedSwitchEntity | PortgroupEntity) -> dict[str, Any]:
     return {
         "moid": entity.moid,
         "name": entity.name,

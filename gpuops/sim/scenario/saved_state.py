@@ -56,15 +56,15 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "now": world.clock.now().isoformat(),
         "number": world.next_number(),
         "made": saved_inventory.made(world, untouched),
-        "places": _changed(saved_inventory.places(world), saved_inventory.places(untouched)),
-        "vms": _changed(_vms(world), _vms(untouched)),
+        "places": _changed_values(saved_inventory.places(world), saved_inventory.places(untouched)),
+        "vms": _changed_values(_vms(world), _vms(untouched)),
         "removed": saved_inventory.removed(world, untouched),
-        "hosts": _changed(_hosts(world), _hosts(untouched)),
+        "hosts": _changed_values(_hosts(world), _hosts(untouched)),
         "networks": saved_network.save(world, untouched),
-        "clusters": _changed(_clusters(world), _clusters(untouched)),
-        "datastores": _changed(_space(world), _space(untouched)),
+        "clusters": _changed_values(_clusters(world), _clusters(untouched)),
+        "datastores": _changed_values(_space(world), _space(untouched)),
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
-        "options": _changed(world.options.items(), untouched.options.items()),
+        "options": _changed_values(world.options.items(), untouched.options.items()),
         "direct_path": asdict(world.direct_path),
         "tags": world.tags.to_json(),
         "ledger": world.ledger.to_json(),
@@ -111,7 +111,7 @@ def _restore_inventory(world: World, saved: dict[str, Any]) -> None:
         saved_inventory.restore_removed(world, moid)
 
 
-def _changed(now: Any, before: Any) -> dict[str, Any]:
+def _changed_values(now: Any, before: Any) -> dict[str, Any]:
     earlier = dict(before)
     return {key: value for key, value in now if key not in earlier or earlier[key] != value}
 
@@ -213,10 +213,10 @@ class StateFile:
         try:
             restore(parse_json(raw))
         except vmodl.fault.ManagedObjectNotFound as error:
-            raise self._damaged(f"it names {error.obj._moId[:80]!r}, which is not there") from error
+            raise self._damage_error(f"it names {error.obj._moId[:80]!r}, which is not there") from error
         except (*NOT_PARSED, AttributeError) as error:  # whatever a state that this world did not save holds
-            raise self._damaged(f"{type(error).__name__}: {error}") from error
+            raise self._damage_error(f"{type(error).__name__}: {error}") from error
 
-    def _damaged(self, reason: str) -> StateDamaged:
+    def _damage_error(self, reason: str) -> StateDamaged:
         message = f"{self._path} is not the state of this scenario: {reason}"
         return StateDamaged(message, hint="remove it to begin afresh")

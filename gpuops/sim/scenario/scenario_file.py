@@ -85,18 +85,18 @@ def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
     """
     name, _, settings = spelled.partition(":")
     if name.endswith(SUFFIX):
-        scenario = _checked(read_member(Path(name), SCENARIO), name)
+        scenario = _decode_scenario(read_member(Path(name), SCENARIO), name)
         bundle.check(scenario, name)
     elif name.endswith((".yaml", ".yml")):
         scenario = parse(read_text(Path(name)), name)
     else:
-        scenario = _checked(_bundled(name), name)
+        scenario = _decode_scenario(_bundled_text(name), name)
     return scenario, _parameters(scenario, name, settings)
 
 
 @cache
-def _bundled(name: str) -> object:
-    """The content of a scenario that gpuops brings; read once, for nobody changes it."""
+def _bundled_text(name: str) -> object:
+    """The content of a scenario that gpuops brings; read once, as it never changes."""
     if name not in names():
         raise PolicyError(
             f"no scenario {name!r}", hint=f"there are {', '.join(names())}, or name a YAML file or a bundle"
@@ -107,10 +107,10 @@ def _bundled(name: str) -> object:
 
 def parse(text: str, name: str) -> ScenarioFile:
     """The scenario in the YAML text of a file. Raises PolicyError."""
-    return _checked(parse_yaml(text, name, merges=True), name)
+    return _decode_scenario(parse_yaml(text, name, merges=True), name)
 
 
-def _checked(content: object, name: str) -> ScenarioFile:
+def _decode_scenario(content: object, name: str) -> ScenarioFile:
     """The scenario that plain values declare. Raises PolicyError for the first that is wrong."""
     try:
         scenario = ScenarioFile.of(content)

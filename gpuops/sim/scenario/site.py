@@ -47,13 +47,13 @@ class ScenarioSite:
 
     def model(self, name: str) -> ModelDeclared:
         """The server model of that name. Raises PolicyError."""
-        return self._named(self.declared.models, "server model", name)
+        return self._declaration_named(self.declared.models, "server model", name)
 
     def guest(self, name: str) -> GuestDeclared:
         """The guest system of that name. Raises PolicyError."""
-        return self._named(self.declared.guests, "guest", name)
+        return self._declaration_named(self.declared.guests, "guest", name)
 
-    def _named(self, declared: Mapping[str, Declared], kind_text: str, name: str) -> Declared:
+    def _declaration_named(self, declared: Mapping[str, Declared], kind_text: str, name: str) -> Declared:
         if name not in declared:
             raise PolicyError(
                 f"the scenario has no {kind_text} {name!r:.80}", hint=f"it has {', '.join(declared)[:200]}"

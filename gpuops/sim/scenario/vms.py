@@ -196,10 +196,10 @@ def _devices(
             raise PolicyError(f"host {host.name} offers no device group {device.group!r}")
         groups.append((len(groups) + 1, device.group))
         backings += [(VgpuBacking(name), (len(groups), number)) for number, name in enumerate(offer.profiles)]
-    return (tuple(_numbered(backings)), tuple(groups))
+    return (tuple(_number_devices(backings)), tuple(groups))
 
 
-def _numbered(backings: list[tuple[Backing, tuple[int, int] | None]]) -> Iterator[PciDevice]:
+def _number_devices(backings: list[tuple[Backing, tuple[int, int] | None]]) -> Iterator[PciDevice]:
     """Each with the next key of its kind."""
     used_keys: list[int] = []
     for backing, group in backings:

@@ -34,7 +34,7 @@ def object_contents(
         hidden = world.authority.hidden(user, obj, paths)
         missing = [hidden_property(obj, path, encoding) for path in paths if path in hidden] if hidden else []
         if world.injector.hides:
-            untold = _untold(world, obj, paths)
+            untold = _hidden_properties(world, obj, paths)
             missing += [missing_property(path, fault, encoding) for path, fault in untold.items() if fault is not None]
             hidden = hidden.union(untold)
         visible_paths = tuple(path for path in paths if path not in hidden) if hidden else paths
@@ -58,7 +58,7 @@ def object_contents(
     return contents
 
 
-def _untold(world: World, obj: ManagedObject, paths: tuple[str, ...]) -> dict[str, Any]:
+def _hidden_properties(world: World, obj: ManagedObject, paths: tuple[str, ...]) -> dict[str, Any]:
     """What this read shall not tell, with the faults that stand for it."""
     call = world.current_call
     return world.injector.hidden(obj, paths, call.method if call is not None else "")

@@ -46,7 +46,7 @@ class DirectPathProfileManager(ManagedObject):
     @method
     def DirectPathProfileManagerUpdate(self, call: Call, id: str, spec: Any) -> None:
         """Raises NotFound, AlreadyExists."""
-        profile = self._known(id)
+        profile = self._profile_by_id(id)
         name = profile.name if spec.name is None else spec.name
         description = profile.description if spec.description is None else spec.description
         self._put(call, replace(profile, name=name, description=description), profile)
@@ -54,7 +54,7 @@ class DirectPathProfileManager(ManagedObject):
     @method
     def DirectPathProfileManagerDelete(self, call: Call, id: str) -> None:
         """Raises NotFound, and ResourceInUse while capacity of it is reserved."""
-        profile = self._known(id)
+        profile = self._profile_by_id(id)
         if any(reservation.config == profile.config for reservation in self.world.direct_path.reservations):
             raise vim.fault.ResourceInUse(msg=f"Capacity of {profile.name} is reserved.", type=_KIND, name=id)
         del self.world.direct_path.profiles[id]
@@ -97,7 +97,7 @@ class DirectPathProfileManager(ManagedObject):
 
     def _answer(self, spec: Any, count: Callable[[DirectPathConfig], TypeCapacity]) -> Any:
         try:
-            profile = self._meant(spec)
+            profile = self._profile_of_query(spec)
         except vmodl.MethodFault as fault:
             return _KIND.CapacityUnknown(querySpec=spec, faultList=[fault])
         capacity_count = count(profile.config)
@@ -109,19 +109,19 @@ class DirectPathProfileManager(ManagedObject):
             unusedReservation=capacity_count.unused_reservation,
         )
 
-    def _meant(self, spec: Any) -> DirectPathProfileState:
+    def _profile_of_query(self, spec: Any) -> DirectPathProfileState:
         """The profile that a query means; one of a configuration need not exist. Raises NotFound, InvalidArgument."""
         profiles = self.world.direct_path.profiles
         if isinstance(spec, _KIND.CapacityQueryById):
-            return self._known(spec.id)
+            return self._profile_by_id(spec.id)
         if isinstance(spec, _KIND.CapacityQueryByName):
-            return _found((profile for profile in profiles.values() if profile.name == spec.name), spec.name)
+            return _first_profile((profile for profile in profiles.values() if profile.name == spec.name), spec.name)
         config = _config_of(spec.deviceConfig)
         like = (profile for profile in profiles.values() if profile.config == config)
         return next(like, DirectPathProfileState("", "", "", config))
 
-    def _known(self, id: str) -> DirectPathProfileState:
-        return _found((profile for profile in self.world.direct_path.profiles.values() if profile.id == id), id)
+    def _profile_by_id(self, id: str) -> DirectPathProfileState:
+        return _first_profile((profile for profile in self.world.direct_path.profiles.values() if profile.id == id), id)
 
     def _put(self, call: Call, profile: DirectPathProfileState, before: DirectPathProfileState | None) -> None:
         if not 0 < len(profile.name) <= _LONGEST_NAME:
@@ -140,7 +140,7 @@ class DirectPathProfileManager(ManagedObject):
         self.world.ledger.record(call, self, before=facts_before, after={profile.id: profile.name})
 
 
-def _found(profiles: Iterable[DirectPathProfileState], requested: str) -> DirectPathProfileState:
+def _first_profile(profiles: Iterable[DirectPathProfileState], requested: str) -> DirectPathProfileState:
     profile = next(iter(profiles), None)
     if profile is None:
         raise vim.fault.NotFound(msg=f"There is no DirectPath profile {requested}.")
@@ -166,11 +166,11 @@ def _info(profile: DirectPathProfileState) -> Any:
         name=profile.name,
         description=profile.description or None,
         vendorName=VENDOR,
-        deviceConfig=_shown(profile.config),
+        deviceConfig=_render_config(profile.config),
     )
 
 
-def _shown(config: DirectPathConfig) -> Any:
+def _render_config(config: DirectPathConfig) -> Any:
     if config.vgpu:
         return _KIND.VmiopDirectPathConfig(vgpuProfile=config.vgpu)
     if config.group:

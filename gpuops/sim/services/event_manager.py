@@ -28,6 +28,7 @@ class EventHistoryCollector(HistoryCollector):
 
     method_table: ClassVar[Methods] = {
         "ReadNextEvents": lambda self, call, maxCount: self.read_next(maxCount),
+        "ReadPreviousEvents": lambda self, call, maxCount: self.read_previous(maxCount),
     }
 
     def matching(self) -> list[Any]:

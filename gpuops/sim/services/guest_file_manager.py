@@ -12,7 +12,7 @@ from pyVmomi import vim
 from gpuops.sim.core.managed_object import ManagedObject, Methods, method
 from gpuops.sim.guests.file_transfers import FileTransfer
 from gpuops.sim.operations.guests import guest_files, guest_programs
-from gpuops.sim.services.guest_managers import entered
+from gpuops.sim.services.guest_managers import enter_guest
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -31,25 +31,34 @@ class GuestFileManager(ManagedObject):
 
     method_table: ClassVar[Methods] = {
         "MakeDirectoryInGuest": lambda self, call, vm, auth, directoryPath, createParentDirectories: (
-            guest_files.make_directory(self._changed(call, vm, auth), directoryPath, parents=createParentDirectories)
+            guest_files.make_directory(
+                self._enter_to_modify(call, vm, auth), directoryPath, parents=createParentDirectories
+            )
         ),
         "DeleteFileInGuest": lambda self, call, vm, auth, filePath: guest_files.delete_file(
-            self._changed(call, vm, auth), filePath
+            self._enter_to_modify(call, vm, auth), filePath
         ),
         "DeleteDirectoryInGuest": lambda self, call, vm, auth, directoryPath, recursive: guest_files.delete_directory(
-            self._changed(call, vm, auth), directoryPath, recursive=recursive
+            self._enter_to_modify(call, vm, auth), directoryPath, recursive=recursive
         ),
         "MoveFileInGuest": lambda self, call, vm, auth, srcFilePath, dstFilePath, overwrite: guest_files.move(
-            self._changed(call, vm, auth), srcFilePath, dstFilePath, overwrite=overwrite
+            self._enter_to_modify(call, vm, auth), srcFilePath, dstFilePath, overwrite=overwrite
+        ),
+        "CreateTemporaryFileInGuest": lambda self, call, vm, auth, prefix, suffix, directoryPath: (
+            guest_files.make_temporary_file(self._enter_to_modify(call, vm, auth), prefix, suffix, directoryPath)
         ),
         "CreateTemporaryDirectoryInGuest": lambda self, call, vm, auth, prefix, suffix, directoryPath: (
-            guest_files.make_temporary_directory(self._changed(call, vm, auth), prefix, suffix, directoryPath)
+            guest_files.make_temporary_directory(self._enter_to_modify(call, vm, auth), prefix, suffix, directoryPath)
         ),
         "ChangeFileAttributesInGuest": lambda self, call, vm, auth, guestFilePath, fileAttributes: (
-            guest_files.change_attributes(self._changed(call, vm, auth), guestFilePath, fileAttributes)
+            guest_files.change_attributes(self._enter_to_modify(call, vm, auth), guestFilePath, fileAttributes)
         ),
         "ListFilesInGuest": lambda self, call, vm, auth, filePath, index, maxResults, matchPattern: guest_files.listed(
-            entered(self.world, call, vm, auth, guest_programs.QUERY), filePath, index or 0, maxResults, matchPattern
+            enter_guest(self.world, call, vm, auth, guest_programs.QUERY),
+            filePath,
+            index or 0,
+            maxResults,
+            matchPattern,
         ),
     }
 
@@ -70,7 +79,7 @@ class GuestFileManager(ManagedObject):
 
     @method
     def InitiateFileTransferFromGuest(self, call: Call, vm: Any, auth: Any, guestFilePath: str) -> Any:
-        guest_vm = entered(self.world, call, vm, auth, guest_programs.QUERY)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.QUERY)
         if guest_vm.state.template.real_processes:
             return guest_files.download(guest_vm, guestFilePath)
         content = self._printed.get(_key(guest_vm, guestFilePath))
@@ -86,11 +95,11 @@ class GuestFileManager(ManagedObject):
     def InitiateFileTransferToGuest(
         self, call: Call, vm: Any, auth: Any, guestFilePath: str, fileAttributes: Any, fileSize: int, overwrite: bool
     ) -> str:
-        guest_vm = self._changed(call, vm, auth)
+        guest_vm = self._enter_to_modify(call, vm, auth)
         return guest_files.upload(guest_vm, guestFilePath, fileAttributes, fileSize, overwrite=overwrite)
 
-    def _changed(self, call: Call, vm: Any, auth: Any) -> Any:
-        return entered(self.world, call, vm, auth, guest_programs.MODIFY)
+    def _enter_to_modify(self, call: Call, vm: Any, auth: Any) -> Any:
+        return enter_guest(self.world, call, vm, auth, guest_programs.MODIFY)
 
 
 def _key(vm: VmEntity, path: str) -> tuple[str, str, object]:

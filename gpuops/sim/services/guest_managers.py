@@ -20,7 +20,7 @@ PARTS: Final = {
 """Moid and type of its managers that do nothing here."""
 
 
-def entered(world: World, call: Call, vm: Any, auth: Any, privilege: str) -> Any:
+def enter_guest(world: World, call: Call, vm: Any, auth: Any, privilege: str) -> Any:
     """The VM, where this login may do that and its guest lets the user in."""
     guest_vm = world.get(vm)
     world.authority.require(call, guest_vm, privilege)
@@ -51,7 +51,7 @@ class GuestAuthManager(ManagedObject):
 
     @method
     def ValidateCredentialsInGuest(self, call: Call, vm: Any, auth: Any) -> None:
-        entered(self.world, call, vm, auth, guest_programs.QUERY)
+        enter_guest(self.world, call, vm, auth, guest_programs.QUERY)
 
 
 FIRST_PID: Final = 2001
@@ -70,13 +70,13 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def StartProgramInGuest(self, call: Call, vm: Any, auth: Any, spec: Any) -> int:
-        guest_vm = entered(self.world, call, vm, auth, guest_programs.EXECUTE)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.EXECUTE)
         owner = guest_programs.admit(guest_vm, auth)
         if guest_vm.state.template.real_processes:
             real = guest_programs.started_really(guest_vm, owner, spec)
             self.world.ledger.record(call, guest_vm, before={}, after={"program": real.path})
             return real.pid
-        process = guest_programs.started(guest_vm, next(self._pids), owner, spec)
+        process = guest_programs.start_program(guest_vm, next(self._pids), owner, spec)
         self.processes.append(process)
         if (change := guest_programs.file_change(guest_vm, spec)) is not None:
             self.world.get("guestOperationsFileManager").change(guest_vm, *change)
@@ -87,11 +87,11 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def ListProcessesInGuest(self, call: Call, vm: Any, auth: Any, pids: list[int]) -> list[Any]:
-        guest_vm = entered(self.world, call, vm, auth, guest_programs.QUERY)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.QUERY)
         mine = [
             process for process in self.processes if process.vm == guest_vm.moid and (not pids or process.pid in pids)
         ]
-        started = [info for process in mine if (info := guest_programs.shown(process, guest_vm)) is not None]
+        started = [info for process in mine if (info := guest_programs.process_info(process, guest_vm)) is not None]
         now, real = self.world.clock.now(), self.world.guests.processes(guest_vm.moid)
         real_processes = (
             guest_programs.shown_really(process, now) for process in real if not pids or process.pid in pids
@@ -101,11 +101,11 @@ class GuestProcessManager(ManagedObject):
 
     @method
     def TerminateProcessInGuest(self, call: Call, vm: Any, auth: Any, pid: int) -> None:
-        guest_vm = entered(self.world, call, vm, auth, guest_programs.EXECUTE)
-        guest_programs.terminated(guest_vm, pid)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.EXECUTE)
+        guest_programs.terminate_process(guest_vm, pid)
 
     @method
     def ReadEnvironmentVariableInGuest(self, call: Call, vm: Any, auth: Any, names: list[str]) -> list[str]:
-        guest_vm = entered(self.world, call, vm, auth, guest_programs.QUERY)
+        guest_vm = enter_guest(self.world, call, vm, auth, guest_programs.QUERY)
         guest_files.root_of(guest_vm)
         return guest_programs.variables(guest_vm, names)

@@ -45,16 +45,31 @@ class HistoryCollector(ManagedObject):
 
     def read_next(self, count: int) -> list[Any]:
         """The next newer items. Raises InvalidArgument for a count out of range (vSphere API, ReadNextEvents)."""
-        if count < 1:
-            raise faults.wrong_argument("maxCount")
+        _check(count)
         items = self.matching()
         page = items[self._position : self._position + count]
         self._position += len(page)
         return page
 
+    def read_previous(self, count: int) -> list[Any]:
+        """The next older items, newest first. Raises InvalidArgument."""
+        _check(count)
+        start = max(0, self._position - count)
+        page = self.matching()[start : self._position]
+        self._position = start
+        return page[::-1]
+
     @method
     def SetCollectorPageSize(self, call: Call, maxCount: int) -> None:
         self._page_size = max(1, min(maxCount, LARGEST_PAGE))
+
+    @method
+    def RewindCollector(self, call: Call) -> None:
+        self._position = 0
+
+    @method
+    def ResetCollector(self, call: Call) -> None:
+        self._position = len(self.matching())
 
     @method
     def DestroyCollector(self, call: Call) -> None:
@@ -65,3 +80,8 @@ def is_within(moment: datetime, by_time: Any) -> bool:
     """Whether a moment is in the range of a filter by time, whose ends may be unset."""
     begins = by_time.beginTime is None or moment >= by_time.beginTime
     return begins and (by_time.endTime is None or moment <= by_time.endTime)
+
+
+def _check(count: int) -> None:
+    if count < 1:
+        raise faults.wrong_argument("maxCount")

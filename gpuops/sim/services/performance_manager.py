@@ -68,7 +68,7 @@ class PerformanceManager(ManagedObject):
 
     @method
     def QueryPerfProviderSummary(self, call: Call, entity: Any) -> Any:
-        obj = self._measured(entity)
+        obj = self._measured_samples(entity)
         realtime = is_kind_of(obj.wsdl_name, "HostSystem") or is_kind_of(obj.wsdl_name, "VirtualMachine")
         return vim.PerformanceManager.ProviderSummary(
             entity=obj.ref,
@@ -82,7 +82,7 @@ class PerformanceManager(ManagedObject):
         self, call: Call, entity: Any, beginTime: Any = None, endTime: Any = None, intervalId: int | None = None
     ) -> list[Any]:
         _known_interval(intervalId, "intervalId")
-        values = self._values(self._measured(entity), self.world.clock.now(), intervalId)
+        values = self._values(self._measured_samples(entity), self.world.clock.now(), intervalId)
         return [_metric(BY_NAME[name].key, instance) for name, instance in sorted(values)]
 
     @method
@@ -102,12 +102,12 @@ class PerformanceManager(ManagedObject):
     # --- samples --------------------------------------------------------------------------------------------------
 
     def _entity_metric(self, spec: Any) -> Any:
-        obj = self._measured(spec.entity)
+        obj = self._measured_samples(spec.entity)
         interval_s = spec.intervalId or REALTIME_S
         _known_interval(interval_s, "querySpec.interval")
         moments = self._moments(spec, interval_s)
         samples = [self._values(obj, moment, interval_s) for moment in moments]
-        wanted = _wanted(spec.metricId, samples)
+        wanted = _requested_series(spec.metricId, samples)
         if not moments or not wanted:
             return None
         series = {key: [sample.get(key, -1) for sample in samples] for key in wanted}
@@ -143,7 +143,7 @@ class PerformanceManager(ManagedObject):
             if BY_NAME[name].kept_from(instance) <= LEVEL
         }
 
-    def _measured(self, entity: Any) -> ManagedObject:
+    def _measured_samples(self, entity: Any) -> ManagedObject:
         obj: ManagedObject = self.world.get(entity)
         if not is_kind_of(obj.wsdl_name, "ManagedEntity"):
             raise vmodl.fault.InvalidArgument(msg="Not an entity with statistics", invalidProperty="entity")
@@ -157,7 +157,7 @@ def _known_interval(interval_s: int | None, argument: str) -> None:
         )
 
 
-def _wanted(metrics: list[Any], samples: list[Values]) -> list[tuple[str, str]]:
+def _requested_series(metrics: list[Any], samples: list[Values]) -> list[tuple[str, str]]:
     """(counter, instance) pairs in the order asked; instance `*` means all, no metrics mean all that exist."""
     existing = sorted({key for sample in samples for key in sample})
     if not metrics:

@@ -59,12 +59,14 @@ class PropertyCollector(ManagedObject):
 
     @method
     def RetrieveProperties(self, call: Call, specSet: Any) -> Encoded:
-        contents = object_contents(self.world, self._selected(specSet, call), call.encoding, "returnval", call.user)
+        contents = object_contents(
+            self.world, self._select_objects(specSet, call), call.encoding, "returnval", call.user
+        )
         return Encoded(call.encoding.listing(contents))
 
     @method
     def RetrievePropertiesEx(self, call: Call, specSet: Any, options: Any) -> Encoded | None:
-        selected = self._selected(specSet, call)
+        selected = self._select_objects(specSet, call)
         return self._page(selected, options.maxObjects, call) if selected else None
 
     @method
@@ -80,12 +82,12 @@ class PropertyCollector(ManagedObject):
         if self._retrievals.pop(token.partition(":")[0], None) is None:
             raise vmodl.fault.InvalidArgument(msg="The retrieval token is not valid.", invalidProperty="token")
 
-    def _selected(self, specs: Any, call: Call) -> Page:
-        selected = self._found(specs, call)
+    def _select_objects(self, specs: Any, call: Call) -> Page:
+        selected = self._find_objects(specs, call)
         # what is due by then may have made or removed objects
-        return self._found(specs, call) if self.world.tasks.look(_read_tasks(selected)) else selected
+        return self._find_objects(specs, call) if self.world.tasks.look(_read_tasks(selected)) else selected
 
-    def _found(self, specs: Any, call: Call) -> Page:
+    def _find_objects(self, specs: Any, call: Call) -> Page:
         selected: Page = []
         for spec in specs:
             selection = Selection(spec, call.version)

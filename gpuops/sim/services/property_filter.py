@@ -158,7 +158,7 @@ class PropertyFilter(ManagedObject):
         obj = self._objects.get(moid)
         sent = self.told.get(moid)
         if obj is None:
-            return self._left(moid, encoding)
+            return self._leave_update(moid, encoding)
         paths = self.selection.paths_of(obj.wsdl_name) or ()
         if sent is None:
             sent = self.told[moid] = {}
@@ -171,7 +171,7 @@ class PropertyFilter(ManagedObject):
         changes, missing = self._changes(obj, paths, sent, encoding)
         return _object_update(MODIFY, obj.ref, changes, missing, encoding) if changes or missing else []
 
-    def _left(self, moid: str, encoding: Encoding) -> Parts:
+    def _leave_update(self, moid: str, encoding: Encoding) -> Parts:
         if self.told.pop(moid, None) is None:
             return []
         return _object_update(LEAVE, vmomi_type(self._types.pop(moid))(moid), [], [], encoding)

@@ -94,7 +94,7 @@ class Selection:
             children = [
                 (child, spec.skip, spec.selectSet)
                 for spec in self._traversals(obj, selects)
-                for child in self._linked(obj, spec.path, selected_objects, find)
+                for child in self._linked_objects(obj, spec.path, selected_objects, find)
             ]
             waiting.extend(reversed(children))
 
@@ -108,7 +108,7 @@ class Selection:
             if is_kind_of(obj.wsdl_name, VmomiSupport.GetWsdlName(spec.type)):
                 yield spec
 
-    def _linked(
+    def _linked_objects(
         self, obj: ManagedObject, path: str, selected_objects: SelectedObjects, find: Find
     ) -> Iterable[ManagedObject]:
         selected_objects.walked.setdefault(obj.moid, set()).add(path)

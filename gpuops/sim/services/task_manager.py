@@ -26,6 +26,7 @@ class TaskHistoryCollector(HistoryCollector):
 
     method_table: ClassVar[Methods] = {
         "ReadNextTasks": lambda self, call, maxCount: self.read_next(maxCount),
+        "ReadPreviousTasks": lambda self, call, maxCount: self.read_previous(maxCount),
     }
 
     def matching(self) -> list[Any]:

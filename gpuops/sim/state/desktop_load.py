@@ -1,7 +1,7 @@
 """What the performance counters of a desktop show in a made-up week, in samples of 20 s. Pure, by seed.
 
-Somebody who is at a desktop works and reads by turns: while they read, CPU, GPU and network look nearly as if nobody
-were there. Scans and updates use CPU while nobody is. The figures are our own, measured in no office.
+Somebody who is at a desktop works and reads by turns: while they read, CPU, GPU and network look nearly as if no user
+were there. Scans and updates use CPU while no user is there. The figures are our own, measured in no office.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _READS_S: Final = dict.fromkeys(Office, 90) | {
 
 @dataclass(frozen=True, slots=True)
 class DesktopWeek:
-    """A desktop in a made-up week: who is there, and what its counters show."""
+    """A desktop in a made-up week: its users, and what its counters show."""
 
     people: People
     values: dict[str, NDArray[np.int64]]
-    """Of each sample, by counter; percentages in hundredths; MISSING = there is none."""
+    """The values of each sample by counter; percentages in hundredths; MISSING = not measured."""
 
     def sample_ends(self, monday: int) -> NDArray[np.int64]:
         """When each sample ends, if the week's Monday begins at `monday`; both in seconds since 1970."""
@@ -71,7 +71,7 @@ def desktop_week(office: Office, seed: int, number: int) -> DesktopWeek:
 
 
 def _at_rest(rng: Generator) -> dict[str, Values]:
-    """Nobody is there: a little CPU, short tasks of the system, and on some nights a scan of 40 minutes."""
+    """The load without a user: a little CPU, short tasks of the system, and on some nights a scan of 40 minutes."""
     cpu = rng.lognormal(np.log(60), 0.3, _SAMPLES)
     tasks = rng.random(_SAMPLES) < 0.0005
     for smoothing_round in range(2):
@@ -105,7 +105,7 @@ def _add(rng: Generator, load: dict[str, Values], at: slice, *, works: bool) -> 
 
 
 def _screen_saver(rng: Generator, who: People, load: dict[str, Values]) -> None:
-    """It runs while a session is there and nobody is at it, and is drawn by the GPU."""
+    """It runs while a session is there and its user is away, and is drawn by the GPU."""
     for session in who.sessions:
         at = _places(session.begin, session.until)
         load[GPU_USE][at] += rng.uniform(800, 1400, len(load[GPU_USE][at]))

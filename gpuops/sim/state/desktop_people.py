@@ -1,7 +1,7 @@
 """Who is at a desktop in a made-up week, and which sessions that leaves: five kinds of offices, by seed. Pure.
 
 All moments are seconds since the Monday at 00:00. The figures are our own, measured in no office: they are made so that
-each kind is hard in another way. A session outlives its user: after a visit the client stays connected with nobody at
+each kind is hard in another way. A session outlives its user: after a visit the client stays connected with no user at
 it, or is disconnected, or the user logs off.
 """
 
@@ -22,7 +22,7 @@ DAY_S: Final = 86_400
 ENDS_S: Final = DAYS * DAY_S
 _WEEKEND: Final = (5, 6)
 _BREAK_S: Final = 2 * MINUTE_S
-"""Nobody comes back sooner: less is no break."""
+"""The shortest break: no user comes back sooner."""
 
 
 class Office(StrEnum):
@@ -75,7 +75,7 @@ class UserSession:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """A week of one desktop: visits in their order, and what runs while nobody is there."""
+    """A week of one desktop: visits in their order, and what runs while no user is there."""
 
     office: Office
     visits: tuple[Visit, ...]
@@ -131,7 +131,7 @@ def _office_hours(rng: Random, logs_off: float = 0.7, disconnects: float = 0.2) 
         yield from _work(rng, midnight + after, leaves - after, leaving)
         if rng.random() < 0.1:
             home = midnight + int(rng.uniform(19, 22) * HOUR_S)
-            yield from _work(rng, home, _skewed(rng, 40 * MINUTE_S, 0.6), _ending(rng, 0.4, 0.6))
+            yield from _work(rng, home, _draw_skewed(rng, 40 * MINUTE_S, 0.6), _ending(rng, 0.4, 0.6))
 
 
 def _night_owls(rng: Random) -> Iterator[Visit]:
@@ -156,8 +156,8 @@ def _shifts(rng: Random) -> Iterator[Visit]:
     while now < ENDS_S:
         hour = now % DAY_S / HOUR_S
         by_day = 7 <= hour < 20
-        now += _skewed(rng, 25 * MINUTE_S if by_day else 62 * MINUTE_S, 1.0)
-        length = _skewed(rng, 7 * MINUTE_S, 0.9)
+        now += _draw_skewed(rng, 25 * MINUTE_S if by_day else 62 * MINUTE_S, 1.0)
+        length = _draw_skewed(rng, 7 * MINUTE_S, 0.9)
         if by_day or around_the_clock:
             yield Visit(now, now + length, _ending(rng, 0.4, 0.6))
         now += length
@@ -183,12 +183,12 @@ def _work(
     """Visits with breaks between them, in which the client stays connected."""
     at, end = begin, begin + int(length)
     while at < end:
-        until = at + _skewed(rng, every_s, 0.5)
+        until = at + _draw_skewed(rng, every_s, 0.5)
         if until + _BREAK_S >= end:
             yield Visit(at, end, leaving)
             return
         yield Visit(at, until)
-        at = until + max(_BREAK_S, _skewed(rng, break_s, 0.8))
+        at = until + max(_BREAK_S, _draw_skewed(rng, break_s, 0.8))
         if at >= end:  # they do not come back from this one
             yield Visit(until, until + _BREAK_S, leaving)
 
@@ -237,6 +237,6 @@ def _clock(rng: Random, hour: float, spread: float) -> int:
     return int(rng.gauss(hour, spread) * HOUR_S)
 
 
-def _skewed(rng: Random, median_s: float, sigma: float) -> int:
+def _draw_skewed(rng: Random, median_s: float, sigma: float) -> int:
     """Half are shorter than the median, few are much longer."""
     return max(1, int(median_s * rng.lognormvariate(0, sigma)))

@@ -296,14 +296,14 @@ def _least_fragmenting(
 ) -> int | None:
     """The free start that leaves the most starts of all shapes free; the lowest of several."""
 
-    def left(start: int) -> int:
+    def room_after(start: int) -> int:
         after = [*used_ranges, (start, start + size)]
         return sum(
             _free(shape_start, width, after) for width, starts_of_shape in shapes for shape_start in starts_of_shape
         )
 
     free = [start for start in starts if _free(start, size, used_ranges)]
-    return max(free, key=lambda start: (left(start), -start), default=None)
+    return max(free, key=lambda start: (room_after(start), -start), default=None)
 
 
 def _free(start: int, size: int, used_ranges: Iterable[tuple[int, int]]) -> bool:

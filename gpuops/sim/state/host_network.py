@@ -68,7 +68,7 @@ class HostNetwork:
         return replace(self, proxies=other_proxies if proxy is None else (*other_proxies, proxy))
 
 
-def installed(networks: tuple[str, ...]) -> HostNetwork:
+def installed_network(networks: tuple[str, ...]) -> HostNetwork:
     """One switch, the management network, and a port group for each of these networks.
 
     Its uplink is the first physical adapter, as after an installation (VMware, ESXi Installation and Setup).

@@ -10,7 +10,7 @@ from typing import Final
 from gpuops.model.devices.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.state.board import GpuBoard, GpuMode
 from gpuops.sim.state.gpu_admission import DOCUMENTED, Deviation, GpuLoad, RunningVgpu, VgpuPolicy
-from gpuops.sim.state.host_network import HostNetwork, installed
+from gpuops.sim.state.host_network import HostNetwork, installed_network
 from gpuops.sim.state.network_port import NetworkPort
 
 REBOOT_S: Final = 600.0
@@ -37,7 +37,7 @@ class Boot:
 
 
 SHARED_DIRECT = "sharedDirect"
-INSTALLED: Final = installed(("VM Network",))
+INSTALLED: Final = installed_network(("VM Network",))
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ class TagStore:
 
     def _readable(self, parameter: Mapping[str, str]) -> Object:
         """The object of a call about several tags. Raises VapiFault of kind unauthorized for one that is not there,
-        since nobody may read it (govmomi, vapi/tags, AttachMultipleTagsToObject: vCenter answers 403)."""
+        since no user may read it (govmomi, vapi/tags, AttachMultipleTagsToObject: vCenter answers 403)."""
         target = _object(parameter)
         if not self._is_there(target):
             raise VapiFault("unauthorized", f"You have no permission to read {target[1]}.", args=(target[1],))

@@ -1,6 +1,6 @@
 """Starts tasks, one at a time per VM, ends them with their effect, and removes them ten minutes later.
 
-The methods of managed objects start them; whoever answers a read tells `look` of the tasks that a client sees.
+The methods of managed objects start them; code that answers a read passes the tasks that a client sees to `look`.
 
 A task of a VM that has one already is queued behind it, or refused (`queues`). The API declares TaskInProgress, "if the
 virtual machine is busy", for every `_Task` method of a VM that is simulated, but for RelocateVM_Task, MigrateVM_Task,
@@ -164,7 +164,7 @@ class Tasks:
         return list(self._history)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The tasks that have ended well as JSON values, oldest first: what a later run tells of this one."""
+        """The tasks that have ended well as JSON values, oldest first: what a later run shows of this one."""
         return [
             {
                 "moid": task.moid,

@@ -85,7 +85,7 @@ class Admin:
 
 
 def basic_login(headers: Mapping[str, str]) -> tuple[str, str]:
-    """User and password of an HTTP basic login; empty when there is none."""
+    """User and password of an HTTP basic login; empty without one."""
     kind, _, encoded = headers.get("authorization", "").partition(" ")
     if kind.lower() != "basic":
         return "", ""

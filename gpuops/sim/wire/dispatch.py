@@ -121,12 +121,12 @@ class Dispatcher:
             return Answer(500, self._fault(fault, request))
         interruption = self.world.injector.before(call, receiver)
         if interruption is not None:
-            return self._interrupted(interruption, Answer(500, b""), request)
+            return self._interrupt_answer(interruption, Answer(500, b""), request)
         answer = self._perform(receiver, request, call)
         interruption = self.world.injector.after(call, receiver)
-        return answer if interruption is None else self._interrupted(interruption, answer, request)
+        return answer if interruption is None else self._interrupt_answer(interruption, answer, request)
 
-    def _interrupted(self, interruption: Interruption, answer: Answer, request: MethodCall) -> Answer:
+    def _interrupt_answer(self, interruption: Interruption, answer: Answer, request: MethodCall) -> Answer:
         if interruption.fault is not None:
             return Answer(500, self._fault(interruption.fault, request))
         if interruption.status:

@@ -59,7 +59,7 @@ class Endpoint:
         if path == file_transfers.PATH and incoming.verb in ("GET", "PUT"):
             return self._guest_file(incoming)
         if route is None and path.startswith(rest.PREFIXES):
-            route = self._rest
+            route = self._answer_rest
         if route is None and incoming.verb in vijson.VERBS and vijson.is_served(path, self.world.api_version):
             route = self._vi_json
         if route is None:
@@ -134,7 +134,7 @@ class Endpoint:
             status, document = json_rpc.answer(self._vapi, incoming.body)
         return Outgoing(status, document, "application/json")
 
-    def _rest(self, incoming: Incoming) -> Outgoing:
+    def _answer_rest(self, incoming: Incoming) -> Outgoing:
         name, headers = rest.SESSION_HEADER, dict(incoming.headers)
         headers.setdefault(name, _cookie(incoming, name))
         with self.world.lock:

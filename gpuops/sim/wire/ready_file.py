@@ -50,7 +50,7 @@ def read(path: Path) -> ReadyFile:
             f"no simulated vCenter has written {path}", hint="gpuops sim serve --ready-file FILE writes it"
         ) from None
     try:
-        return _checked(ReadyFile(**parse_json(text)))
+        return _check_kinds(ReadyFile(**parse_json(text)))
     except NOT_PARSED as error:
         raise TargetError(
             f"{path} is not a ready file of a simulated vCenter: {error}",
@@ -58,7 +58,7 @@ def read(path: Path) -> ReadyFile:
         ) from error
 
 
-def _checked(ready: ReadyFile) -> ReadyFile:
+def _check_kinds(ready: ReadyFile) -> ReadyFile:
     """The same. Raises ValueError for values of another kind: to end process -1 would end all of them."""
     texts = (ready.url, ready.username, ready.password, ready.ca_file or "")
     if not all(isinstance(text, str) for text in texts) or not ready.url.startswith(("http://", "https://")):

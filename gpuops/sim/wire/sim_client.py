@@ -65,7 +65,7 @@ class SimClient:
             with closing(self._connection(url.scheme, url.hostname or "127.0.0.1", url.port or 443)) as connection:
                 connection.request(verb, PREFIX + path, body, {"Authorization": f"Basic {login}"})
                 reply = connection.getresponse()
-                return _checked(reply.status, reply.read())
+                return _check_status(reply.status, reply.read())
         except (OSError, http.client.HTTPException) as error:
             raise VcenterUnreachable(f"no simulated vCenter answers at {self._ready.url}: {error}") from error
 
@@ -76,7 +76,7 @@ class SimClient:
         return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
 
 
-def _checked(status: int, content: bytes) -> Any:
+def _check_status(status: int, content: bytes) -> Any:
     try:
         document = parse_json(content) if content else None
     except ValueError as error:

@@ -83,7 +83,7 @@ class SoapRequest:
 
     def reply(self, result: Any, static: Any) -> tuple[int, bytes]:
         """The HTTP status and body with a method's result; a void or unset one has no returnval."""
-        parts = result.parts if isinstance(result, Encoded) else [_returned(result, static, self.version).encode()]
+        parts = result.parts if isinstance(result, Encoded) else [_encode_return(result, static, self.version).encode()]
         head, tail = f'{_HEAD}<{self.method}Response xmlns="{self.namespace}">', f"</{self.method}Response>{_TAIL}"
         return 200, b"".join((head.encode(), *parts, tail.encode()))
 
@@ -224,7 +224,7 @@ def _property_spec(text: bytes, version: str) -> Any:
     return _value(text, _PROPERTY_SPEC, version)
 
 
-def _returned(result: Any, static: Any, version: str) -> str:
+def _encode_return(result: Any, static: Any, version: str) -> str:
     if result is None or static is type(None):
         return ""
     writer = encoder(version)

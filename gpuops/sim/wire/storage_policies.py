@@ -47,7 +47,7 @@ def _content(instance_uuid: str) -> Any:
     return pbm.ServiceInstanceContent(aboutInfo=about, **OBJECTS)
 
 
-def _listed(resourceType: Any, profileCategory: str | None) -> Any:  # noqa: N803 - the API's names
+def _list_policies(resourceType: Any, profileCategory: str | None) -> Any:  # noqa: N803 - the API's names
     if resourceType.resourceType != "STORAGE" or profileCategory not in (None, "REQUIREMENT"):
         return []
     return [pbm.profile.ProfileId(uniqueId=key) for key in POLICIES]
@@ -75,7 +75,7 @@ ANSWERS: Final[Mapping[str, Callable[..., Any]]] = {
     "PbmQueryAssociatedProfiles": lambda entities: [
         pbm.profile.QueryProfileResult(object=entity) for entity in entities
     ],
-    "PbmQueryProfile": _listed,
+    "PbmQueryProfile": _list_policies,
     "PbmRetrieveContent": _read,
 }
 

@@ -17,7 +17,7 @@ from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.files.file import parse_json
 from gpuops.sim.core.encoder import Encoded, Encoding
-from gpuops.sim.core.json_encoder import TYPE_NAME, json_encoder, unboxed
+from gpuops.sim.core.json_encoder import TYPE_NAME, json_encoder, without_box
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.wire.handler import Incoming
 from gpuops.sim.wire.vijson_values import OfOtherType, Unreadable, Untyped, decode
@@ -123,7 +123,7 @@ class JsonRequest:
         """The same with the value of a property; an unset one has no body."""
         if not fragment:
             return 204, b""
-        return 200, fragment if static is object else unboxed(fragment)
+        return 200, fragment if static is object else without_box(fragment)
 
     def fault_reply(self, fault: Any) -> bytes:
         """The body of a reply with a fault."""

@@ -28,12 +28,12 @@ _WHOLE: Final = {
 }
 """The numbers of each whole type: the first one, and the one after the last; bytes are sent signed and unsigned."""
 _LARGEST: Final = 1 << 1023
-"""Numbers from here on are none of the API's."""
+"""Numbers from here on are outside the range of the API."""
 _LOCALIZED: Final = "LocalizedMethodFault"
 
 
 class Unreadable(ValueError):
-    """A JSON value is none of the type that stands there; the text says which."""
+    """A JSON value does not have the declared type, which the text names."""
 
 
 class Untyped(Unreadable):
@@ -141,7 +141,7 @@ def _simple(value: object, expected: Any) -> Any:
     elif isinstance(value, (int, float)):
         simple_value = _of_number(value, expected)
     if simple_value is None:
-        raise Unreadable(f"{_shown(value)} is no {VmomiSupport.GetWsdlName(expected)}")
+        raise Unreadable(f"{_abbreviate(value)} is no {VmomiSupport.GetWsdlName(expected)}")
     return simple_value
 
 
@@ -200,7 +200,7 @@ def _type(name: object) -> Any:
     """The type of that name. Raises Unreadable for one that the API does not have."""
     wire_type = _known_type(name) if isinstance(name, str) else None
     if wire_type is None:
-        raise Unreadable(f"there is no type {_shown(name)}")
+        raise Unreadable(f"there is no type {_abbreviate(name)}")
     return wire_type
 
 
@@ -215,6 +215,6 @@ def _known_type(name: str) -> Any:
     return None
 
 
-def _shown(value: object) -> str:
+def _abbreviate(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

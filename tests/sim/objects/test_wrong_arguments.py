@@ -200,6 +200,7 @@ def rule_twice(lab: Lab) -> Any:
     ("call", "fault"),
     [
         (lambda lab: collector(lab).ReadNextEvents(0), vmodl.fault.InvalidArgument),
+        (lambda lab: collector(lab).ReadPreviousEvents(-1), vmodl.fault.InvalidArgument),
         (lambda lab: lab.si.content.perfManager.QueryPerfCounterByLevel(9), vmodl.fault.InvalidArgument),
         (lambda lab: lab.si.content.authorizationManager.AddAuthorizationRole("", []), vim.fault.InvalidName),
         (

@@ -34,7 +34,7 @@ def cloned(wire: Wire, name: str, *, runs: bool) -> VirtualMachine:
     world, source = wire.server.world, vm_called(wire, name)
     with world.lock:
         world.clock.advance(600)
-        state = movement.copied(
+        state = movement.copy_state(
             source, f"{name}-copy", source.state.folder, source.host(), source.state.pool, template=False
         )
         state.devices = ()

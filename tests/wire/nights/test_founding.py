@@ -63,7 +63,7 @@ def test_a_lock_vm_made_anew_carries_the_number_of_the_leases_before_it(lab: Sim
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
             before = parse_lease(vm.state.option(KEY) or "")
-            movement.gone(vm, somebody(lab.world, "Destroy_Task"))
+            movement.remove_vm(vm, somebody(lab.world, "Destroy_Task"))
         assert rotate_init(LEASED, site).made
         [made] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
         lease = parse_lease(made.state.option(KEY) or "")

@@ -69,7 +69,9 @@ def capacity(
 ) -> TypeCapacity:
     """What these hosts have of it; `reservations` are those of their cluster."""
     loads = {host.moid: taken_on(host) for host in hosts}
-    unused = sum(_unused(reservation, hosts, loads) for reservation in reservations if reservation.config == config)
+    unused = sum(
+        _count_unused_units(reservation, hosts, loads) for reservation in reservations if reservation.config == config
+    )
     return TypeCapacity(
         consumed=sum(len(_users(config, host, loads[host.moid])) for host in hosts),
         remaining=sum(_room(config, host, loads[host.moid]) for host in hosts),
@@ -123,10 +125,12 @@ def _all(vm: VmEntity) -> tuple[ReservationState, ...]:
 def _margin(reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]) -> int:
     """How much room there is beyond what is reserved and unused; negative = so much is missing."""
     remaining = sum(_room(reservation.config, host, loads[host.moid]) for host in hosts)
-    return remaining - _unused(reservation, hosts, loads)
+    return remaining - _count_unused_units(reservation, hosts, loads)
 
 
-def _unused(reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]) -> int:
+def _count_unused_units(
+    reservation: ReservationState, hosts: Sequence[HostEntity], loads: Mapping[str, HostLoad]
+) -> int:
     if not hosts:
         return reservation.units
     find = hosts[0].world.find
@@ -158,7 +162,7 @@ def _room(config: DirectPathConfig, host: HostEntity, load: HostLoad) -> int:
 
 
 def _devices(config: DirectPathConfig, host: HostState) -> list[HostGpu | OtherHostDevice]:
-    """The devices of the host that are given whole and are of this kind, whoever has them."""
+    """The devices of the host that are given whole and are of this kind, in use or not."""
     return [device for device in host.devices if is_device_of(config, device)]
 
 

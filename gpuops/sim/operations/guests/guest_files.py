@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.guests.file_transfers import LARGEST, FileTransfer
-from gpuops.sim.guests.guest_files import followed, located, temporary_name
+from gpuops.sim.guests.guest_files import follow_in_guest, locate_in_guest, temporary_name
 from gpuops.sim.inventory import faults
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ def root_of(vm: VmEntity) -> Path:
 def make_directory(vm: VmEntity, path: str, *, parents: bool) -> None:
     """A directory, with those above it if they are asked for. Raises FileAlreadyExists."""
     with _faults(path):
-        located(root_of(vm), path).mkdir(parents=parents)
+        locate_in_guest(root_of(vm), path).mkdir(parents=parents)
 
 
 def delete_file(vm: VmEntity, path: str) -> None:
     """A file or a link. Raises FileNotFound, NotAFile for a directory."""
     with _faults(path):
-        place = located(root_of(vm), path)
+        place = locate_in_guest(root_of(vm), path)
         if place.is_dir() and not place.is_symlink():
             raise vim.fault.NotAFile(msg=f"{path} is a directory", file=path)
         place.unlink()
@@ -76,7 +76,7 @@ def delete_directory(vm: VmEntity, path: str, *, recursive: bool) -> None:
     """A directory, with what is in it if that is asked for. Raises DirectoryNotEmpty."""
     with _faults(path):
         root = root_of(vm)
-        place = located(root, path)
+        place = locate_in_guest(root, path)
         if place == root.resolve():
             raise PermissionError(path)
         if recursive:
@@ -89,26 +89,38 @@ def move(vm: VmEntity, source: str, target: str, *, overwrite: bool) -> None:
     """A file or a directory to another path. Raises FileAlreadyExists unless it may be overwritten."""
     with _faults(source):
         root = root_of(vm)
-        place, goal = located(root, source), located(root, target)
+        place, goal = locate_in_guest(root, source), locate_in_guest(root, target)
         place.lstat()
         if goal.exists() and not overwrite:
             raise vim.fault.FileAlreadyExists(msg=f"File {target} already exists", file=target)
         place.rename(goal)
 
 
-def make_temporary_directory(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> str:
-    """Make a directory with a free name. Return its path on this machine, so that a shell in the guest finds it."""
+def make_temporary_file(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> str:
+    """Make a file with a free name. Return its path on this machine, so that a shell in the guest finds it."""
     with _faults(directory or "/tmp"):  # noqa: S108 - a path of the guest
-        above = followed(root_of(vm), directory or "/tmp")  # noqa: S108
-        place = above / temporary_name(vm.world.guests.next_number(), prefix, suffix)
+        place = _free_place(vm, prefix, suffix, directory)
+        place.touch(0o600, exist_ok=False)
+        return str(place)
+
+
+def make_temporary_directory(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> str:
+    """Make a directory with a free name. Return its path on this machine."""
+    with _faults(directory or "/tmp"):  # noqa: S108 - a path of the guest
+        place = _free_place(vm, prefix, suffix, directory)
         place.mkdir(0o700)
         return str(place)
+
+
+def _free_place(vm: VmEntity, prefix: str, suffix: str, directory: str | None) -> Path:
+    above = follow_in_guest(root_of(vm), directory or "/tmp")  # noqa: S108 - a path of the guest
+    return above / temporary_name(vm.world.guests.next_number(), prefix, suffix)
 
 
 def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
     """Permissions and times; whose it is cannot be changed here. Raises FileNotFound."""
     with _faults(path):
-        place = followed(root_of(vm), path)
+        place = follow_in_guest(root_of(vm), path)
         status = place.stat()
         times = [attributes.accessTime, attributes.modificationTime]
         if any(times):
@@ -122,7 +134,7 @@ def change_attributes(vm: VmEntity, path: str, attributes: Any) -> None:
 def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str | None) -> Any:
     """ListFileInfo of a file or of what is in a directory. `pattern` is a regular expression."""
     with _faults(path):
-        place = followed(root_of(vm), path)
+        place = follow_in_guest(root_of(vm), path)
         if place.is_dir():
             names = [(".", place), ("..", place.parent), *((child.name, child) for child in sorted(place.iterdir()))]
         else:
@@ -140,7 +152,7 @@ def listed(vm: VmEntity, path: str, first: int, most: int | None, pattern: str |
 def download(vm: VmEntity, path: str) -> Any:
     """FileTransferInformation. Raises FileNotFound, NotAFile for a directory, FileTooLarge."""
     with _faults(path):
-        place = followed(root_of(vm), path)
+        place = follow_in_guest(root_of(vm), path)
         status = place.stat()
         if not stat.S_ISREG(status.st_mode):
             raise vim.fault.NotAFile(msg=f"{path} is no file", file=path)
@@ -157,7 +169,7 @@ def download(vm: VmEntity, path: str) -> Any:
 def upload(vm: VmEntity, path: str, attributes: Any, size: int, *, overwrite: bool) -> str:
     """The URL to which the content goes. Raises FileAlreadyExists, FileNotFound for a directory that is not there."""
     with _faults(path):
-        place = followed(root_of(vm), path)
+        place = follow_in_guest(root_of(vm), path)
         if place.is_dir() or (place.exists() and not overwrite):
             raise FileExistsError(path)
         place.parent.stat()

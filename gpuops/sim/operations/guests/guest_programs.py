@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.guests.guest_files import followed, located
+from gpuops.sim.guests.guest_files import follow_in_guest, locate_in_guest
 from gpuops.sim.guests.marked_processes import end_all
 from gpuops.sim.guests.real_guests import RealProcess
 from gpuops.sim.inventory import faults
@@ -81,7 +81,7 @@ def file_change(vm: VmEntity, spec: Any) -> tuple[str, bytes | None] | None:
     return words[-1], program.prints.replace("@EPOCH@", str(epoch)).encode()
 
 
-def started(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
+def start_program(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
     """The process of that program. Raises FileNotFound where the guest has none at that path."""
     program = next((candidate for candidate in vm.state.template.programs if candidate.path == spec.programPath), None)
     if program is None:
@@ -113,7 +113,7 @@ def resident(vm: VmEntity) -> list[Any]:
     ]
 
 
-def shown(process: Process, vm: VmEntity) -> Any:
+def process_info(process: Process, vm: VmEntity) -> Any:
     """GuestProcessInfo; None when it is forgotten, or its guest has been started anew since."""
     now = vm.world.clock.now()
     if vm.state.boot_time != process.boot_time:
@@ -147,11 +147,11 @@ def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
     root = guests.guest(vm.moid).root
     try:
         program = _program(root, spec.programPath)
-        directory = followed(root, spec.workingDirectory) if spec.workingDirectory else root / "root"
+        directory = follow_in_guest(root, spec.workingDirectory) if spec.workingDirectory else root / "root"
         if not directory.is_dir():
             raise FileNotFoundError(spec.workingDirectory)
         variables = dict(assignment.partition("=")[::2] for assignment in spec.envVariables)
-        environment = {**guests.environment(vm.moid), **_told(vm), **variables}
+        environment = {**guests.environment(vm.moid), **_guest_variables(vm), **variables}
         arguments = spec.arguments or ""
         return guests.start(
             vm.moid, vm.state.boot_time, owner, (spec.programPath, program, arguments), directory, environment
@@ -160,7 +160,7 @@ def started_really(vm: VmEntity, owner: str, spec: Any) -> RealProcess:
         raise fault_of(error, spec.programPath) from error
 
 
-def terminated(vm: VmEntity, pid: int) -> None:
+def terminate_process(vm: VmEntity, pid: int) -> None:
     """End a process that was started, with those that it started. Raises GuestProcessNotFound."""
     process = next((candidate for candidate in vm.world.guests.processes(vm.moid) if candidate.pid == pid), None)
     if process is None or process.ended_at is not None:
@@ -170,11 +170,11 @@ def terminated(vm: VmEntity, pid: int) -> None:
 
 def variables(vm: VmEntity, names: list[str]) -> list[str]:
     """`NAME=value` of those that every program in the guest has; of all without names."""
-    environment = {**vm.world.guests.environment(vm.moid), **_told(vm)}
+    environment = {**vm.world.guests.environment(vm.moid), **_guest_variables(vm)}
     return [f"{name}={environment[name]}" for name in names or sorted(environment) if name in environment]
 
 
-def _told(vm: VmEntity) -> dict[str, str]:
+def _guest_variables(vm: VmEntity) -> dict[str, str]:
     """What a guest knows of itself: its name, its address, and `HOST/GPU/PROFILE` of each GPU that it has."""
     host, state = vm.host().name, vm.state
     shared = [f"{host}/{seat.pci_id}/{seat.type.name}" for seat in state.seats]
@@ -188,7 +188,7 @@ def _told(vm: VmEntity) -> dict[str, str]:
 
 def _program(root: Path, path: str) -> Path:
     """Where it is: in the directory of the guest, else on this machine. Raises OSError."""
-    guest_path = located(root, path) if path.startswith("/") else None
+    guest_path = locate_in_guest(root, path) if path.startswith("/") else None
     executable = guest_path if guest_path is not None and guest_path.exists() else Path(path)
     if not executable.is_absolute() or not executable.is_file():
         raise FileNotFoundError(path)

@@ -36,7 +36,9 @@ def update(host: HostEntity, call: Call, config: Any) -> None:
     if unknown:
         raise faults.wrong_argument("config.deviceType", f"Host {host.name} has no GPU {unknown[0]}.")
     changes = [
-        (gpu, *_wanted(host, gpu, requested_types.get(gpu.pci_id), default)) for gpu in host.state.gpus if gpu.listed
+        (gpu, *_requested_setting(host, gpu, requested_types.get(gpu.pci_id), default))
+        for gpu in host.state.gpus
+        if gpu.listed
     ]
     before = facts(host)
     for gpu, graphics_type, mode in changes:
@@ -78,7 +80,7 @@ def facts(host: HostEntity) -> dict[str, Any]:
     }
 
 
-def _wanted(host: HostEntity, gpu: HostGpu, device: Any, default: str) -> tuple[str, GpuMode]:
+def _requested_setting(host: HostEntity, gpu: HostGpu, device: Any, default: str) -> tuple[str, GpuMode]:
     graphics_type = default if device is None else device.graphicsType
     if graphics_type not in GRAPHICS_TYPES:
         raise faults.wrong_argument("config.deviceType.graphicsType")

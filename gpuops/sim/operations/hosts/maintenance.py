@@ -63,7 +63,7 @@ def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any
         call,
         "EnterMaintenanceMode_Task",
         host,
-        (float(timeout_s) or WAITED_S) if _blocked(host) else ENTER_MAINTENANCE_S,
+        (float(timeout_s) or WAITED_S) if _has_blocking_vms(host) else ENTER_MAINTENANCE_S,
         begin=begin,
         finish=finish,
         exclusive=True,
@@ -203,7 +203,7 @@ def is_agent(vm: VmEntity) -> bool:
     return vm.name.startswith("vCLS-")
 
 
-def _blocked(host: HostEntity) -> bool:
+def _has_blocking_vms(host: HostEntity) -> bool:
     return any(_refuge(vm, host) is None and not is_agent(vm) for vm in host.running_vms())
 
 

@@ -2,7 +2,8 @@
 and the virtual functions (SR-IOV) of its network ports.
 
 A change is in force at once when the host can rebind devices without a reboot, otherwise after one; `applyNow` on a
-host that cannot is refused. Labels need no reboot (vSphere API, HostPciPassthruConfig; the last from memory).
+host that cannot is refused (vSphere API, HostPciPassthruConfig). No document says when hardware labels take effect:
+here it is at once, from memory.
 """
 
 from __future__ import annotations

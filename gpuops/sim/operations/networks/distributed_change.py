@@ -1,4 +1,4 @@
-"""Distributed switches made and removed, with their port groups and member hosts; who connects to them.
+"""Distributed switches made and removed, with their port groups and member hosts, and what connects to them.
 
 A new switch gets an uplink port group, which goes with it (VMware, vSphere Networking). numPorts, autoExpand and
 configVersion: vSphere API, DVPortgroupConfigSpec and DVSConfigSpec. Faults are those that the API declares; which one

@@ -73,7 +73,7 @@ def _datacenter(entity: Any) -> Any:
 
 
 def _nics(switch: DistributedSwitchEntity, host: HostEntity, backing: Any) -> tuple[str, ...]:
-    """The physical adapters of a backing. Raises DvsOperationBulkFault for one that is none, or is taken."""
+    """The physical adapters of a backing. Raises DvsOperationBulkFault for one that does not exist or is in use."""
     named = tuple(nic_spec.pnicDevice for nic_spec in (backing.pnicSpec if backing is not None else ()))
     network = host.state.network
     other_switches = [(switch_state.name, switch_state.nics) for switch_state in network.switches]

@@ -56,7 +56,7 @@ def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: An
         world.authority.require(call, store, "Datastore.AllocateSpace")
         vm = enter_new(make(world, new_moid(world, "vm"), _bare(folder, name, config, pool_object, home, store)))
         try:
-            vm.state = changed_state(vm, _rest(config))
+            vm.state = changed_state(vm, _remaining_spec(config))
         except Exception:
             leave(vm)
             raise
@@ -116,7 +116,7 @@ def _bare(folder: FolderEntity, name: str, config: Any, pool: Any, host: HostEnt
     return new_state
 
 
-def _rest(config: Any) -> Any:
+def _remaining_spec(config: Any) -> Any:
     """The spec without what the VM was made of."""
     remaining = copy.copy(config)
     remaining.files = remaining.name = remaining.version = None

@@ -48,14 +48,14 @@ def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], g
     passed = [change for change in numbered if not changes_hardware(change[1].device)]
     offered = [change.device.key for _, change in passed if change.operation == "add"]
     for index, change in passed:
-        _one(vm, state, index, change, offered)
+        _apply_one_change(vm, state, index, change, offered)
     named = _new_groups(groups)
     if named or state.groups:
         _join_groups(vm, state, named)
     _count(state)
 
 
-def _one(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[int]) -> None:
+def _apply_one_change(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[int]) -> None:
     device = change.device
     is_card = isinstance(device, vim.vm.device.VirtualSriovEthernetCard)
     if not is_card and not isinstance(device, P):
@@ -69,10 +69,12 @@ def _one(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[in
                 raise faults.device_fault(vim.fault.InvalidDeviceSpec, index, text)
             _add(vm, state, index, device)
         case "edit":
-            existing = _known(state, index, device.key, is_card=is_card)
-            state.devices = state.with_device((edited_card if is_card else _edited)(vm, state, index, existing, device))
+            existing = _find_device(state, index, device.key, is_card=is_card)
+            state.devices = state.with_device(
+                (edited_card if is_card else _edit_device)(vm, state, index, existing, device)
+            )
         case "remove":
-            state.devices = state.without_device(_known(state, index, device.key, is_card=is_card).key)
+            state.devices = state.without_device(_find_device(state, index, device.key, is_card=is_card).key)
         case _:
             raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, "The operation is not supported.")
 
@@ -94,7 +96,7 @@ def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
     state.devices = (*state.devices, PciDevice(key, unit, backing, _node(device.numaNode), group or None))
 
 
-def _edited(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
+def _edit_device(vm: VmEntity, state: VmState, index: int, existing: PciDevice, device: Any) -> PciDevice:
     backing = existing.backing if device.backing is None else _backing(vm, state, index, device.backing)
     if existing.group is not None and backing != existing.backing:
         text = "A member of a device group cannot be changed alone."
@@ -108,7 +110,7 @@ def _node(number: int | None) -> int | None:
     return None if number is None or number < 0 else number
 
 
-def _known(state: VmState, index: int, key: int, *, is_card: bool) -> PciDevice:
+def _find_device(state: VmState, index: int, key: int, *, is_card: bool) -> PciDevice:
     for device in state.devices:
         if device.key == key and isinstance(device.backing, SriovBacking) is is_card:
             return device

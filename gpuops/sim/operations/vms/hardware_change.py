@@ -89,10 +89,10 @@ def apply_hardware_changes(vm: VmEntity, state: VmState, changes: list[tuple[int
             case "add":
                 _add(change, index, device_change)
             case "edit":
-                existing = _known(change.hardware, index, device_change.device.key)
-                change.hardware = change.hardware.with_part(_edited(change, index, existing, device_change.device))
+                existing = _find_part(change.hardware, index, device_change.device.key)
+                change.hardware = change.hardware.with_part(_edit_part(change, index, existing, device_change.device))
             case "remove":
-                existing = _known(change.hardware, index, device_change.device.key)
+                existing = _find_part(change.hardware, index, device_change.device.key)
                 _refuse_in_use(change.hardware, index, existing)
                 change.hardware = change.hardware.without(existing.key)
             case _:
@@ -277,7 +277,7 @@ def _iso(backing: Any) -> str:
     return str(backing.fileName or "") if isinstance(backing, D.VirtualCdrom.IsoBackingInfo) else ""
 
 
-def _edited(change: _Change, index: int, existing: Part, device: Any) -> Part:
+def _edit_part(change: _Change, index: int, existing: Part, device: Any) -> Part:
     match existing:
         case Disk():
             kib = _wanted_size(existing, device)
@@ -309,7 +309,7 @@ def _wanted_size(existing_disk: Disk, device: Any) -> int:
     return next((kib for kib in requested_sizes if kib not in (0, existing_disk.kib)), existing_disk.kib)
 
 
-def _known(hardware: Hardware, index: int, key: int) -> Part:
+def _find_part(hardware: Hardware, index: int, key: int) -> Part:
     part = hardware.find(key)
     if part is None:
         raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")

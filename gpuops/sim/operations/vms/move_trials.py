@@ -1,7 +1,8 @@
 """Trials of moves, which report for each host what the move itself would be refused for, and change nothing.
 
-vSphere API, VirtualMachineProvisioningChecker and ClusterComputeResource.PlaceVm. From memory: CheckMigrate_Task and
-CheckRelocate_Task look for free GPU slots too, and QueryVMotionCompatibilityEx_Task at none of what runs on the host.
+vSphere API, VirtualMachineProvisioningChecker and ClusterComputeResource.PlaceVm. No document describes, and from
+memory is: CheckMigrate_Task and CheckRelocate_Task check free GPU slots too; QueryVMotionCompatibilityEx_Task does not
+look at what runs on the host; PlaceVm prefers the host with the fewest VMs. gpuops calls none of these.
 """
 
 from __future__ import annotations

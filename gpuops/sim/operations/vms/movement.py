@@ -162,35 +162,35 @@ def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     state = vm.state
     _rdma_goes_on(vm, target)
     if state.has_fixed_devices:
-        raise blocked("A passthrough device cannot be migrated.")
+        raise migration_refusal("A passthrough device cannot be migrated.")
     if not state.vgpus:
         return
     if not vm.world.options[HOT_MIGRATE]:
-        raise blocked(f"vMotion of virtual machines with a vGPU is off: {HOT_MIGRATE} is not true.")
+        raise migration_refusal(f"vMotion of virtual machines with a vGPU is off: {HOT_MIGRATE} is not true.")
     unmovable = vm.host().state.no_suspend | target.state.no_suspend
     refused = [vgpu.type_name for vgpu in state.vgpus if vgpu.type_name in unmovable]
     if refused:
-        raise blocked(f"vGPU profile {refused[0]} does not support vMotion.")
+        raise migration_refusal(f"vGPU profile {refused[0]} does not support vMotion.")
     stun_s = sum(host_graphics.stun_s(seat.type) or 0 for seat in state.seats)
     if "vmotion-stun" in vm.world.deviations:  # assumption: vmotion-stun
         stun_s *= 10
     tolerated_s = vm.host().compute_resource().stun_tolerated_s
     if stun_s > tolerated_s:
-        raise blocked(f"The estimated stun time of {stun_s} s exceeds the limit of {tolerated_s} s.")
+        raise migration_refusal(f"The estimated stun time of {stun_s} s exceeds the limit of {tolerated_s} s.")
     for device in state.devices:
         for name in NO_VMOTION if isinstance(device.backing, VgpuBacking) else ():
             if (state.option(f"{device.vmx_name}.cfg.{name}") or "0") != "0":
-                raise blocked(f"A vGPU with {name} cannot be migrated.")
+                raise migration_refusal(f"A vGPU with {name} cannot be migrated.")
 
 
 def _rdma_goes_on(vm: VmEntity, target: HostEntity) -> None:
     for card in vm.state.hardware.cards:
         missing = rdma_missing(target, card.switch) if card.kind == PVRDMA else None
         if missing is not None:
-            raise blocked(f"A PVRDMA network adapter cannot be migrated there. {missing}")
+            raise migration_refusal(f"A PVRDMA network adapter cannot be migrated there. {missing}")
 
 
-def blocked(reason: str) -> Exception:
+def migration_refusal(reason: str) -> Exception:
     """DisallowedMigrationDeviceAttached, of a running VM that cannot be moved or copied as it is."""
     fault: Exception = vim.fault.DisallowedMigrationDeviceAttached(
         msg=reason, fault=vim.fault.MigrationFault(msg=reason)
@@ -215,7 +215,7 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
 
     def finish() -> Any:
         stored_name = home.checked_name(name)
-        state = copied(vm, stored_name, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
+        state = copy_state(vm, stored_name, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
         if location.datastore:
             store = vm.world.get(location.datastore)
             state.datastore, state.template = store.moid, replace(state.template, datastore=store.name)
@@ -237,7 +237,7 @@ def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
     return vm.world.tasks.start(call, "CloneVM_Task", vm, duration_s, begin=begin, finish=finish)
 
 
-def copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | None, *, template: bool) -> Any:
+def copy_state(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | None, *, template: bool) -> Any:
     """The state of a copy of a VM, powered off, with ids, disks and network addresses of its own."""
     state = copy.copy(vm.state)
     now = vm.world.clock.now()
@@ -275,7 +275,7 @@ def destroy(vm: VmEntity, call: Call) -> Any:
         vm,
         DESTROY_S,
         begin=lambda: may_be_destroyed(vm),
-        finish=lambda: gone(vm, call),
+        finish=lambda: remove_vm(vm, call),
         description_id="VirtualMachine.destroy",
     )
 
@@ -286,7 +286,7 @@ def may_be_destroyed(vm: VmEntity) -> None:
         raise faults.wrong_power_state(Power.ON, Power.OFF)
 
 
-def gone(vm: VmEntity, call: Call) -> None:
+def remove_vm(vm: VmEntity, call: Call) -> None:
     """Remove a VM and its files."""
     vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
     vm.post(call, "VmRemovedEvent")

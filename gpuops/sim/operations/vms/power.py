@@ -115,7 +115,7 @@ def suspend(vm: VmEntity, call: Call) -> Any:
         vm,
         lambda: checkpoint_s(vm, checkpoint_mib(vm)),
         begin=begin,
-        finish=lambda: _suspended(vm, call, size_mib),
+        finish=lambda: _finish_suspend(vm, call, size_mib),
     )
 
 
@@ -140,12 +140,12 @@ def shut_down_guest(vm: VmEntity, call: Call) -> None:
     boot_time = vm.state.boot_time
     vm.post(call, "VmGuestShutdownEvent")
 
-    def stopped() -> None:
+    def stop_guest() -> None:
         if vm.is_registered and vm.state.power is Power.ON and vm.state.boot_time == boot_time:
             stop(vm, call, clean=True)
 
     if not vm.ignores_shutdown:
-        vm.world.clock.schedule(GUEST_SHUTDOWN_S, stopped)
+        vm.world.clock.schedule(GUEST_SHUTDOWN_S, stop_guest)
 
 
 def reboot_guest(vm: VmEntity, call: Call) -> None:
@@ -153,12 +153,12 @@ def reboot_guest(vm: VmEntity, call: Call) -> None:
     _guest_must_listen(vm)
     vm.post(call, "VmGuestRebootEvent")
 
-    def booted() -> None:
+    def finish_reboot() -> None:
         if vm.is_registered and vm.state.power is Power.ON:
             boot(vm)
             vm.power_changed()
 
-    vm.world.clock.schedule(GUEST_REBOOT_S, booted)
+    vm.world.clock.schedule(GUEST_REBOOT_S, finish_reboot)
 
 
 def stand_by_guest(vm: VmEntity, call: Call) -> None:
@@ -248,7 +248,7 @@ def _space_for(vm: VmEntity, size_mib: int) -> None:
         raise faults.no_disk_space(vm.state.home + ".vmem", store.name)
 
 
-def _suspended(vm: VmEntity, call: Call, size_mib: int) -> None:
+def _finish_suspend(vm: VmEntity, call: Call, size_mib: int) -> None:
     # Asked again: the guest may have shut itself down meanwhile, other VMs may have filled the datastore.
     try:
         may_suspend(vm)

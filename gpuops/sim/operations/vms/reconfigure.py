@@ -133,7 +133,7 @@ def _set_name(vm: VmEntity, state: VmState, name: str) -> None:
 
 
 def _set_managed_by(vm: VmEntity, state: VmState, manager: Any) -> None:
-    """Without a key it belongs to nobody again (vSphere API, ManagedByInfo)."""
+    """Without a key it is managed by no extension again (vSphere API, ManagedByInfo)."""
     state.managed_by = (manager.extensionKey, manager.type or "") if manager.extensionKey else None
 
 

@@ -72,7 +72,7 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
             if snapshot.power is not Power.OFF:
                 power.restore_checkpoint(vm, snapshot.created_at)
             if snapshot.power is Power.ON and not suppress_power_on:
-                _resumed(vm)
+                _finish_resume(vm)
         vm.configuration_changed()
         vm.touch("snapshot", "layout", "layoutEx", "storage")
         vm.networks_changed(cards)
@@ -81,7 +81,7 @@ def revert_to(vm: VmEntity, call: Call, method: str, moid: str | None, *, suppre
 
 
 def revert(vm: VmEntity, call: Call, power_before: Power) -> None:
-    """Somebody else's revert, at its end, to a snapshot that was taken when the VM was off, suspended or running.
+    """Do the revert of another client, at its end, to a snapshot of the VM when it was off, suspended or running.
 
     A running VM is restored from its memory as a suspended one is, and stays suspended where no GPU is free for it
     (from memory). A VM with a task is not reverted.
@@ -95,10 +95,10 @@ def revert(vm: VmEntity, call: Call, power_before: Power) -> None:
     with recorded(vm, call):
         power.restore_checkpoint(vm, vm.world.clock.now() - TAKEN_AGO)
         if power_before is Power.ON:
-            _resumed(vm)
+            _finish_resume(vm)
 
 
-def _resumed(vm: VmEntity) -> None:
+def _finish_resume(vm: VmEntity) -> None:
     try:
         host, admitted = place(vm, vm.host())
     except vmodl.MethodFault:

@@ -29,7 +29,7 @@ def create(vm: VmEntity, call: Call, name: str, description: str, *, memory: boo
         vm.refuse_while_asked()
         if not name:
             raise faults.invalid_name(name)
-        _allowed(vm, memory=memory)
+        _check_snapshot_allowed(vm, memory=memory)
 
     def finish() -> Any:
         with recorded(vm, call):
@@ -110,7 +110,7 @@ def _remove(vm: VmEntity, call: Call, removed_moids: set[str]) -> None:
 
     with recorded(vm, call):
         state.snapshots = tuple(
-            _moved(snapshot, survivor(snapshot.parent))
+            _with_parent(snapshot, survivor(snapshot.parent))
             for snapshot in state.snapshots
             if snapshot.moid not in removed_moids
         )
@@ -120,11 +120,11 @@ def _remove(vm: VmEntity, call: Call, removed_moids: set[str]) -> None:
         vm.world.unregister(vm.world.get(moid))
 
 
-def _moved(snapshot: SnapshotState, parent: str | None) -> SnapshotState:
+def _with_parent(snapshot: SnapshotState, parent: str | None) -> SnapshotState:
     return snapshot if snapshot.parent == parent else replace(snapshot, parent=parent)
 
 
-def _allowed(vm: VmEntity, *, memory: bool) -> None:
+def _check_snapshot_allowed(vm: VmEntity, *, memory: bool) -> None:
     # DirectPath devices exclude snapshots with memory; a running VM that has them cannot be snapshotted at all
     # (VMware vSphere 8.0 docs). For vGPUs the host's memorySnapshotSupported decides.
     running = vm.state.power is Power.ON

@@ -295,7 +295,7 @@ _OPTIONAL: Final = (
 
 
 def _of_other(device: Any) -> dict[str, Any]:
-    """What is told of a device that is no GPU; its mode is shown alone."""
+    """The fields of a device that is no GPU: only its mode is shown."""
     mode = DIRECT_PATH if device.passthruActive else HOST
     return {"current_mode": WORDS[mode], "configurable_modes": [WORDS[HOST], WORDS[DIRECT_PATH]]}
 

@@ -117,15 +117,17 @@ class InventoryReads:
         raise operation_not_found(service.name, operation)
 
     def _list(self, service: InventoryService, requested_filters: Mapping[str, Any], user: str) -> list[Struct]:
-        """The objects that match and that the user may see; more than the limit are none (vSphere Automation API
-        reference; the message is vCenter's, vsphere-automation-sdk-python issue 142)."""
+        """The objects that match and that the user may see. Raises VapiFault if they are more than the limit.
+
+        Source: vSphere Automation API reference; the message is vCenter's (vsphere-automation-sdk-python issue 142).
+        """
         filters = service.filters
         active_filters = [
             (filters[name].value, value) for name, value in requested_filters.items() if value not in (None, [])
         ]
         entities = [
             obj
-            for obj in self._listed(service)
+            for obj in self._listed_entities(service)
             if all(_matches(value_of(obj), value) for value_of, value in active_filters)
             and self._world.authority.may(user, obj, "System.View")
         ]
@@ -153,7 +155,7 @@ class InventoryReads:
             raise VapiFault("unauthorized", f"You have no permission to read {identity}.", args=(identity,))
         return obj
 
-    def _listed(self, service: InventoryService) -> Iterator[ManagedObject]:
+    def _listed_entities(self, service: InventoryService) -> Iterator[ManagedObject]:
         return filter(_is_listed, self._world.by_type(service.type))
 
 
@@ -261,7 +263,7 @@ def _datastore_details(obj: ManagedObject) -> Struct:
     return structure_of("datastore.info", obj.read("summary"), thin_provisioning_supported=thin)
 
 
-def _named(obj: ManagedObject) -> Mapping[str, Any]:
+def _name_of(obj: ManagedObject) -> Mapping[str, Any]:
     return {"name": _name(obj)}
 
 
@@ -335,7 +337,7 @@ _SERVICES: Final = (
         _datastore_summary, _datastore_details, (), 2500,
     ),
     InventoryService(
-        "datacenter", "Datacenter", "Datacenter", _FOLDERS, _named, _datacenter_details, ("create", "delete")
+        "datacenter", "Datacenter", "Datacenter", _FOLDERS, _name_of, _datacenter_details, ("create", "delete")
     ),
     InventoryService(
         "folder", "Folder", "Folder",
@@ -354,7 +356,7 @@ _SERVICES: Final = (
             "hosts": _Filter(_TEXTS, _pool_host),
             "clusters": _Filter(_TEXTS, _cluster),
         },
-        _named, _pool_details, ("create", "delete", "update"),
+        _name_of, _pool_details, ("create", "delete", "update"),
     ),
 )  # fmt: skip
 BY_NAME: Final = {service.name: service for service in _SERVICES}

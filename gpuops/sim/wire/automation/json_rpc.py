@@ -31,7 +31,7 @@ def answer(services: VapiServices, body: bytes) -> tuple[int, bytes]:
         return _refusal(number, _INVALID_PARAMETERS)
     try:
         output = _invoke(services, service, operation, parameters)
-        return _reply(number, {"output": _typed(output)})
+        return _reply(number, {"output": _typed_json(output)})
     except VapiFault as fault:
         return _reply(number, {"error": _typed_error(fault)})
 
@@ -74,25 +74,27 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def _typed(value: Any) -> Any:
+def _typed_json(value: Any) -> Any:
     match value:
         case Struct():
-            return {"STRUCTURE": {value.name: {name: _typed(field) for name, field in value.fields.items()}}}
+            return {"STRUCTURE": {value.name: {name: _typed_json(field) for name, field in value.fields.items()}}}
         case OptionalValue(inner):
-            return {"OPTIONAL": _typed(inner)}
+            return {"OPTIONAL": _typed_json(inner)}
         case VapiFault():
             return _typed_error(value)
         case MapValue(entries):
-            return [_typed(Struct("map-entry", {"key": key, "value": map_value})) for key, map_value in entries.items()]
+            return [
+                _typed_json(Struct("map-entry", {"key": key, "value": map_value})) for key, map_value in entries.items()
+            ]
         case list():
-            return [_typed(element) for element in value]
+            return [_typed_json(element) for element in value]
         case _:
             return value
 
 
 def _typed_error(fault: VapiFault) -> Any:
     fields = {
-        "messages": [_typed(fault.message())],
+        "messages": [_typed_json(fault.message())],
         "data": {"OPTIONAL": None},
         "error_type": {"OPTIONAL": fault.kind.upper()},
     }

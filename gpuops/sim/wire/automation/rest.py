@@ -59,12 +59,12 @@ def answer(
         document: Any = {"type": f"{ERRORS}.{fault.kind}", "value": error_json} if old else error_json
         return _STATUS.get(fault.kind, 400), json.dumps(document).encode()
     if old:
-        return 200, json.dumps({"value": _untyped(value, old=True)}).encode()
+        return 200, json.dumps({"value": _plain_json(value, old=True)}).encode()
     if value is None:
         return 204, b""
     is_created = verb == "POST" and isinstance(value, str)
     begun = is_created and parse_qs(url.query).get(_AS_TASK) == ["true"]
-    return 202 if begun else 201 if is_created else 200, json.dumps(_untyped(value, old=False)).encode()
+    return 202 if begun else 201 if is_created else 200, json.dumps(_plain_json(value, old=False)).encode()
 
 
 def _invoke(services: VapiServices, verb: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Any:
@@ -180,27 +180,29 @@ def _content(body: bytes) -> object:
         raise VapiFault("invalid_request", "The body of the request is not valid JSON.") from None
 
 
-def _untyped(value: Any, *, old: bool) -> Any:
+def _plain_json(value: Any, *, old: bool) -> Any:
     """The value as plain JSON: what is unset is left out, a map is a list of keys and values under /rest."""
     match value:
         case Struct():
-            fields = ((name, _untyped(field, old=old)) for name, field in value.fields.items() if not _is_unset(field))
+            fields = (
+                (name, _plain_json(field, old=old)) for name, field in value.fields.items() if not _is_unset(field)
+            )
             return dict(fields)
         case OptionalValue(inner):
-            return _untyped(inner, old=old)
+            return _plain_json(inner, old=old)
         case VapiFault():
             return _error(value, old=old)
         case MapValue(entries):
-            plain = {key: _untyped(map_value, old=old) for key, map_value in entries.items()}
+            plain = {key: _plain_json(map_value, old=old) for key, map_value in entries.items()}
             return [{"key": key, "value": map_value} for key, map_value in plain.items()] if old else plain
         case list():
-            return [_untyped(element, old=old) for element in value]
+            return [_plain_json(element, old=old) for element in value]
         case _:
             return value
 
 
 def _error(fault: VapiFault, *, old: bool) -> dict[str, Any]:
-    return {"error_type": fault.kind.upper(), "messages": [_untyped(fault.message(), old=old)]}
+    return {"error_type": fault.kind.upper(), "messages": [_plain_json(fault.message(), old=old)]}
 
 
 def _is_unset(value: object) -> bool:
