@@ -63,7 +63,7 @@ def run() -> Iterator[Result]:
             Figure("each prediction", each_ms, "ms"),
         ),
     )
-    yield from diagnosis_ways.results(model, 1, OF_A_FLEET)
+    yield from diagnosis_ways.results(model, OF_A_FLEET)
     yield Result("diagnosis: customary models on the same data", tuple(_customary(*learned, cases)))
     yield Result("diagnosis: by how much it learns from", tuple(_curves(made, cases)))
     yield Result("diagnosis: corrections", tuple(_corrections(learned, fleets[NEW_FLEET])))
