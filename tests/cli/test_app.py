@@ -336,7 +336,7 @@ def test_a_group_without_a_command_shows_its_help(words: str) -> None:
     done = typed(*words.split())
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Usage: gpuops {words}".rstrip())
-    assert ("Commands (see what is there):" if not words else "\nCommands:\n") in done.stderr
+    assert ("Every day:" if not words else "\nCommands:\n") in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 A suspended VM resumes on its host and then needs its GPUs and its memory there. vCenter reserves nothing for it: the
 first VM that starts gets its slots (vSphere API, VirtualMachine.SuspendVM_Task and PowerOnVM_Task; a suspended VM holds
-no device). Without claims that would show only when it cannot resume. (assumption: suspended-vm-host, assumption:
-ha-suspended-vms, assumption: suspend-frees-slot)
+no device). Without claims that would show only when it cannot resume. (assumption: suspended-vm-host,
+assumption: ha-suspended-vms, assumption: suspend-frees-slot)
 
 Order decides whether desktops fit. A same-size GPU takes the profile of the first VM on it, and the host may spread VMs
 over empty GPUs. So one VM of each profile resumes first for every GPU that the profile needs. When each of these GPUs
