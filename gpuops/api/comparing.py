@@ -39,7 +39,7 @@ def what_if(
     night = None
     if policy is not None:
         night = NightAsked(*request_of_night(policy, site, at))
-        seen = site.judged(seen, policy)
+        seen = site.read_for_policy(seen, policy)
     else:
         seen = site.with_health(seen)
     hosts = request.config_targets(seen)

@@ -90,7 +90,7 @@ def connect(
             with guarded_login(kept_in, target.username, file, target.address, is_return=vcenter_wait is not None):
                 return Connection(target, shell)
 
-        found = vcenter_wait.reached(logged_in) if vcenter_wait else logged_in()
+        found = vcenter_wait.reach_vcenter(logged_in) if vcenter_wait else logged_in()
         vcenter = closing.enter_context(found)
         vcenter.warn = warn or vcenter.warn
         if warn is not None and (reason := why_only_read(vcenter.api_version)):
@@ -181,14 +181,14 @@ def _checked(
 ) -> None:
     """Warns of a connection that anybody could be at the other end of, and notes it."""
     from gpuops.config.vcenter.destination import Simulated, doubt
-    from gpuops.execute.state.audit_log import unverified
+    from gpuops.execute.state.audit_log import log_unverified_certificate
     from gpuops.execute.state.state_dir import default_state_dir
 
     warning = doubt(where, guarded=guarded, decided=decided)
     if warning is not None and not isinstance(where, Simulated):
         warn(warning)
         at = wall_clock().isoformat(timespec="seconds")
-        unverified(where, state_dir or default_state_dir(environ), at, list(caller))
+        log_unverified_certificate(where, state_dir or default_state_dir(environ), at, list(caller))
 
 
 def _guest_login(

@@ -39,7 +39,7 @@ def preview(
     """
     request, moment = request_of_night(policy, site, at)
     obeyed = request.policy
-    inventory = site.judged(site.vcenter.inventory(), obeyed)
+    inventory = site.read_for_policy(site.vcenter.inventory(), obeyed)
     try:
         forecasts, no_forecast = _read_forecasts(obeyed, site, inventory, moment), ""
     except StateDamaged as damaged:  # a night can be planned without measurements

@@ -436,5 +436,5 @@ def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     now = site.clock()
     with site.journal_to_read(inventory.vcenter) as journal:
         request = RotateNight(policy.at_night(now), known_originals(journal, policy, now))
-    judged_inventory = site.judged(inventory, policy)
+    judged_inventory = site.read_for_policy(inventory, policy)
     return request.may_take(judged_inventory, catalog_of(judged_inventory), now)

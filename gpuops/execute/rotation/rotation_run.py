@@ -99,7 +99,7 @@ class RotationRun:
         before = self.site.vcenter.inventory()
         ahead = ahead_by(before.taken_at, asked_at, self.site.clock()) if asked_at is not None else None
         # tags and counters select what to take; a return must also work if vCenter does not answer for them
-        return self.site.judged(before, self.policy) if self.kind.takes else before, ahead
+        return self.site.read_for_policy(before, self.policy) if self.kind.takes else before, ahead
 
     def look_only(self, journal: Journal | None) -> Report:
         """Return the plan as `look` does, but change nothing: open steps of a run that was cut off are settled in the
@@ -157,7 +157,9 @@ class RotationRun:
             plan = replace(plan, unmet=(*plan.unmet, _refuse_unread_policy(self.unread)))
         # a return with a step that the login may not do still brings back the other desktops; the step reports it
         return Report(
-            request, before, self.site.permitted(plan, before, self._later_steps(plan, before)) if night else plan
+            request,
+            before,
+            self.site.check_privileges(plan, before, self._later_steps(plan, before)) if night else plan,
         )
 
     def _with_nights_elsewhere(self, plan: Plan, originals: Sequence[Original], before: Inventory) -> Plan:

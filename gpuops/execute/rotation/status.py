@@ -42,7 +42,7 @@ def status(
         if policy is None and text:
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
-            inventory = site.tagged(inventory, policy)
+            inventory = site.read_tags(inventory, policy)
         originals = note_witnesses(NightVms(journal).all(returned=True), inventory, site.vcenter) if journal else ()
         inventory = with_creation_of_strangers(inventory, policy, originals, site.vcenter)
         night_vms = taken_vms(policy, originals, inventory)

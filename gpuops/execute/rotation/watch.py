@@ -169,7 +169,7 @@ def planned_once(policy: Policy, site: Site) -> tuple[RotateNight, Inventory, da
 
 def _plan_once(policy: Policy, site: Site) -> tuple[SpareRule, Report]:
     rule = _rule_of(policy)
-    inventory = site.judged(site.vcenter.inventory(), policy)
+    inventory = site.read_for_policy(site.vcenter.inventory(), policy)
     free = {state.key: state.free for state in kept_states(rule, inventory, catalog_of(inventory))}
     state = load(site)
     finished = frozenset(state.finished) if state is not None else frozenset[str]()

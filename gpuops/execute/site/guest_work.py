@@ -33,7 +33,7 @@ class GuestWork(Protocol):
         ...
 
     def wait_for_commands(self, commands: Sequence[RunningCommand], timeout_s: float) -> Iterator[CommandEnd]:
-        """Yield how each of them ended; one that still runs after `timeout_s` seconds is terminated."""
+        """Yield the end of each command; a command that still runs after `timeout_s` seconds is terminated."""
         ...
 
     def command_end(self, command: RunningCommand) -> CommandEnd | None:

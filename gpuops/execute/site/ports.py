@@ -38,7 +38,9 @@ class Hosts(Protocol):
         """By host, those of the needed privileges that this login does not have; a vCenter that does not tell: none."""
         ...
 
-    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+    def read_held_privileges(
+        self, hosts: Collection[str], privileges: Collection[str]
+    ) -> Mapping[str, Collection[str]]:
         """By host, those of the privileges that this login has; a host that vCenter does not tell of is left out."""
         ...
 

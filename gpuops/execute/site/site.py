@@ -41,26 +41,26 @@ def agreed(report: Report) -> None:
     """The consent of a caller that asked before, or need not ask."""
 
 
-def once_agreed(consent: Consent, deed: Callable[[Report], None]) -> Consent:
+def once_agreed(consent: Consent, action: Callable[[Report], None]) -> Consent:
     """The consent, and each time that it is given the deed: before somebody has agreed nobody loses anything. Where
     there is more to do by then it is asked again, and done for that too."""
 
-    def agreed_and_done(report: Report) -> None:
+    def ask_and_act(report: Report) -> None:
         consent(report)
-        deed(report)
+        action(report)
 
-    return agreed_and_done
+    return ask_and_act
 
 
-def _unwatched(outcome: Outcome) -> None:
+def _ignore_outcome(outcome: Outcome) -> None:
     """The progress of a caller that does not watch."""
 
 
-def _unwatched_steps(steps: Sequence[Step]) -> None:
+def _ignore_steps(steps: Sequence[Step]) -> None:
     """The same, of steps in flight."""
 
 
-def _unheard(line: str) -> None:
+def _ignore_line(line: str) -> None:
     """What is said to a caller that does not listen."""
 
 
@@ -71,15 +71,15 @@ class Site:
     vcenter: Vcenter
     state_dir: Path
     clock: Callable[[], datetime]
-    progress: Callable[[Outcome], None] = _unwatched
+    progress: Callable[[Outcome], None] = _ignore_outcome
     """Called with the outcome of each step as it ends."""
-    in_flight: Callable[[Sequence[Step]], None] = _unwatched_steps
+    in_flight: Callable[[Sequence[Step]], None] = _ignore_steps
     """Called with the steps that were sent and have not ended, each time before a plan waits."""
     passed_s: Callable[[], float] = time_here.passed_s
     """Seconds since some moment, whatever is done to the clock."""
     pause: Callable[[float], None] = time_here.pause
     """Returns so many seconds later."""
-    say: Callable[[str], None] = _unheard
+    say: Callable[[str], None] = _ignore_line
     """Told in one line what a run waits for, and that it goes on."""
     same_time: bool = False
     """Whether vCenter's clock and ours should show the same: a simulated one may live in a time of its own."""
@@ -128,8 +128,8 @@ class Site:
     def applied(self) -> bool | None:
         """Whether something was changed, in vCenter, by the shell on a host, or at the broker; None = not known."""
         by_broker = self.gates.applied if self.gates is not None else False
-        each = {self.vcenter.applied, self.applied_by_shell, by_broker}
-        return True if True in each else None if None in each else False
+        changes = {self.vcenter.applied, self.applied_by_shell, by_broker}
+        return True if True in changes else None if None in changes else False
 
     def _by_shell(self, applied: bool | None) -> None:
         self.applied_by_shell = self.applied_by_shell or applied
@@ -168,17 +168,17 @@ class Site:
             say_applied(error, self.applied)
         self.close()
 
-    def tagged(self, inventory: Inventory, policy: Policy) -> Inventory:
+    def read_tags(self, inventory: Inventory, policy: Policy) -> Inventory:
         """The same snapshot, with the tags of every VM and host where the policy asks for tags."""
         return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
-    def judged(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
+    def read_for_policy(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
         """The same snapshot, with all that the policy judges desktops by: tags, counters, sessions, gates; and with the
         health of GPUs, where hosts may be asked for it."""
         inventory = self.with_health(inventory)
         return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources, self.gates, vgpu_use=self.vgpu_use)
 
-    def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
+    def check_privileges(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
         """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.
 
         Of a plan that is refused already, the steps it would have had are asked for too.
