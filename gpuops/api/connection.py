@@ -97,7 +97,7 @@ def connect(
             warn(reason)
         state_dir = state_dir or default_state_dir(environ)
         choose_reader(vcenter, where.reader, state_dir)
-        real = not vcenter.simulated
+        real = not vcenter.is_simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
         site.broker, site.measured = broker, where.measurements
         site.policy_files = () if isinstance(where, Simulated) else where.policies

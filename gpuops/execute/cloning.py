@@ -45,7 +45,7 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
         new_vm = None
     if new_vm is None:
         raise OutcomeUnknown(
-            f"{request.vm}: vCenter does not show it yet", hint="the same again: a VM of that name is not made twice"
+            f"{request.vm}: vCenter does not show it yet", hint="run the same command again: it makes no second VM"
         )
     after = _with_devices(new_vm.ref, after, site)
     return replace(planned, there=after.vm(new_vm.ref)), after

@@ -78,7 +78,8 @@ def _write(wish: RoleWish, roles_port: RolesPort) -> None:
             roles_port.write_role(wish, f"gpuops-roles-{secrets.token_hex(8)}")
     except NoPermission as refused:
         raise NoPermission(
-            refused.message, hint="roles are made by a login with Authorization.ModifyRoles, not by the night's own"
+            refused.message,
+            hint="use a login with Authorization.ModifyRoles; the login of the nights needs no such right",
         ) from refused
     if not all(state.right for state in roles_port.roles([wish])):
-        raise OutcomeUnknown(f"the role {wish.name} is not there as it was written", hint="gpuops roles show tells")
+        raise OutcomeUnknown(f"the role {wish.name} still differs from its file", hint="gpuops roles show lists how")

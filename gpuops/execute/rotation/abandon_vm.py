@@ -25,7 +25,7 @@ from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, state_of
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.rotation.taken_vms import by_marker, vms_of
 
-STATUS = "gpuops rotate status lists those that a night holds"
+STATUS = "gpuops rotate status lists the VMs that nights hold"
 
 
 def abandon_vm(
@@ -65,7 +65,7 @@ def _find_abandonment(
     open_originals = [original for original in matching if not original.returned]
     if open_originals:
         if len({original.uuid or original.vm for original in open_originals}) > 1:
-            raise Refused(f"{name}: several VMs of nights are called so", hint="moid:ID names one; " + STATUS)
+            raise Refused(f"{name}: several VMs of nights have this name", hint="use moid:ID; " + STATUS)
         return _make_abandonment(open_originals[-1], inventory, now, ""), None
     if (
         journal is not None
@@ -78,7 +78,7 @@ def _find_abandonment(
         policy = parse_policy(text, "the journal", accepted_before=True)
     marked = [original for original in by_marker(policy, inventory) if _is_called(original, name, inventory)]
     if len(marked) > 1:
-        raise Refused(f"{name}: several VMs with a marker are called so", hint="moid:ID names one; " + STATUS)
+        raise Refused(f"{name}: several VMs with a marker have this name", hint="use moid:ID; " + STATUS)
     if not marked:
         raise Refused(f"{name}: no night in this machine's journal holds a VM of this name", hint=STATUS)
     return _make_abandonment(marked[0], inventory, now, "" if text else " --policy FILE", by_its_marker=True), marked[0]

@@ -39,7 +39,7 @@ def end_hung_run(holder: LockHolder, site: Site) -> bool:
         if not _holds_lock(holder.pid, vcenter_lock(site.state_dir, site.vcenter.uuid)):
             return False
         run_text = holder_text(holder, now)
-        _report_signal(site, f"{run_text}: ended, for desktops are to come back", holder, "SIGTERM")
+        _report_signal(site, f"{run_text}: ended, so that desktops can come back", holder, "SIGTERM")
         if _ends_after_signal(process, signal.SIGTERM, GRACE_S):
             return True
         _report_signal(site, f"pid {holder.pid} did not end within {GRACE_S:.0f} s: killed", holder, "SIGKILL")

@@ -63,7 +63,7 @@ def _warn_of_lost_files(journal: Journal) -> tuple[str, ...]:
     unlocked, lost = journal.hold.damaged if journal.hold is not None else journal.unlocked, journal.lost
     warnings = []
     if unlocked is not None and (lost is None or lost.message != unlocked.message):
-        warnings.append(f"{unlocked.line}: no lock keeps another gpuops of this machine away for certain")
+        warnings.append(f"{unlocked.line}: another gpuops on this machine may run at the same time")
     if lost is not None:
         why = lost.message
         warnings.append(f"{why}: went by vCenter's markers; no night begins before it is repaired or moved aside")

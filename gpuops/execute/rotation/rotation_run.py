@@ -166,7 +166,9 @@ class RotationRun:
         """Return the plan, naming the VMs in this vCenter that nights of other vCenters took."""
         damaged = list[StateDamaged]()
         nights = nights_elsewhere(self.site, damaged=damaged.append)
-        unread = tuple(f"{error.message}: whether VMs of its nights are here is not known" for error in damaged)
+        unread = tuple(
+            f"{error.message}: gpuops cannot tell whether VMs of its nights are in this vCenter" for error in damaged
+        )
         named = refuse_nights_elsewhere(nights, originals, before)
         because = () if named else plan.because  # `because` states that no night has taken anything
         return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread), because=because)
@@ -443,7 +445,7 @@ class RotationRun:
 
 
 def _refuse_unread_policy(why: PolicyError) -> Rejection:
-    rule = f"{why.message}: what the journal does not know was looked for by the policy of the last night"
+    rule = f"{why.message}: VMs that are not in the journal were looked for with the policy of the last night"
     return Rejection("--policy", rule, hint=why.hint)
 
 

@@ -48,7 +48,8 @@ def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
         if not created:
             raise
         raise PartlyDone(
-            f"{error.message}; made before that: {', '.join(created)}", hint="the same command again makes the rest"
+            f"{error.message}; made before that: {', '.join(created)}",
+            hint="run the same command again: it creates the rest",
         ) from error
     remaining = setup_of(policy, vcenter.inventory(), vcenter.defined_attributes())
     if not remaining.complete:

@@ -241,7 +241,7 @@ def _rule_of(policy: Policy) -> SpareRule:
     if policy.spare is None:
         raise UsageError(
             f"policy {policy.name} says `mode: {policy.mode}`: rotate watch takes nothing under it",
-            hint="say `mode: spare-capacity` and `spare` (gpuops help watch)",
+            hint="set `mode: spare-capacity` and `spare` in the policy (gpuops help watch)",
         )
     return policy.spare
 

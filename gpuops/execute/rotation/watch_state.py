@@ -73,7 +73,8 @@ def alone(site: Site, now: datetime) -> Iterator[None]:
             yield
     except LockedBy as held:
         raise Locked(
-            f"{held.holder} watches this vCenter already", hint="one watch a vCenter: put both policies into one file"
+            f"{held.holder} watches this vCenter already",
+            hint="a vCenter has one watch: put both policies into one file",
         ) from held
 
 

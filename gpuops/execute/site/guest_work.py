@@ -18,7 +18,7 @@ class GuestWork(Protocol):
     """A vCenter that runs commands in guests."""
 
     @property
-    def simulated(self) -> bool:
+    def is_simulated(self) -> bool:
         """Whether it is the simulator of gpuops: measurements in its guests do not show a network."""
         ...
 
@@ -82,7 +82,7 @@ class ScriptRunner:
         """Return how a command ended; it is ended after `limit_s` seconds. Raises OutcomeUnknown, NotConnected."""
         for end in self.port.wait_for_commands([command], limit_s):
             return end
-        raise OutcomeUnknown(f"{command.name}: its guest tells no end of a script", hint="the same again finds out")
+        raise OutcomeUnknown(f"{command.name}: its guest reported no end of a script", hint="run the command again")
 
     def failure(self, end: CommandEnd) -> str:
         """Return `failure_reason` without the passwords that gpuops has."""

@@ -101,7 +101,9 @@ def name_behind(state_dir: Path, pseudonym: str) -> tuple[str, str]:
     if len(matches) != 1:
         problem = "is in no bundle that was written here" if not matches else f"begins {len(matches)} pseudonyms"
         hint = (
-            "only the machine, and the user, that wrote a bundle know its names" if not matches else "write more of it"
+            "only the machine, and the user, that wrote a bundle know its names"
+            if not matches
+            else "type more digits of it"
         )
         raise UsageError(f"{pseudonym!r} {problem}", hint=hint)
     return matches[0]

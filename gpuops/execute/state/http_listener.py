@@ -34,7 +34,7 @@ class ListenOption:
 
     @property
     def hint(self) -> str:
-        return f"say {self.name} {self.port}, or an address of this machine: {self.name} {_LOOPBACK}:{self.port}"
+        return f"use {self.name} {self.port}, or an address of this machine: {self.name} {_LOOPBACK}:{self.port}"
 
     def address(self, text: str) -> tuple[str, int]:
         """Return host and port of `9464` or `127.0.0.1:9464`. Raises UsageError."""
