@@ -27,7 +27,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema import ValidationError, validators
 
 from gpuops.execute.migrations import HEAD
-from gpuops.execute.state.health import served
+from gpuops.execute.state.health import serve_health
 from tests.execute.conftest import postgresql
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.runner.test_due import PARIS, policy_of
@@ -185,13 +185,13 @@ def test_each_probe_asks_what_is_answered_there() -> None:
     told = container["args"][container["args"].index("--health") + 1]
     assert {ports[each["port"]] for each in probes} == {int(told.rpartition(":")[2])}
     port = free_port()
-    with served(("127.0.0.1", port)) as health:
-        health.looked()
+    with serve_health(("127.0.0.1", port)) as health:
+        health.note_look()
         assert {asked(port, each["path"]) for each in probes} == {200}
-    health.looked(found=False)
+    health.note_look(is_available=False)
     alive, ready = container["livenessProbe"]["httpGet"]["path"], container["readinessProbe"]["httpGet"]["path"]
-    with served(("127.0.0.1", port)) as health:
-        health.looked(found=False)
+    with serve_health(("127.0.0.1", port)) as health:
+        health.note_look(is_available=False)
         assert (asked(port, alive), asked(port, ready)) == (200, 503), "a database that is away starts nothing anew"
 
 

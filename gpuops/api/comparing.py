@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.catalog import load
 from gpuops.execute.measurements.running_out import recorded_peaks
-from gpuops.execute.rotation.next_night import night_asked
+from gpuops.execute.rotation.next_night import request_of_night
 from gpuops.model.devices.profile_name import without_brand
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def what_if(
     seen = site.vcenter.with_tags(inventory) if asked else inventory
     night = None
     if policy is not None:
-        night = NightAsked(*night_asked(policy, site, at))
-        seen = site.judged(seen, policy)
+        night = NightAsked(*request_of_night(policy, site, at))
+        seen = site.read_for_policy(seen, policy)
     else:
         seen = site.with_health(seen)
     hosts = request.config_targets(seen)

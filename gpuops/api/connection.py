@@ -90,14 +90,14 @@ def connect(
             with guarded_login(kept_in, target.username, file, target.address, is_return=vcenter_wait is not None):
                 return Connection(target, shell)
 
-        found = vcenter_wait.reached(logged_in) if vcenter_wait else logged_in()
+        found = vcenter_wait.reach_vcenter(logged_in) if vcenter_wait else logged_in()
         vcenter = closing.enter_context(found)
         vcenter.warn = warn or vcenter.warn
         if warn is not None and (reason := why_only_read(vcenter.api_version)):
             warn(reason)
         state_dir = state_dir or default_state_dir(environ)
         choose_reader(vcenter, where.reader, state_dir)
-        real = not vcenter.simulated
+        real = not vcenter.is_simulated
         site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
         site.broker, site.measured = broker, where.measurements
         site.policy_files = () if isinstance(where, Simulated) else where.policies
@@ -181,14 +181,14 @@ def _checked(
 ) -> None:
     """Warns of a connection that anybody could be at the other end of, and notes it."""
     from gpuops.config.vcenter.destination import Simulated, doubt
-    from gpuops.execute.state.audit_log import unverified
+    from gpuops.execute.state.audit_log import log_unverified_certificate
     from gpuops.execute.state.state_dir import default_state_dir
 
     warning = doubt(where, guarded=guarded, decided=decided)
     if warning is not None and not isinstance(where, Simulated):
         warn(warning)
         at = wall_clock().isoformat(timespec="seconds")
-        unverified(where, state_dir or default_state_dir(environ), at, list(caller))
+        log_unverified_certificate(where, state_dir or default_state_dir(environ), at, list(caller))
 
 
 def _guest_login(

@@ -45,7 +45,7 @@ def doctor(
         inventory = site.with_health(inventory)
     inventory = _with_directpath_targets(site.hosts.with_settings(inventory, meant), meant, site)
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
-    held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}
+    held = site.hosts.read_held_privileges(meant, SURPLUS) if meant and not roles else {}
     with site.journal_to_read(inventory.vcenter) as journal:
         of_journal = (
             *of_given_up(still_given_up(journal, site, inventory)),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.api.vms import run
 from gpuops.errors import GpuopsError, Locked, NotConnected, UsageError
-from gpuops.execute.cloning import begun, ended
+from gpuops.execute.cloning import start_clone, wait_for_clone
 from gpuops.execute.jobs.night_jobs import job_store
 from gpuops.execute.runs.nights import NightVms
 from gpuops.execute.site import catalog_of
@@ -152,10 +152,10 @@ class _Tending:
                 self._note(new[0][0], f"{self.template.name} is being cloned: the next pass goes on")
                 return set()
             for (name, _), clone in zip(new, found.clones, strict=True):
-                tasks.append((name, begun(clone, self.site)))
+                tasks.append((name, start_clone(clone, self.site)))
         for name, task in tasks:
             try:
-                ended(task, self.site)
+                wait_for_clone(task, self.site)
             except NotConnected:
                 raise
             except GpuopsError as error:

@@ -64,7 +64,7 @@ def _broker(site: Site, vcenter: Connection) -> BrokerIdentity | None:
     try:
         return broker_identity(site)
     except TargetError as error:
-        if not (vcenter.simulated and isinstance(error.__cause__, ImportError)):
+        if not (vcenter.is_simulated and isinstance(error.__cause__, ImportError)):
             raise
         vcenter.warn(f"the simulated broker is not asked: {error.message}; {error.hint}")
         return None

@@ -86,7 +86,7 @@ def idle(
         ]
     refs = [each.ref for each in meant]
     if policy is not None:
-        inventory = site.judged(inventory, policy, refs)
+        inventory = site.read_for_policy(inventory, policy, refs)
     return inventory, judged([inventory.vms[ref] for ref in refs], policy)
 
 
@@ -160,7 +160,9 @@ def _look(request: Request, site: Site) -> Report:
     if hosts:
         before = site.vcenter.with_config_targets(before, hosts)
     before = site.with_vgpus(before)
-    return Report(request, before, site.permitted(request.plan(before, catalog_of(before), site.clock()), before))
+    return Report(
+        request, before, site.check_privileges(request.plan(before, catalog_of(before), site.clock()), before)
+    )
 
 
 def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
@@ -179,9 +181,9 @@ def foresee(request: Request, after: Clone, site: Site) -> Report:
 
     Raises as `run` and `clone` do, and Refused where the clone would be.
     """
-    from gpuops.execute.cloning import foreseen
+    from gpuops.execute.cloning import foresee_report
 
-    return foreseen(request, after, site) or run(request, site, apply=False)
+    return foresee_report(request, after, site) or run(request, site, apply=False)
 
 
 def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy: Policy | None = None) -> Capacity:

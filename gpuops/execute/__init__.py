@@ -6,9 +6,10 @@ Choice: an intent is on disk before its effect (`journal`), the effect is read b
 (`steps/step_executor`), and after a crash nothing is replayed: what was in flight is settled by looking
 (`steps/settle`), and the rest is planned afresh on what vCenter shows. So the journal never has to agree with the
 world; it only has to remember what to look for, and what the morning must restore (`runs/nights`).
-Given up: a plan that survives the crash as it was. The second plan may differ from the first, because the world does.
-And waiting out a vCenter that is away: a read is sent once more, a wait for tasks begun again four times in a minute,
-and then the run ends (exit code 5). Five reads with growing pauses would be kinder to a short outage, but whoever waits
-keeps lock and lease from a machine that can reach vCenter, and goes by what it saw before. The next run, which cron
-begins ten minutes later, is the pause: it looks at everything anew, and its six logins an hour lock no account.
+Given up: a plan that survives the crash unchanged. The second plan may differ from the first, because vCenter does.
+And long waits for a vCenter that cannot be reached: a read is sent once more, a wait for tasks is started again four
+times in a minute, and then the run ends (exit code 5). Five reads with growing pauses would handle a short outage
+better, but a run that waits keeps lock and lease from a machine that can reach vCenter, and acts on an old snapshot.
+The next run, which cron starts ten minutes later, replaces the wait: it reads everything again, and its six logins an
+hour lock no account.
 """

@@ -1,4 +1,4 @@
-"""Clones a VM from a template, once: whatever became of the reply, the clone is looked for by its name."""
+"""Clone a VM from a template, once: after a lost reply, the clone is looked for by its name."""
 
 from __future__ import annotations
 
@@ -16,65 +16,65 @@ from gpuops.plan.core.privileges import too_old
 from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning, NewClone
 
 TIMEOUT_S: Final = 4 * 3600.0
-"""Disks are copied: of a large template that takes its time."""
+"""Cloning copies disks, which takes long for a large template."""
 
 
 def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
-    """What there was to do, and the vCenter as it is then: with `apply` read, else foreseen with the VM in it.
+    """Return the plan and the inventory afterwards: read if `apply`, otherwise predicted with the VM in it.
 
-    Raises UsageError for names that mean nothing, Locked while a rotation runs, the error that vCenter ended the task
-    with, and OutcomeUnknown where it is neither there nor refused.
+    Raises UsageError for unknown names, Locked while a rotation runs, the error of vCenter's task, and OutcomeUnknown
+    if the VM neither exists nor was refused.
     """
     vcenter = site.vcenter
     before = vcenter.inventory()
     folder = vcenter.folder_at(request.folder) if request.folder is not None else None
-    wanted = request.planned(before, folder)
-    if wanted.new is not None:
-        wanted = _permitted(wanted, wanted.new, site, before)
-    if wanted.new is None:
-        return wanted, before
+    planned = request.planned(before, folder)
+    if planned.new is not None:
+        planned = _check_privileges(planned, planned.new, site, before)
+    if planned.new is None:
+        return planned, before
     if not apply:
-        return wanted, wanted.new.made_in(_detailed(wanted.new.source, before, site))
+        return planned, planned.new.made_in(_with_devices(planned.new.source, before, site))
     with site.locked_journal(before.vcenter, alone=False):
-        task = begun(wanted.new, site)
-    ended(task, site)  # without the lock: no return of desktops waits for disks to be copied
+        task = start_clone(planned.new, site)
+    wait_for_clone(task, site)  # without the lock, so that no return waits for the copy of disks
     after = vcenter.inventory()
     try:
-        made = request.planned(after, folder).there
+        new_vm = request.planned(after, folder).there
     except VmNotFound:
-        made = None
-    if made is None:
+        new_vm = None
+    if new_vm is None:
         raise OutcomeUnknown(
-            f"{request.vm}: vCenter does not show it yet", hint="the same again: a VM of that name is not made twice"
+            f"{request.vm}: vCenter does not show it yet", hint="run the same command again: it makes no second VM"
         )
-    after = _detailed(made.ref, after, site)
-    return replace(wanted, there=after.vm(made.ref)), after
+    after = _with_devices(new_vm.ref, after, site)
+    return replace(planned, there=after.vm(new_vm.ref)), after
 
 
-def foreseen(request: Request, after: Clone, site: Site) -> Report | None:
-    """What the request would change of the VM once it is made; None = it is there, and need not be foreseen.
+def foresee_report(request: Request, after: Clone, site: Site) -> Report | None:
+    """Return what the request would change on the VM after it is cloned; None if the VM already exists.
 
-    What this login may do to a VM that is not there cannot be asked. Raises UsageError as the request and the clone do,
+    The privileges on a VM that does not exist cannot be read. Raises UsageError as the request and the clone do, and
     Refused with every reason against the clone.
     """
-    wanted, world = clone(after, site, apply=False)
-    if wanted.rejections:
-        raise Refused("; ".join(each.line for each in wanted.rejections))
-    if wanted.new is None:
+    planned, inventory = clone(after, site, apply=False)
+    if planned.rejections:
+        raise Refused("; ".join(rejection.line for rejection in planned.rejections))
+    if planned.new is None:
         return None
-    hosts = request.config_targets(world)
+    hosts = request.config_targets(inventory)
     if hosts:
-        world = site.vcenter.with_config_targets(world, hosts)
-    world = site.with_vgpus(world)
-    return Report(request, world, request.plan(world, catalog_of(world), site.clock()))
+        inventory = site.vcenter.with_config_targets(inventory, hosts)
+    inventory = site.with_vgpus(inventory)
+    return Report(request, inventory, request.plan(inventory, catalog_of(inventory), site.clock()))
 
 
-def _detailed(ref: str, seen: Inventory, site: Site) -> Inventory:
-    """The snapshot with the VM's devices: the bulk read leaves out those on hosts without GPUs."""
-    return seen if seen.vm(ref).devices is not None else site.vcenter.observe(seen, [ref])
+def _with_devices(ref: str, inventory: Inventory, site: Site) -> Inventory:
+    """Return the snapshot with the VM's devices: the bulk read omits them for VMs on hosts without GPUs."""
+    return inventory if inventory.vm(ref).devices is not None else site.vcenter.observe(inventory, [ref])
 
 
-def _permitted(wanted: Cloning, new: NewClone, site: Site, before: Inventory) -> Cloning:
+def _check_privileges(planned: Cloning, new: NewClone, site: Site, before: Inventory) -> Cloning:
     reasons = list(too_old(before))
     if lacking := site.vcenter.lacking({new.source: PRIVILEGES}).get(new.source):
         reasons.append(
@@ -84,27 +84,27 @@ def _permitted(wanted: Cloning, new: NewClone, site: Site, before: Inventory) ->
                 hint="ask for a role with it on the template",
             )
         )
-    return Cloning(rejections=(*wanted.rejections, *reasons)) if reasons else wanted
+    return Cloning(rejections=(*planned.rejections, *reasons)) if reasons else planned
 
 
 def make(new: NewClone, site: Site) -> None:
-    """Make that VM, or find out by its name that it was made. Raises the error that vCenter ended the task with."""
-    ended(begun(new, site), site)
+    """Clone the VM and wait for the task, ignoring lost replies. Raises the error of vCenter's task."""
+    wait_for_clone(start_clone(new, site), site)
 
 
-def begun(new: NewClone, site: Site) -> TaskRef | None:
-    """The task that makes it; None where no reply came: it is looked for by its name."""
+def start_clone(new: NewClone, site: Site) -> TaskRef | None:
+    """Start the clone task and return it; None if the reply was lost, so that the clone is looked for by its name."""
     try:
         return site.vcenter.clone_vm(new, f"gpuops-clone-{secrets.token_hex(8)}")
     except OutcomeUnknown:
         return None
 
 
-def ended(task: TaskRef | None, site: Site) -> None:
-    """Waits for it. Raises the error that vCenter ended it with."""
+def wait_for_clone(task: TaskRef | None, site: Site) -> None:
+    """Wait for the task. Raises the error with which it ended."""
     if task is None:
         return
-    with suppress(OutcomeUnknown):  # it is looked for by its name
+    with suppress(OutcomeUnknown):  # the caller looks for the clone by its name
         for end in site.vcenter.wait([task], TIMEOUT_S):
             if end.error is not None:
                 raise end.error

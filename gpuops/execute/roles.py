@@ -1,4 +1,4 @@
-"""Compares the roles that files want with vCenter's, and writes those that differ, each once."""
+"""Compare the roles defined in files with vCenter's, and write those that differ, each once."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from gpuops.plan.doctor.login_privileges import of_roles
 
 @runtime_checkable
 class RolesPort(Protocol):
-    """A vCenter that tells its roles, and takes others."""
+    """A vCenter whose roles can be read and written."""
 
     def roles(self, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
-        """Each wanted role beside vCenter's of the same name."""
+        """Return each requested role with vCenter's role of the same name."""
         ...
 
     def granted(self, inventory: Inventory) -> tuple[Mapping[str, frozenset[str]], str]:
-        """(by object, all privileges of this login, the id of the root folder); of objects not told of, nothing."""
+        """Return object -> all privileges of this login (unreadable objects are missing), and the root folder's id."""
         ...
 
     def write_role(self, wish: RoleWish, op_id: str) -> None:
-        """vCenter's role of that name is the wanted one from then on. Raises OutcomeUnknown, NoPermission."""
+        """Set vCenter's role of this name to the requested one. Raises OutcomeUnknown, NoPermission."""
         ...
 
 
 def roles_port(vcenter: Vcenter) -> RolesPort:
-    """The same vCenter, as one that has roles. Raises Refused for a saved inventory, which has none."""
+    """Return the vCenter as a port for roles. Raises Refused for a saved inventory, which has no roles."""
     if not isinstance(vcenter, RolesPort):
         raise Refused("a saved inventory has no roles", hint="use --vcenter")
     return vcenter
 
 
 def applied_roles(wishes: Sequence[RoleWish], roles_port: RolesPort, *, apply: bool) -> tuple[RoleState, ...]:
-    """Each wanted role as it is, or, with `apply`, as it was before it was written.
+    """Return each requested role as vCenter has it, or, with `apply`, as it was before it was written.
 
-    Raises NoPermission where nothing was changed, PartlyDone with what was written before something failed.
+    Raises NoPermission if nothing was changed, and PartlyDone, with the roles that were written, after a later failure.
     """
     states = roles_port.roles(wishes)
     if not apply:
@@ -58,27 +58,28 @@ def applied_roles(wishes: Sequence[RoleWish], roles_port: RolesPort, *, apply: b
             if not written:
                 raise
             raise PartlyDone(
-                f"{error.message}; written before: {', '.join(written)}", hint=error.hint or "type it again"
+                f"{error.message}; written before: {', '.join(written)}", hint=error.hint or "run the command again"
             ) from error
         written.append(state.wish.name)
     return tuple(replace(state, written=not state.right) for state in states)
 
 
 def compare_login(wishes: Sequence[RoleWish], vcenter: Vcenter, inventory: Inventory) -> Iterator[Finding]:
-    """What a login lacks of the roles, and what it has beyond them; nothing where no role is wanted."""
+    """Yield the privileges of the roles that a login lacks, and those it has beyond them; nothing without roles."""
     if wishes:
         granted, root = roles_port(vcenter).granted(inventory)
         yield from of_roles(wishes, granted, root, inventory)
 
 
 def _write(wish: RoleWish, roles_port: RolesPort) -> None:
-    """The state decides, not the reply: a role that is there as wanted was written."""
+    """Write the role, and decide by reading it back, not by the reply. Raises OutcomeUnknown if it still differs."""
     try:
         with suppress(OutcomeUnknown):
             roles_port.write_role(wish, f"gpuops-roles-{secrets.token_hex(8)}")
     except NoPermission as refused:
         raise NoPermission(
-            refused.message, hint="roles are made by a login with Authorization.ModifyRoles, not by the night's own"
+            refused.message,
+            hint="use a login with Authorization.ModifyRoles; the login of the nights needs no such right",
         ) from refused
     if not all(state.right for state in roles_port.roles([wish])):
-        raise OutcomeUnknown(f"the role {wish.name} is not there as it was written", hint="gpuops roles show tells")
+        raise OutcomeUnknown(f"the role {wish.name} still differs from its file", hint="gpuops roles show lists how")

@@ -35,7 +35,8 @@ def execute_removals(
 ) -> dict[str, Outcome]:
     """Execute one step for each VM, and return the outcomes by VM ref.
 
-    `inventory` is the look that the steps follow from. Raises NotConnected and StateDamaged; the run then stays open.
+    `inventory`: the snapshot that the steps were planned on. Raises NotConnected and StateDamaged; the run then stays
+    open.
     """
     plan = Plan((Wave("remove", tuple(steps)),))
     executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
@@ -55,7 +56,7 @@ def settle_removals(inventory: Inventory, journal: Journal, run: Run, site: Site
 
 @contextmanager
 def removal_run(kind: str, inventory: Inventory, journal: Journal, site: Site) -> Iterator[Run]:
-    """A run that removes VMs. Runs of this kind that calls on this machine left open are settled and ended first.
+    """Yield a run that removes VMs. Runs of this kind that calls on this machine left open are settled and ended first.
 
     The caller holds a lock that only one such call on this machine can hold. A run stays open if the call ends with an
     error.

@@ -29,7 +29,7 @@ def machines(connection: ConnectionArguments, *, policy: str | None = None) -> t
     with site:
         seen = site.vcenter.inventory()
         if night is not None:
-            seen = site.judged(seen, night)
+            seen = site.read_for_policy(seen, night)
     catalog = catalog_of(seen)
     found = fleet(seen, catalog)
     roles = _roles(night, seen)

@@ -68,7 +68,7 @@ class Connection(Session):
         return self.about.get("instanceUuid") or ""
 
     @property
-    def simulated(self) -> bool:
+    def is_simulated(self) -> bool:
         """Whether it is gpuops' own simulator, which says so."""
         return SIMULATED in (self.about.get("fullName") or "")
 

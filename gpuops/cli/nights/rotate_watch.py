@@ -48,7 +48,7 @@ def watch(
     from gpuops.api import rotate_watch, rotate_watch_look
     from gpuops.cli.opening import open_site, refuse_vcenter_of_runners
     from gpuops.cli.running import policy_of_run
-    from gpuops.execute.state.health import health_address, served
+    from gpuops.execute.state.health import health_address, serve_health
     from gpuops.report.nights.watch import look_document, look_text
 
     address = health_address(health) if health is not None else None
@@ -59,7 +59,7 @@ def watch(
         if not dry_run:
             site.say = output.note
             collect_garbage_often()
-            alive = stack.enter_context(served(address)).looked if address is not None else None
+            alive = stack.enter_context(serve_health(address)).note_look if address is not None else None
             rotate_watch(wanted, site, _tell, alive)
         found = rotate_watch_look(wanted, site)
     output.show(look_text(found), look_document(found))

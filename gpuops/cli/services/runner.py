@@ -95,7 +95,7 @@ def runner_run(
 
     from gpuops.clock import wall_clock
     from gpuops.config.vcenter.targets import parsed_configuration
-    from gpuops.execute.state.health import health_address, served
+    from gpuops.execute.state.health import health_address, serve_health
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
     from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.runner.alarm import OverdueAlarm
@@ -117,7 +117,7 @@ def runner_run(
         )  # fmt: skip
         rotations = obeyed.begin(wall_clock())
         alarm = OverdueAlarm(state_dir, url, lambda: parsed_configuration(obeyed.text, file), os.environ, _say)
-        told = stack.enter_context(served(address, STALE_S)) if address is not None else None
+        told = stack.enter_context(serve_health(address, STALE_S)) if address is not None else None
         collect_garbage_often()
         tell_systemd(BEGUN)
         asyncio.run(_run(url, rotations, obeyed, alarm, told))
@@ -251,7 +251,7 @@ async def _run(
         service.returned_all = obeyed.leaving.returned
         service.share, service.alarm = obeyed.share, alarm.look
         if health is not None:
-            service.looked = lambda found: health.looked(found=found)
+            service.looked = lambda found: health.note_look(is_available=found)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, service.end)

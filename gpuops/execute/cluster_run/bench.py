@@ -45,10 +45,10 @@ def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
         cells: list[BenchCell] = []
         for transport in wish.transports:
             for nodes in wish.nodes:
-                cells.append(_cell(wish, program, cluster, nodes, transport, site, held, simulated=port.simulated))
+                cells.append(_cell(wish, program, cluster, nodes, transport, site, held, simulated=port.is_simulated))
                 if cells[-1].left:
                     break
-    return BenchResult(cluster.name, program, tuple(cells), simulated=port.simulated)
+    return BenchResult(cluster.name, program, tuple(cells), simulated=port.is_simulated)
 
 
 def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:

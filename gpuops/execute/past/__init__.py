@@ -1,4 +1,4 @@
-"""What past nights and changes came to: a fold of all records of a journal, for `gpuops history`; no vCenter is asked.
+"""Past nights and changes, from all records of a journal, for `gpuops history`. Sends no request to vCenter.
 
-The journal's own state (`journal_state`) forgets what is over, so that a run opens it quickly; this reads it all.
+The journal's own state (`journal_state`) drops what is over, so that a run opens it quickly; this reads every record.
 """

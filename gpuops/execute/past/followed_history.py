@@ -1,4 +1,4 @@
-"""The nights and changes of one vCenter, kept for who asks often: only records that are new are read."""
+"""Keep the nights and changes of one vCenter for repeated reads: each read takes only new records."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpuops.model.nights.history import PastEvents
 
 
 class FollowedHistory:
-    """What the journal in this directory, or in the database at the URL, tells of one vCenter, as it grows.
+    """The events of one vCenter in the journal of this directory, or in the database at the URL.
 
-    `events` is its only way to change.
+    Only `events` changes it.
     """
 
     def __init__(self, state_dir: Path, url: str, vcenter: str) -> None:
@@ -28,18 +28,18 @@ class FollowedHistory:
         self._events: PastEvents | None = None
 
     def events(self) -> PastEvents | None:
-        """What there is by now, in the order of the records; None = nothing was ever recorded of this vCenter.
+        """Return all events so far, in the order of the records; None if this vCenter has no records.
 
-        Raises StateDamaged for a journal that cannot be read, that was changed by something else than gpuops, or in
-        whose place another one lies; the next call then begins at the first record. UsageError for a wrong URL.
+        Raises StateDamaged for a journal that cannot be read, that another program changed, or that was replaced; the
+        next call then begins at the first record. Raises UsageError for a wrong URL.
         """
         try:
-            return self._followed()
+            return self._read_new_records()
         except BaseException:
             self._begin_anew()
             raise
 
-    def _followed(self) -> PastEvents | None:
+    def _read_new_records(self) -> PastEvents | None:
         store = look_into_store(self._state_dir, self._url, self._vcenter)
         if store is None:
             self._begin_anew()

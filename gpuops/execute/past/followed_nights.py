@@ -1,4 +1,4 @@
-"""The nights in a journal that a run has open, for who asks again and again: only records that are new are read."""
+"""Keep the nights in a journal that a run has open, for repeated reads: each read takes only new records."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from gpuops.model.nights.history import PastNight
 
 
 class FollowedNights:
-    """What the nights of one vCenter came to, as its journal grows. `nights` is its only way to change."""
+    """The past nights of one vCenter, from its growing journal. Only `nights` changes it."""
 
     def __init__(self) -> None:
         self._reader: PastEventsReader | None = None
         self._seq = 0
 
     def nights(self, journal: Journal | None) -> tuple[PastNight, ...]:
-        """Those that the journal tells of by now; none without a journal.
+        """Return the nights recorded so far; empty without a journal.
 
-        Raises StateDamaged for one that cannot be read; the next call then begins at the first record.
+        Raises StateDamaged for a journal that cannot be read; the next call then begins at the first record.
         """
         if journal is None:
             return ()
-        if journal.state.seq < self._seq:  # another one lies in its place
+        if journal.state.seq < self._seq:  # the journal was replaced by another one
             self._reader, self._seq = None, 0
         reader, self._reader = self._reader or PastEventsReader(journal.vcenter), None
         try:

@@ -1,4 +1,4 @@
-"""The nights and changes in a journal, newest first, or one night of it."""
+"""Read the nights and changes in a journal, newest first, or one night of it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ def history(
     limit: int | None = None,
     vcenter: str | None = None,
 ) -> PastEvents:
-    """What began since then, of this kind alone, so many of each kind at the most. Asks no vCenter.
+    """Return the events of this kind that began after `since`, at most `limit` of each kind. Sends no request.
 
-    `vcenter` is the instance uuid of the one whose events are meant; None = all that the journal knows.
+    `vcenter`: instance uuid of the vCenter whose events are returned; None = all vCenters in the journal.
 
-    Raises StateDamaged for a journal that cannot be read, or that was changed by something else than gpuops.
+    Raises StateDamaged for a journal that cannot be read, or that another program changed.
     """
     with opened_journal(state_dir, url) as journal:
-        readers = [_read(journal, each) for each in journal.vcenters if vcenter in (None, each)]
+        readers = [
+            _read(journal, listed_vcenter) for listed_vcenter in journal.vcenters if vcenter in (None, listed_vcenter)
+        ]
         events = PastEvents(
             journal.name,
             tuple(night for reader in readers for night in reader.nights()),
@@ -37,16 +39,16 @@ def history(
 
 
 def past_night(state_dir: Path, night: str, url: str = "") -> PastEvents:
-    """The night of this name; several where nights of several vCenters have it. Raises UsageError for none."""
-    found = history(state_dir, url, kind=EventKind.NIGHT)
-    if not found.nights:
+    """Return the nights of this name, one for each vCenter that has one. Raises UsageError if there is none."""
+    events = history(state_dir, url, kind=EventKind.NIGHT)
+    if not events.nights:
         raise UsageError(
-            f"no night {night!r}: nothing was recorded in {found.journal} yet", hint="gpuops history lists the nights"
+            f"no night {night!r}: nothing was recorded in {events.journal} yet", hint="gpuops history lists the nights"
         )
-    nights = tuple(each for each in found.nights if each.id == night)
+    nights = tuple(night_event for night_event in events.nights if night_event.id == night)
     if not nights:
-        raise UsageError(f"no night {night!r} in the journal {found.journal}", hint="gpuops history lists the nights")
-    return PastEvents(found.journal, nights)
+        raise UsageError(f"no night {night!r} in the journal {events.journal}", hint="gpuops history lists the nights")
+    return PastEvents(events.journal, nights)
 
 
 def _read(journal: OpenedJournal, vcenter: str) -> PastEventsReader:

@@ -1,4 +1,4 @@
-"""The open nights of the other vCenters in the same journal. Asks no vCenter."""
+"""Read the open nights of the other vCenters in the same journal. Sends no request to vCenter."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def nights_elsewhere(site: Site, *, damaged: Callable[[StateDamaged], None]) -> 
                 if not has_journal(connection, database):
                     return ()
                 vcenters = sorted(connection.scalars(select(heads_table.c.vcenter)))
-            others = [vcenter for vcenter in vcenters if vcenter != site.vcenter.uuid]
+            other_vcenters = [vcenter for vcenter in vcenters if vcenter != site.vcenter.uuid]
             nights = []
-            for vcenter in others:
+            for vcenter in other_vcenters:
                 try:
                     journal = Journal(SqlStore(database, vcenter), vcenter, site.clock)
                     originals = NightVms(journal).all()
                 except StateDamaged as error:
                     damaged(StateDamaged(f"vCenter {vcenter}: {error.message}", hint=error.hint))
                     continue
-                taken = tuple(original for original in originals if original.taken)
-                if taken:
-                    nights.append(NightsElsewhere(vcenter, taken))
+                taken_originals = tuple(original for original in originals if original.taken)
+                if taken_originals:
+                    nights.append(NightsElsewhere(vcenter, taken_originals))
             return tuple(nights)
     except StateDamaged as error:
         damaged(error)

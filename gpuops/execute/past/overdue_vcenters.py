@@ -1,4 +1,4 @@
-"""Which vCenters of a journal nobody seems to return: asks no vCenter, and needs no target."""
+"""Find vCenters in a journal whose desktops are overdue. Sends no request to vCenter, and needs no target."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def overdue_vcenters(
     damaged: Callable[[StateDamaged], None],
     only: str | None = None,
 ) -> tuple[Overdue, ...]:
-    """Those of the journal in this directory, or in the PostgreSQL database at `url`. Raises UsageError, StateDamaged.
+    """Return the overdue vCenters of the journal in this directory, or in the PostgreSQL database at `url`.
 
-    `damaged` is told of each vCenter whose journal cannot be read: it hides no other. `only`: the instance uuid of one
-    vCenter; no other is read then. Of each as much is read as a run reads when it opens the journal.
+    `damaged` is called with an error for each vCenter whose journal cannot be read; the others are still returned.
+    `only`: the instance uuid of the one vCenter to read. For each vCenter, the same records are read as when a run
+    opens the journal. Raises UsageError, StateDamaged.
     """
     database = open_database(url) if url else file_database(state_dir)
     if database is None:
@@ -38,13 +39,13 @@ def overdue_vcenters(
         with database.reading() as connection:
             if not has_journal(connection, database):
                 return ()
-            found_in = sorted(connection.scalars(select(heads_table.c.vcenter)))
-            vcenters = [each for each in found_in if only in (None, each)]
-        found = []
+            journal_vcenters = sorted(connection.scalars(select(heads_table.c.vcenter)))
+            vcenters = [vcenter for vcenter in journal_vcenters if only in (None, vcenter)]
+        overdue_or_none = []
         for vcenter in vcenters:
             try:
                 journal = Journal(SqlStore(database, vcenter), vcenter, clock)
-                found.append(overdue(vcenter, NightVms(journal).all(), journal.last_return(), clock()))
+                overdue_or_none.append(overdue(vcenter, NightVms(journal).all(), journal.last_return(), clock()))
             except StateDamaged as error:
                 damaged(StateDamaged(f"vCenter {vcenter}: {error.message}", hint=error.hint))
-    return tuple(each for each in found if each is not None)
+    return tuple(late for late in overdue_or_none if late is not None)

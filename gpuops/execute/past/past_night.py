@@ -1,4 +1,4 @@
-"""What the records of one night come to, gathered as they are read."""
+"""Collect one night from its records, as they are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAKEN_BY: Final = {
     Role.SHUT_DOWN: frozenset({"ShutDownGuest"}),
     Role.ML: frozenset({"PowerOnVm"}),
 }
-"""The step by which a night takes a VM."""
+"""The steps by which a night takes a VM."""
 RETURNED_BY: Final = {
     Role.DESKTOP: frozenset({"ResumeVm", "PowerOnVm"}),
     Role.SHUT_DOWN: frozenset({"ResumeVm", "PowerOnVm"}),
@@ -38,12 +38,12 @@ ROLE_OF_RETURN: Final = {
     "PowerOffVm": Role.ML,
     "SuspendVm": Role.ML,
 }
-"""What a VM must have been to its night, when only its return is known."""
+"""The role of a VM of which only the return is known, by the step of that return."""
 
 
 @dataclass(slots=True)
 class RunSoFar:
-    """A run, as far as its records were read."""
+    """A run, from the records read so far."""
 
     id: str
     kind: str
@@ -54,7 +54,7 @@ class RunSoFar:
     ends: datetime | None = None
     cut_off: bool = False
     nights: list[NightSoFar] = field(default_factory=list)
-    """Those that it took from, or brought back to."""
+    """The nights whose VMs it took or brought back."""
 
     @property
     def returns(self) -> bool:
@@ -66,7 +66,7 @@ class RunSoFar:
 
 @dataclass(slots=True)
 class VmSoFar:
-    """A VM of a night, as far as its records were read."""
+    """A VM of a night, from the records read so far."""
 
     ref: str
     uuid: str | None
@@ -74,7 +74,7 @@ class VmSoFar:
     role: Role
     profiles: tuple[str, ...]
     night: NightSoFar
-    held: list[HeldPeriod] = field(default_factory=list)
+    held_periods: list[HeldPeriod] = field(default_factory=list)
     unsure: bool = False
     """Whether the reply to the step that takes it was lost."""
     owner: NotedOwner | None = None
@@ -85,67 +85,67 @@ class VmSoFar:
 
     @property
     def is_held(self) -> bool:
-        return bool(self.held) and self.held[-1].ends is None
+        return bool(self.held_periods) and self.held_periods[-1].ends is None
 
     def took(self, at: datetime) -> None:
-        """It is held from this moment on."""
+        """Note that the night holds the VM from this moment on."""
         self.unsure = self.closed = False
         if not self.is_held:
-            self.held.append(HeldPeriod(at))
+            self.held_periods.append(HeldPeriod(at))
 
     def brought_back(self, at: datetime, *, by_itself: bool = False) -> None:
-        """It is as it was, from this moment on; `by_itself`: from an earlier one, which no record tells."""
+        """Note that the VM is back since this moment; `by_itself`: since an earlier moment that was not recorded."""
         if self.is_held:
-            self.held[-1] = HeldPeriod(self.held[-1].begins, at, by_itself)
+            self.held_periods[-1] = HeldPeriod(self.held_periods[-1].begins, at, by_itself)
         elif (self.unsure or self.night.by_markers) and not by_itself:
-            self.held.append(HeldPeriod(None, at))
+            self.held_periods.append(HeldPeriod(None, at))
         self.unsure = False
 
     def past(self) -> PastVm:
         return PastVm(
-            self.ref, self.uuid, self.name, self.role, self.profiles, _gpus(self.profiles), tuple(self.held),
+            self.ref, self.uuid, self.name, self.role, self.profiles, _gpus(self.profiles), tuple(self.held_periods),
             self.closed, self.given_up, tuple(self.steps.values()), self.owner,
         )  # fmt: skip
 
 
 @dataclass(slots=True)
 class NightSoFar:
-    """A night, as far as its records were read."""
+    """A night, from the records read so far."""
 
     id: str
     began: datetime
     policy: str = ""
-    """The text of its file."""
+    """The text of its policy file."""
     runs: list[RunSoFar] = field(default_factory=list)
     vms: dict[str, VmSoFar] = field(default_factory=dict)
     incidents: dict[str, Incident] = field(default_factory=dict)
-    """Each under what it is of: one that was made good is taken out again."""
+    """Incidents by their cause; an incident is removed when its cause is repaired."""
     by_markers: bool = False
     free: dict[str, FreeGpus] | None = None
-    """By host, the GPUs that were free there; None = an older gpuops did not note that."""
+    """Host -> free GPUs on it; None = an older version of gpuops did not record them."""
 
-    def noted_free(self, by_host: Mapping[str, float | None], at: datetime) -> None:
-        """What a run found free on hosts that no earlier one of the night used."""
-        found = {host: FreeGpus(gpus, at) for host, gpus in by_host.items()}
-        self.free = {**found, **(self.free or {})}
+    def note_free_gpus(self, by_host: Mapping[str, float | None], at: datetime) -> None:
+        """Note the GPUs that a run found free on hosts that no earlier run of the night used."""
+        free_gpus = {host: FreeGpus(gpus, at) for host, gpus in by_host.items()}
+        self.free = {**free_gpus, **(self.free or {})}
 
-    def joined_by(self, run: RunSoFar) -> None:
-        """The run took from this night, or brought back to it."""
+    def add_run(self, run: RunSoFar) -> None:
+        """Note that the run took VMs in this night, or brought some of them back."""
         if run not in self.runs:
             self.runs.append(run)
             run.nights.append(self)
 
-    def saved(self, body: Mapping[str, Any]) -> VmSoFar:
-        """A VM as it was before the night; what is saved already stays as it was saved."""
+    def save_vm(self, body: Mapping[str, Any]) -> VmSoFar:
+        """Return the VM of this record, adding it if it is new; a VM that is already saved is not changed."""
         ref, uuid = body["vm"], body["uuid"]
-        found = self.vms.get(ref) or next(
+        saved_vm = self.vms.get(ref) or next(
             (vm for vm in self.vms.values() if uuid is not None and vm.uuid == uuid), None
         )
-        if found is None:
+        if saved_vm is None:
             owner = from_stored(NotedOwner, body["owner"]) if "owner" in body else None
-            found = VmSoFar(ref, uuid, body["name"], Role(body["role"]), tuple(body["profiles"]), self, owner=owner)
-            self.vms[ref] = found
-        return found
+            saved_vm = VmSoFar(ref, uuid, body["name"], Role(body["role"]), tuple(body["profiles"]), self, owner=owner)
+            self.vms[ref] = saved_vm
+        return saved_vm
 
     def past(self, vcenter: str) -> PastNight:
         policy = _policy(self.policy)
@@ -174,7 +174,7 @@ def _gpus(profiles: tuple[str, ...]) -> float | None:
 
 @lru_cache(maxsize=16)
 def _policy(text: str) -> Policy | None:
-    """None = this version cannot read it, or no run of the night is known."""
+    """Return the policy; None if this version cannot read it, or if no run of the night is recorded."""
     try:
         return parse_policy(text, "the journal", accepted_before=True) if text else None
     except PolicyError:
@@ -182,5 +182,5 @@ def _policy(text: str) -> Policy | None:
 
 
 def _back_by(policy: Policy, night: str) -> datetime | None:
-    """The deadline of the window that this night was of; of a night without a window, whose name is a minute, none."""
-    return max((each.back_by for each in nights_called(night, policy)), default=None)
+    """Return the deadline of this night's window; None for a night without a window, whose name is a minute."""
+    return max((window_of_night.back_by for window_of_night in nights_called(night, policy)), default=None)

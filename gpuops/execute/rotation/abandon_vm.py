@@ -1,6 +1,6 @@
-"""Gives up one VM of a night for good: no return waits for it any more. `gpuops rotate abandon` calls it.
+"""Give up one VM of a night for good: no later return waits for it. `gpuops rotate abandon` calls it.
 
-It is written into the journal and nothing is asked of vCenter: it is for what cannot be brought back.
+Use it for a VM that cannot be brought back. Only the journal changes; nothing is sent to vCenter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuops.plan.core.abandonment import NAMED_UNTIL_BACK, Abandonment, state_of
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.rotation.taken_vms import by_marker, vms_of
 
-STATUS = "gpuops rotate status lists those that a night holds"
+STATUS = "gpuops rotate status lists the VMs that nights hold"
 
 
 def abandon_vm(
@@ -34,51 +34,54 @@ def abandon_vm(
     policy: Policy | None = None,
     *,
     apply: bool = True,
-    consent: Callable[[Abandonment], None] = lambda found: None,
+    consent: Callable[[Abandonment], None] = lambda abandonment: None,
 ) -> Abandonment:
-    """Gives up the VM of that name that a night holds, as the journal says, or its marker where the journal knows none.
+    """Give up the VM of this name that a night holds, by the journal or, if it is not in the journal, by its marker.
 
-    `policy` says which custom attribute holds markers; None = that of the last night. Raises Refused where no night
-    holds such a VM, Locked while a rotation runs.
+    `policy` names the custom attribute that holds markers; None = the policy of the last night. Raises Refused if no
+    night holds such a VM, and Locked while a rotation runs.
     """
     inventory = site.vcenter.inventory()
-    with site.journal_to_read(inventory.vcenter) as seen:
-        found, _ = _found(seen, name, inventory, policy, site.clock())
-    if found.already or not apply:
-        return replace(found, applied=apply)
-    consent(found)
+    with site.journal_to_read(inventory.vcenter) as read_only_journal:
+        abandonment, _ = _find_abandonment(read_only_journal, name, inventory, policy, site.clock())
+    if abandonment.already or not apply:
+        return replace(abandonment, applied=apply)
+    consent(abandonment)
     with site.locked_journal(inventory.vcenter, alone=True) as journal:
-        found, marked = _found(journal, name, inventory, policy, site.clock())
+        abandonment, marked = _find_abandonment(journal, name, inventory, policy, site.clock())
         if marked is not None:
             NightVms(journal).save_marked(marked)
-        journal.give_up(found.things)
+        journal.give_up(abandonment.things)
         note_returned(journal, inventory)
-        return replace(found, applied=True)
+        return replace(abandonment, applied=True)
 
 
-def _found(
+def _find_abandonment(
     journal: Journal | None, name: str, inventory: Inventory, policy: Policy | None, now: datetime
 ) -> tuple[Abandonment, Original | None]:
-    """What is meant, as the journal has it now; with it what its marker alone tells of it. Raises Refused."""
-    held = NightVms(journal).all(returned=True) if journal is not None else ()
-    meant = [each for each in held if _is_called(each, name, inventory)]
-    still = [each for each in meant if not each.returned]
-    if still:
-        if len({each.uuid or each.vm for each in still}) > 1:
-            raise Refused(f"{name}: several VMs of nights are called so", hint="moid:ID names one; " + STATUS)
-        return _abandonment(still[-1], inventory, now, ""), None
-    if journal is not None and (before := next((each for each in meant if each.given_up), None)) is not None:
-        given = journal.state.given_up[before.vm]
-        return Abandonment((given,), (f"it was given up at {format_zoned_minute(given.at)}",), already=True), None
+    """Return what would be given up, and the VM's original state if only its marker describes it. Raises Refused."""
+    originals = NightVms(journal).all(returned=True) if journal is not None else ()
+    matching = [original for original in originals if _is_called(original, name, inventory)]
+    open_originals = [original for original in matching if not original.returned]
+    if open_originals:
+        if len({original.uuid or original.vm for original in open_originals}) > 1:
+            raise Refused(f"{name}: several VMs of nights have this name", hint="use moid:ID; " + STATUS)
+        return _make_abandonment(open_originals[-1], inventory, now, ""), None
+    if (
+        journal is not None
+        and (abandoned_before := next((original for original in matching if original.given_up), None)) is not None
+    ):
+        given_up = journal.state.given_up[abandoned_before.vm]
+        return Abandonment((given_up,), (f"it was given up at {format_zoned_minute(given_up.at)}",), already=True), None
     text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
     if policy is None and text:
         policy = parse_policy(text, "the journal", accepted_before=True)
-    marked = [each for each in by_marker(policy, inventory) if _is_called(each, name, inventory)]
+    marked = [original for original in by_marker(policy, inventory) if _is_called(original, name, inventory)]
     if len(marked) > 1:
-        raise Refused(f"{name}: several VMs with a marker are called so", hint="moid:ID names one; " + STATUS)
+        raise Refused(f"{name}: several VMs with a marker have this name", hint="use moid:ID; " + STATUS)
     if not marked:
         raise Refused(f"{name}: no night in this machine's journal holds a VM of this name", hint=STATUS)
-    return _abandonment(marked[0], inventory, now, "" if text else " --policy FILE", by_its_marker=True), marked[0]
+    return _make_abandonment(marked[0], inventory, now, "" if text else " --policy FILE", by_its_marker=True), marked[0]
 
 
 def _is_called(original: Original, name: str, inventory: Inventory) -> bool:
@@ -87,22 +90,22 @@ def _is_called(original: Original, name: str, inventory: Inventory) -> bool:
     return any(vm.is_called(name) for vm in vms_of(original, inventory))
 
 
-def _abandonment(
-    original: Original, inventory: Inventory, now: datetime, by: str, *, by_its_marker: bool = False
+def _make_abandonment(
+    original: Original, inventory: Inventory, now: datetime, policy_option: str, *, by_its_marker: bool = False
 ) -> Abandonment:
-    """`by`: how the policy is said in a command, where the journal knows none."""
+    """Return what is written to the journal and printed. `policy_option`: appended to the suggested command."""
     night = f"night {original.night}"
     runs = original.role is not Role.ML
-    given = GivenUp(Thing.VM, original.vm, original.uuid, original.name, night, now, runs)
+    given_up = GivenUp(Thing.VM, original.vm, original.uuid, original.name, night, now, runs)
     vms = vms_of(original, inventory)
-    again = command("rotate restore", vm=called(vms[0])) + by if len(vms) == 1 else ""
-    alone = "only its marker says that a night took it: that stays, and a morning clears it when the VM is back"
+    restore_command = command("rotate restore", vm=called(vms[0])) + policy_option if len(vms) == 1 else ""
+    only_marker = "only its marker says that a night took it: that stays, and a morning clears it when the VM is back"
     return Abandonment(
-        (given,),
+        (given_up,),
         (
-            f"{original.name} of {night} stays as it is ({state_of(given, inventory)}): no morning waits for it",
-            *((alone,) if by_its_marker else ()),
-            *((f"{again} brings it back after all, where that can be done",) if again else ()),
+            f"{original.name} of {night} stays as it is ({state_of(given_up, inventory)}): no morning waits for it",
+            *((only_marker,) if by_its_marker else ()),
+            *((f"{restore_command} brings it back after all, where that can be done",) if restore_command else ()),
             NAMED_UNTIL_BACK,
         ),
     )

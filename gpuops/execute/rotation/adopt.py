@@ -1,7 +1,7 @@
-"""Makes VMs of open nights of another vCenter VMs of nights of this one: it was rebuilt, or its VMs were moved here.
+"""Move VMs of open nights from another vCenter's journal to this one's, after a rebuild or a move of VMs.
 
-Only journals change; vCenter is read and not changed. The VMs are first saved in the journal of this vCenter, then
-closed in that of the other one. After a crash in between, the same command does the rest.
+Only journals change; vCenter is only read. The VMs are first saved in the journal of this vCenter, then closed in the
+journal of the other one. After a crash in between, run the same command again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ def adopt(
     apply: bool = True,
     consent: Callable[[Adoption], None] = lambda planned: None,
 ) -> Adoption:
-    """Adopts the VMs of open nights of the vCenter with this instance uuid that are in this vCenter.
+    """Adopt the VMs of open nights of the vCenter with this instance uuid that are in this vCenter.
 
-    `rotate day` then brings them back. Raises Refused where there is none, Locked while a rotation of either runs.
+    `rotate day` then brings them back. Raises Refused if no such VM is here, and Locked while a rotation of either
+    vCenter runs.
     """
     inventory = site.vcenter.inventory()
     from_vcenter = from_vcenter.strip().lower()
     if from_vcenter == inventory.vcenter:
         raise Refused(f"{from_vcenter} is this vCenter: its nights need no adoption", hint="gpuops rotate day")
-    with site.journal_to_read(from_vcenter) as other:
-        planned = plan_adoption(_open_nights(from_vcenter, other), inventory)
+    with site.journal_to_read(from_vcenter) as other_journal:
+        planned = plan_adoption(_open_nights(from_vcenter, other_journal), inventory)
     if not planned.adopted:
         raise Refused(
             f"no VM of an open night of vCenter {from_vcenter} is in this vCenter", hint="gpuops rotate status"
@@ -43,19 +44,21 @@ def adopt(
         return planned
     consent(planned)
     with (
-        site.locked_journal(from_vcenter, alone=True) as other,
-        site.locked_journal(inventory.vcenter, alone=True) as own,
+        site.locked_journal(from_vcenter, alone=True) as other_journal,
+        site.locked_journal(inventory.vcenter, alone=True) as this_journal,
     ):
-        nights = _open_nights(from_vcenter, other)
+        nights = _open_nights(from_vcenter, other_journal)
         if plan_adoption(nights, inventory).adopted != planned.adopted:
-            raise Refused(f"the nights of vCenter {from_vcenter} have changed meanwhile", hint="the same again")
-        _adopt(nights, inventory, own)
-        here = [original for original, _ in nights.seen_here(inventory)]
-        for original in here:
-            NightVms(other).record_return(original)
-        if len(here) == len(nights.originals):
-            for run in other.open_runs(ROTATION_RUNS):
-                other.end(run, cut_off=True)
+            raise Refused(
+                f"the nights of vCenter {from_vcenter} have changed meanwhile", hint="run the same command again"
+            )
+        _adopt(nights, inventory, this_journal)
+        originals_here = [original for original, _ in nights.seen_here(inventory)]
+        for original in originals_here:
+            NightVms(other_journal).record_return(original)
+        if len(originals_here) == len(nights.originals):
+            for run in other_journal.open_runs(ROTATION_RUNS):
+                other_journal.end(run, cut_off=True)
         return replace(plan_adoption(nights, inventory), applied=True)
 
 
@@ -65,11 +68,15 @@ def _open_nights(vcenter: str, journal: Journal | None) -> NightsElsewhere:
 
 
 def _adopt(nights: NightsElsewhere, inventory: Inventory, journal: Journal) -> None:
-    """Keeps them in this vCenter's journal, under the ids that they have here and the policies of their nights."""
-    here = [replace(original, vm=vm.ref, host=vm.host, name=vm.name) for original, vm in nights.seen_here(inventory)]
-    for night, policy in dict.fromkeys((original.night, original.policy) for original in here):
-        mine = [original for original in here if (original.night, original.policy) == (night, policy)]
+    """Save the VMs in this vCenter's journal, with their ids in this vCenter and the policies of their nights."""
+    adopted_originals = [
+        replace(original, vm=vm.ref, host=vm.host, name=vm.name) for original, vm in nights.seen_here(inventory)
+    ]
+    for night, policy in dict.fromkeys((original.night, original.policy) for original in adopted_originals):
+        originals_of_night = [
+            original for original in adopted_originals if (original.night, original.policy) == (night, policy)
+        ]
         text, digest = (policy.text, policy.digest) if policy is not None else ("", "")
         run = journal.begin(RunKind.NIGHT, night=night, policy=text, policy_digest=digest)
-        NightVms(journal).save_adopted(mine, run)
+        NightVms(journal).save_adopted(originals_of_night, run)
         journal.end(run)

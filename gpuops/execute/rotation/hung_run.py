@@ -1,7 +1,7 @@
-"""Ends a run of this machine that hangs, so that a return can begin. `rotation` calls it.
+"""End a run of this machine that hangs, so that a return can begin. `rotation` calls it.
 
-Only the very process that holds the lock: it is held by a pidfd before it is looked at, it must be ours, and the kernel
-must say that it locks this very file. A process id that was given to somebody else meanwhile is never signalled.
+Only the process that holds the lock is signalled. It is opened as a pidfd before it is checked, it must belong to this
+user, and the kernel must report that it locks this file. A process id that was reused meanwhile is never signalled.
 """
 
 from __future__ import annotations
@@ -21,60 +21,63 @@ from gpuops.model.nights.night_record import LockHolder
 from gpuops.plan.rotation.returns.return_time import ends_at, holder_text
 
 GRACE_S: Final = 60.0
-"""So long a process may take to end by itself when it is told to."""
+"""How long a process may take to end after SIGTERM."""
 KILLED_S: Final = 10.0
-"""So long the kernel may take to end one that it was told to end."""
+"""How long the kernel may take to end a process after SIGKILL."""
 
 
 def end_hung_run(holder: LockHolder, site: Site) -> bool:
-    """Whether the process that holds the lock has been ended, because it hangs or its night is over."""
-    now, at = site.clock(), ends_at(holder)
-    if holder.pid is None or holder.pid == os.getpid() or at is None or now < at:
+    """End the process that holds the lock if it hangs or its night is over. Return whether it has ended."""
+    now, hung_at = site.clock(), ends_at(holder)
+    if holder.pid is None or holder.pid == os.getpid() or hung_at is None or now < hung_at:
         return False
     try:
         process = os.pidfd_open(holder.pid)
     except OSError:  # it has ended by itself
         return True
     try:
-        if not _holds(holder.pid, vcenter_lock(site.state_dir, site.vcenter.uuid)):
+        if not _holds_lock(holder.pid, vcenter_lock(site.state_dir, site.vcenter.uuid)):
             return False
-        who = holder_text(holder, now)
-        _tell(site, f"{who}: ended, for desktops are to come back", holder, "SIGTERM")
-        if _ends(process, signal.SIGTERM, GRACE_S):
+        run_text = holder_text(holder, now)
+        _report_signal(site, f"{run_text}: ended, so that desktops can come back", holder, "SIGTERM")
+        if _ends_after_signal(process, signal.SIGTERM, GRACE_S):
             return True
-        _tell(site, f"pid {holder.pid} did not end within {GRACE_S:.0f} s: killed", holder, "SIGKILL")
-        return _ends(process, signal.SIGKILL, KILLED_S)
+        _report_signal(site, f"pid {holder.pid} did not end within {GRACE_S:.0f} s: killed", holder, "SIGKILL")
+        return _ends_after_signal(process, signal.SIGKILL, KILLED_S)
     finally:
         os.close(process)
 
 
-def _holds(pid: int, lock: Path) -> bool:
-    """Whether the process is of this user and, as the kernel shows, the one that has locked this file alone."""
+def _holds_lock(pid: int, lock: Path) -> bool:
+    """Return whether the process belongs to this user and holds an exclusive lock on the file."""
     try:
-        here, file = Path(f"/proc/{pid}"), lock.stat()
-        ours = here.stat().st_uid == os.geteuid()
-        return ours and any(_locks(each, here / "fdinfo" / each.name, file) for each in (here / "fd").iterdir())
+        proc_dir, lock_stat = Path(f"/proc/{pid}"), lock.stat()
+        is_our_process = proc_dir.stat().st_uid == os.geteuid()
+        return is_our_process and any(
+            _has_locked(descriptor, proc_dir / "fdinfo" / descriptor.name, lock_stat)
+            for descriptor in (proc_dir / "fd").iterdir()
+        )
     except OSError:
         return False
 
 
-def _locks(opened: Path, told: Path, file: os.stat_result) -> bool:
+def _has_locked(opened: Path, fdinfo: Path, lock_stat: os.stat_result) -> bool:
     with suppress(OSError):
-        found = opened.stat()
-        if (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino):
-            lines = told.read_text(encoding="ascii", errors="replace").splitlines()
+        opened_stat = opened.stat()
+        if (opened_stat.st_dev, opened_stat.st_ino) == (lock_stat.st_dev, lock_stat.st_ino):
+            lines = fdinfo.read_text(encoding="ascii", errors="replace").splitlines()
             return any("FLOCK" in line and "WRITE" in line for line in lines if line.startswith("lock:"))
     return False
 
 
-def _ends(process: int, number: signal.Signals, within_s: float) -> bool:
+def _ends_after_signal(process: int, number: signal.Signals, within_s: float) -> bool:
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, number)
     return bool(select.select([process], [], [], within_s)[0])  # readable once it has ended
 
 
-def _tell(site: Site, line: str, holder: LockHolder, sent: str) -> None:
+def _report_signal(site: Site, line: str, holder: LockHolder, signal_name: str) -> None:
     site.say(line)
-    facts = {"pid": holder.pid, "doing": holder.doing, "signal": sent, "uid": os.getuid()}
-    with suppress(StateDamaged):  # a disk that takes no line keeps no desktop away
+    facts = {"pid": holder.pid, "doing": holder.doing, "signal": signal_name, "uid": os.getuid()}
+    with suppress(StateDamaged):  # an audit line that cannot be written does not stop a return
         append(site.state_dir, site.clock().isoformat(timespec="seconds"), "run-ended", **facts)

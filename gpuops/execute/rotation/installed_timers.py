@@ -1,4 +1,4 @@
-"""Reads the timers and cron lines of gpuops on this machine, from where the Ansible role installs them."""
+"""Read the timers and cron lines of gpuops on this machine, from where the Ansible role installs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _IGNORED_BY_CRON: Final = re.compile(r"^\.|~$|\.(rpmsave|rpmorig|rpmnew|dpkg-.*)
 
 
 def timers(policy: Policy, *, cron_tz: bool | None = None) -> Timers:
-    """The calls that the policy needs on this machine. `cron_tz`: whether its cron reads `CRON_TZ`; None = look."""
+    """Return the calls that the policy needs on this machine.
+
+    `cron_tz`: whether this machine's cron reads `CRON_TZ`; None = find out.
+    """
     has_cron_tz = cron_reads_zones() if cron_tz is None else cron_tz
     return render_timers(policy, wall_clock(), machine_zone(), has_cron_tz=has_cron_tz)
 
@@ -53,7 +56,7 @@ def timer_misfits(policy: Policy | None, site: Site, file: Path | None = None) -
 
 
 def installed_calls() -> tuple[InstalledCalls, ...]:
-    """All calls of `rotate night` and `rotate day` in units of systemd and files of cron."""
+    """Return all calls of `rotate night` and `rotate day` in systemd units and cron files."""
     zone = machine_zone()
     return (*_read_unit_calls(zone), *_read_cron_calls(zone))
 
@@ -68,7 +71,7 @@ def _read_unit_calls(zone: tzinfo) -> Iterator[InstalledCalls]:
 
 
 def _unit(path: Path) -> str:
-    """The text of a unit and of its drop-ins."""
+    """Return the text of a unit and its drop-ins."""
     parts = (path, *sorted(path.with_name(f"{path.name}.d").glob("*.conf")))
     return "\n".join(_text(part) for part in parts)
 
@@ -90,7 +93,10 @@ def _text(path: Path) -> str:
 
 
 def cron_reads_zones() -> bool:
-    """Whether this machine's cron is cronie, which reads `CRON_TZ`; those of Debian and busybox do not (crontab(5))."""
+    """Return whether this machine's cron is cronie, which reads `CRON_TZ`.
+
+    The crons of Debian and busybox do not (crontab(5)).
+    """
     program = shutil.which("crond", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
         return False
@@ -104,7 +110,7 @@ def cron_reads_zones() -> bool:
 
 
 def machine_zone() -> tzinfo:
-    """The zone of this machine's clock, which systemd and cron go by; UTC where it cannot be told."""
+    """Return the time zone of this machine, which systemd and cron use; UTC if it is unknown."""
     target = os.path.realpath("/etc/localtime")
     name = target.partition(_ZONEINFO)[2] if _ZONEINFO in target else _text(Path("/etc/timezone")).strip()
     try:

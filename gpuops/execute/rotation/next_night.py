@@ -1,4 +1,4 @@
-"""Previews the night of a moment for `rotate plan`, and notes for `rotate skip-next` that the next one is not taken."""
+"""Preview a night for `rotate plan`, and note for `rotate skip-next` that the next night is skipped."""
 
 from __future__ import annotations
 
@@ -30,50 +30,55 @@ def preview(
     at: datetime | time | None = None,
     policy_file: Path | None = None,
 ) -> NightPreview:
-    """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
+    """Return the night that would begin at this moment if vCenter's state stayed as it is now. Writes nothing.
 
-    `policy` None = the one of the last night in the journal. `at` None = now, or where no window of the policy takes
-    desktops when the next one opens; one without an offset is read in the zone of the windows, and a time of day alone
-    is the next such. `policy_file`: that of the policy, whose timers are looked at. Raises UsageError for a moment or a
-    policy that cannot be told.
+    `policy` None = the policy of the last night in the journal. `at` None = now, or, outside the windows of the policy,
+    when the next window opens. A moment without an offset is in the zone of the windows; a time of day alone is its
+    next occurrence. `policy_file`: the file of the policy, to check the installed timers. Raises UsageError if the
+    moment or the policy cannot be determined.
     """
-    request, moment = night_asked(policy, site, at)
+    request, moment = request_of_night(policy, site, at)
     obeyed = request.policy
-    seen = site.judged(site.vcenter.inventory(), obeyed)
+    inventory = site.read_for_policy(site.vcenter.inventory(), obeyed)
     try:
-        forecasts, no_forecast = _forecasts(obeyed, site, seen, moment), ""
-    except StateDamaged as damaged:  # no night needs what was measured
+        forecasts, no_forecast = _read_forecasts(obeyed, site, inventory, moment), ""
+    except StateDamaged as damaged:  # a night can be planned without measurements
         forecasts, no_forecast = {}, damaged.line
-    foreseen = preview_night(request, seen, catalog_of(seen), moment, forecasts, no_forecast)
+    foreseen = preview_night(request, inventory, catalog_of(inventory), moment, forecasts, no_forecast)
     return replace(foreseen, timers=timer_misfits(obeyed, site, policy_file))
 
 
-def night_asked(policy: Policy | None, site: Site, at: datetime | time | None = None) -> tuple[RotateNight, datetime]:
-    """The request for that night with what the journal knows, and its moment; arguments and errors of `preview`."""
+def request_of_night(
+    policy: Policy | None, site: Site, at: datetime | time | None = None
+) -> tuple[RotateNight, datetime]:
+    """Return the request for that night, with what the journal knows, and its start.
+
+    Arguments and errors are those of `preview`.
+    """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or remembered_policy(journal)
         require_mode(RunKind.NIGHT, obeyed)
-        moment = _moment(obeyed, at, site.clock())
+        moment = _resolve_moment(obeyed, at, site.clock())
         originals = known_originals(journal, obeyed, moment)
         measured = Durations.of(journal.durations() if journal else {})
         skipped = journal.skipped_nights(obeyed.name) if journal else frozenset()
         setbacks = journal.setbacks() if journal else {}
-        over = journal.ended_nights() if journal else frozenset()
+        ended_nights = journal.ended_nights() if journal else frozenset()
         past = FollowedNights().nights(journal) if obeyed.fair_share is not None else ()
     past, obeyed = by_owners_of_jobs(past, site), with_jobs(obeyed.at_night(moment), site)
-    return RotateNight(obeyed, originals, measured, skipped, setbacks, returning=over, past=past), moment
+    return RotateNight(obeyed, originals, measured, skipped, setbacks, returning=ended_nights, past=past), moment
 
 
-def _forecasts(policy: Policy, site: Site, seen: Inventory, at: datetime) -> dict[str, Forecast]:
-    """Pool -> what is expected of it from then until after the morning; empty where nothing was measured."""
+def _read_forecasts(policy: Policy, site: Site, inventory: Inventory, at: datetime) -> dict[str, Forecast]:
+    """Return pool -> forecast from `at` until after the morning; empty if nothing was measured."""
     night = policy.night_at(at)
     _, until = morning_of(night, at)
     zone = night.zone if night is not None else policy.windows[0].zone if policy.windows else UTC
-    histories = in_use(*site.measurements_store, seen, policy)
+    histories = in_use(*site.measurements_store, inventory, policy)
     return {name: forecast(history, at, until, zone) for name, history in histories.items()}
 
 
-def _moment(policy: Policy, at: datetime | time | None, now: datetime) -> datetime:
+def _resolve_moment(policy: Policy, at: datetime | time | None, now: datetime) -> datetime:
     match at:
         case None:
             return moment_to_take(policy, now)
@@ -84,16 +89,16 @@ def _moment(policy: Policy, at: datetime | time | None, now: datetime) -> dateti
 
 
 def skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
-    """The next night of the policy is not taken, as the journal says from then on; with `undo` it is after all.
+    """Note in the journal that the next night of the policy is skipped; with `undo`, remove that note.
 
-    Raises UsageError for a policy without windows, Locked while a rotation runs: it may be that very night.
+    Raises UsageError for a policy without windows, and Locked while a rotation runs, which may be that night.
     """
     skipped = not undo
     with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
         now = site.clock()
         tonight = policy.night_at(now)
         night = next_to_take(policy, NightVms(journal).all(tonight.id if tonight else None), now)
-        was = night.id in journal.skipped_nights(policy.name)
-        if was is not skipped:
+        was_skipped = night.id in journal.skipped_nights(policy.name)
+        if was_skipped is not skipped:
             journal.skip(policy.name, night.id, skipped=skipped)
-        return Skip(policy.name, night, skipped, was is not skipped)
+        return Skip(policy.name, night, skipped, was_skipped is not skipped)

@@ -1,4 +1,4 @@
-"""Looks at the ML queue of a policy for `gpuops queue`: as its next night would take it, or its watch now."""
+"""Show the ML queue of a policy for `gpuops queue`: as its next night, or its watch now, would start it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuops.plan.rotation.ml_queue.queue_look import QueueLook, look_at_queue
 
 
 def queue_look(policy: Policy | None, site: Site, at: datetime | time | None = None) -> QueueLook:
-    """The queue at this moment, if vCenter then looked as it does now. Nothing is ever written.
+    """Return the queue at this moment if vCenter's state stayed as it is now. Writes nothing.
 
-    `policy` None = that of the last night in the journal. `at` as for `preview`; under `mode: spare-capacity` the queue
-    is looked at now, and a moment is refused (UsageError).
+    `policy` None = the policy of the last night in the journal. `at` as for `preview`; under `mode: spare-capacity` the
+    queue is always that of now, and a moment is refused (UsageError).
     """
     if policy is None:
         with site.journal_to_read(site.vcenter.uuid) as journal:
@@ -25,10 +25,16 @@ def queue_look(policy: Policy | None, site: Site, at: datetime | time | None = N
     if policy.spare is not None:
         if at is not None:
             raise UsageError("--at: a watch looks at its queue now, and plans no night", hint="leave out --at")
-        request, seen, moment = planned_once(policy, site)
-        catalog = catalog_of(seen)
-        night_plan = request.night_plan(request.may_take(seen, catalog, moment), seen, catalog, moment)
-        return look_at_queue(night_plan, seen, catalog, moment)
-    found = preview(policy, site, at)
-    starts_at = {expected.start.vm.ref: expected.run.begins for expected in found.expected_runs}
-    return look_at_queue(found.night_plan, found.inventory, catalog_of(found.inventory), found.at, starts_at)
+        request, inventory, moment = planned_once(policy, site)
+        catalog = catalog_of(inventory)
+        night_plan = request.night_plan(request.may_take(inventory, catalog, moment), inventory, catalog, moment)
+        return look_at_queue(night_plan, inventory, catalog, moment)
+    night_preview = preview(policy, site, at)
+    starts_at = {expected.start.vm.ref: expected.run.begins for expected in night_preview.expected_runs}
+    return look_at_queue(
+        night_preview.night_plan,
+        night_preview.inventory,
+        catalog_of(night_preview.inventory),
+        night_preview.at,
+        starts_at,
+    )

@@ -1,4 +1,4 @@
-"""What a policy needs of a run that goes by it: its mode, its broker, a marker that can be seen."""
+"""Check what a run needs before it follows a policy: the mode, a broker, a visible marker attribute."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from gpuops.model.nights.rotation import Policy
 
 
 def require_mode(kind: RunKind, policy: Policy) -> None:
-    """Raises UsageError where nights are asked for under a policy of spare capacity, or the other way round."""
+    """Raise UsageError for a night under a policy of spare capacity, and for a watch under a policy of nights."""
     if (kind is RunKind.WATCH) is (policy.spare is not None):
         return
-    other = RunKind.WATCH if kind is RunKind.NIGHT else RunKind.NIGHT
-    hint = f"gpuops {other} --policy FILE --dry-run, or another policy (gpuops help watch)"
+    other_kind = RunKind.WATCH if kind is RunKind.NIGHT else RunKind.NIGHT
+    hint = f"gpuops {other_kind} --policy FILE --dry-run, or another policy (gpuops help watch)"
     raise UsageError(f"policy {policy.name} says `mode: {policy.mode}`: {kind} takes nothing under it", hint=hint)
 
 
 def require_broker(policy: Policy, site: Site) -> None:
-    """Raises UsageError where the policy needs a gate and there is no broker."""
+    """Raise UsageError if the policy needs a connection broker and none is configured."""
     if policy.gates and site.gates is None:
         raise UsageError(
             f"policy {policy.name} says `broker: {policy.broker}`, and no connection broker is configured",
@@ -27,9 +27,9 @@ def require_broker(policy: Policy, site: Site) -> None:
 
 
 def require_markers_seen(policy: Policy, site: Site) -> None:
-    """Raises Refused where no VM can carry the marker: that nothing is marked then says nothing."""
+    """Raise Refused if the marker's custom attribute is not visible: then no marked VM could be found."""
     if policy.marker not in site.vcenter.defined_attributes():
         raise Refused(
-            f"no custom attribute is called {policy.marker}, or this login does not see it: nothing tells what is away",
-            hint="say the policy of that night, and log in as who ran it",
+            f"no custom attribute is called {policy.marker}, or this login cannot read it: no marker can be found",
+            hint="use the policy of that night (--policy FILE) and the login that ran it",
         )

@@ -1,4 +1,4 @@
-"""Runs a rotation under the lock and the journal: settles what a killed run left, plans, and acts."""
+"""Run a rotation with the lock and the journal: settle the steps of a killed run, plan, then execute."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpuops.execute.jobs.nightly import told_before_return
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
-from gpuops.execute.rotation.asked_first import asked_first
+from gpuops.execute.rotation.early_consent import ask_before_lock
 from gpuops.execute.rotation.required import require_broker, require_markers_seen, require_mode
-from gpuops.execute.rotation.rotation_lock import locked_journal, nobody_rotates, without_journal
+from gpuops.execute.rotation.rotation_lock import locked_journal, require_no_rotation, without_journal
 from gpuops.execute.rotation.rotation_run import RotationRun
 from gpuops.execute.rotation.setup import require_setup
 from gpuops.execute.rotation.spare_now import NOTHING_KNOWN, SpareNow
@@ -57,10 +57,11 @@ def rotate_night(
     by_timer: bool = False,
     asks: bool = False,
 ) -> Report:
-    """Suspends the idle desktops that the policy selects and starts the ML VMs that fit in their place.
+    """Suspend the idle desktops that the policy selects and start the ML VMs that fit in their place.
 
-    Returns what was planned and what became of it. `unattended`: nobody watches, so that a policy without windows is
-    refused unless it says `windows: any`. `by_timer`: outside its hours there is nothing to do. `asks` as for `rotate`.
+    Returns the plan and the outcome of each step. `unattended`: no admin watches the run, so a policy without windows
+    is refused unless it has `windows: any`. `by_timer`: do nothing outside the hours of the policy. `asks` as for
+    `rotate`.
     """
     if by_timer and (why := _out_of_hours(policy, site)):
         return _nothing_due(why, site, apply=apply)
@@ -76,12 +77,12 @@ def rotate_day(
     by_timer: bool = False,
     asks: bool = False,
 ) -> Report:
-    """Stops the ML VMs that the night started and resumes every desktop that it suspended.
+    """Stop the ML VMs that the night started and resume every desktop that it suspended.
 
-    Each under the policy of its night. `policy` speaks for what the journal does not know; None, or one that cannot be
-    read, which `plan.unmet` then says = that of the last night does. Exit code 4 when a desktop could not be returned:
-    `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
-    `by_timer`: while a window is open and nothing is due there is nothing to do.
+    Each VM is returned under the policy of its night. `policy` applies to VMs that are not in the journal. If it is
+    None or cannot be read, the policy of the last night applies; `plan.unmet` reports a policy that cannot be read.
+    Exit code 4 if a desktop could not be returned: `plan.unmet` and the failed outcomes name it, with the reason and
+    one safe command. `by_timer`: do nothing while a window is open and no return is due.
     """
     if by_timer and (why := _not_yet_due(policy, site)):
         return _nothing_due(why, site, apply=apply)
@@ -93,7 +94,7 @@ def rotate_day(
 
 
 def _out_of_hours(policy: Policy, site: Site) -> str:
-    """Why a timer's call of a night comes outside its hours; empty = it does not."""
+    """Return why a timer's `rotate night` is outside the hours of the policy; empty = it is inside."""
     with site.journal_to_read(site.vcenter.uuid) as journal:
         durations = Durations.of(journal.durations() if journal else {})
     refused = refuse_closed_window(policy, site.clock(), durations)
@@ -101,22 +102,25 @@ def _out_of_hours(policy: Policy, site: Site) -> str:
 
 
 def _not_yet_due(policy: Policy | PolicyError | None, site: Site) -> str:
-    """Why a timer's call of a return has nothing to do yet; empty = it has. A return is due where the journal or a
-    policy cannot be read: the return itself says so, and brings back what vCenter's markers name."""
+    """Return why a timer's `rotate day` has nothing to do yet; empty = a return is due.
+
+    A return is always due if the journal or a policy cannot be read: it reports that, and brings back the VMs that
+    vCenter's markers name.
+    """
     now = site.clock()
     try:
         with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
-            said = policy if isinstance(policy, Policy) else last_policy(journal)
+            obeyed_policy = policy if isinstance(policy, Policy) else last_policy(journal)
             originals = NightVms(journal).all() if journal is not None else ()
-            over = journal.ended_nights() if journal is not None else frozenset()
+            ended_nights = journal.ended_nights() if journal is not None else frozenset()
             durations = Durations.of(journal.durations() if journal else {})
-            lost = journal is not None and journal.lost is not None
+            is_journal_lost = journal is not None and journal.lost is not None
     except (StateDamaged, PolicyError):
         return ""
-    nights = open_nights(said, originals, over, now)
-    if not nights or said is None or lost:
+    nights = open_nights(obeyed_policy, originals, ended_nights, now)
+    if not nights or obeyed_policy is None or is_journal_lost:
         return ""
-    return not_yet_due(nights, said, originals, site.vcenter.inventory(), durations, now)
+    return not_yet_due(nights, obeyed_policy, originals, site.vcenter.inventory(), durations, now)
 
 
 def _nothing_due(why: str, site: Site, *, apply: bool) -> Report:
@@ -137,23 +141,25 @@ def rotate(
     asks: bool = False,
     clears: bool = False,
 ) -> Report:
-    """One run of a rotation. What the journal knows is returned under the policy of its night: `policy` speaks for the
-    rest, and without one that of the last night in the journal.
+    """Run one rotation and return its report.
 
-    `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone. `asks`: the
-    consent waits for somebody's answer, so it is asked for before the lock is taken. `clears`: a restore only clears
-    the markers of its VMs.
+    VMs in the journal are returned under the policy of their night. `policy` applies to all other VMs; if it is None,
+    the policy of the last night in the journal applies.
 
-    A policy that cannot be read is raised, unless nights are to be returned that are under policies of their own.
-    Where a VM of a cluster does not start, those of it that did are stopped again.
+    `only`: names of the VMs to restore. `markers_alone`: find the VMs that were taken by vCenter's markers alone.
+    `asks`: the consent waits for an admin's answer, so ask for it before the lock is taken. `clears`: only clear the
+    markers of the VMs to restore.
+
+    Raises the error of a policy that cannot be read, unless all nights to be returned have policies of their own.
+    If one VM of a cluster does not start, the VMs of that cluster that did start are stopped again.
     """
 
     site.said_policy = policy if isinstance(policy, Policy) else None
 
     def run(apply: bool, consent: Consent) -> Report:
         if asks and kind.takes:
-            nobody_rotates(site)  # said before somebody thinks it over
-        return _one_run(
+            require_no_rotation(site)  # refuse before the admin is asked
+        return _run_once_locked(
             kind,
             policy,
             site,
@@ -167,34 +173,34 @@ def rotate(
         )
 
     cut_off = _starts_cut_off(site) if apply and kind.takes else {}
-    report = asked_first(run, consent) if apply and asks else run(apply, consent)
+    report = ask_before_lock(run, consent) if apply and asks else run(apply, consent)
     halves = half_started(report.outcomes, report.before, cut_off) if kind.takes else ()
-    return _stopped_again(report, halves, policy, site) if halves else report
+    return _stop_half_started(report, halves, policy, site) if halves else report
 
 
 def _starts_cut_off(site: Site) -> Mapping[str, bool]:
-    """By VM (ref), whether it was started by a night that did not end."""
+    """Return VM ref -> whether its start succeeded, for the starts of nights that did not end."""
     with site.journal_to_read(site.vcenter.uuid) as journal:
         nights = [run for run in journal.open_runs(ROTATION_RUNS) if RunKind(run.kind).takes] if journal else []
         return {vm: well for night in nights for vm, well in journal.starts_of(night).items()} if journal else {}
 
 
-def _stopped_again(
+def _stop_half_started(
     report: Report, halves: Sequence[HalfStarted], policy: Policy | PolicyError | None, site: Site
 ) -> Report:
-    """The report with what became of the VMs of these clusters that had started."""
+    """Stop the VMs of these clusters that did start. Return the report with the outcomes of that."""
     warnings = list(map(str, halves))
-    names = tuple(f"moid:{vm.ref}" for each in halves for vm in each.started)
+    names = tuple(f"moid:{vm.ref}" for half in halves for vm in half.started)
     try:
         stopped = restore(policy, site, names, apply=True)
-    except GpuopsError as error:  # what the night did is told all the same
+    except GpuopsError as error:  # the report of the night is returned in any case
         warnings.append(f"they run on: {error.line}; gpuops rotate restore --vm NAME stops them")
     else:
         report = replace(report, outcomes=(*report.outcomes, *stopped.outcomes), after=stopped.after or report.after)
     return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, *warnings)))
 
 
-def _one_run(
+def _run_once_locked(
     kind: RunKind,
     policy: Policy | PolicyError | None,
     site: Site,
@@ -213,13 +219,13 @@ def _one_run(
         require_setup(policy, site.vcenter)
         require_broker(policy, site)
         policy = with_jobs(policy.at_night(site.clock()), site)
-    # only taking needs a journal: without one, a morning goes by vCenter's markers
+    # only a run that takes VMs needs a journal: without one, a return follows vCenter's markers
     returning = not kind.takes
     if not apply:
         with site.journal_to_read(site.vcenter.uuid, returning=returning) as journal:
             if not returning:
                 no_change_open(journal)
-            obeyed, nights = _obeyed(policy, journal, returning=returning)
+            obeyed, nights = _policies_to_obey(policy, journal, returning=returning)
             this_run = RotationRun(
                 kind,
                 obeyed,
@@ -227,7 +233,7 @@ def _one_run(
                 site.clock(),
                 only,
                 markers_alone,
-                others=nights,
+                other_policies=nights,
                 unread=unread,
                 spare=spare,
                 clears=clears,
@@ -239,12 +245,12 @@ def _one_run(
     with locked_journal(site, kind) as journal:
         if not returning:
             no_change_open(journal)
-        obeyed, nights = _obeyed(policy, journal, returning=returning)
+        obeyed, nights = _policies_to_obey(policy, journal, returning=returning)
         warned: dict[str, None] = {}
-        """What was warned of, that of a plan which an outage cut short too: what was done under it stays done."""
+        """All warnings so far. Those of a plan that an outage cut short are kept: its finished steps stay done."""
 
         def run_once() -> Report:
-            seen = journal.runs_seen(EXCLUSIVE_RUNS)
+            runs_seen = journal.runs_seen(EXCLUSIVE_RUNS)
             left_open = journal.open_runs(ROTATION_RUNS)
             morning_first(kind, left_open)
             leasing = (
@@ -265,7 +271,7 @@ def _one_run(
                     unread,
                     unattended,
                     spare,
-                    seen,
+                    runs_seen,
                     clears,
                 )
                 settled = this_run.settle(left_open, journal)
@@ -273,66 +279,69 @@ def _one_run(
                 if kind is RunKind.NIGHT:
                     refuse_beside_watch(obeyed, report.before, site)
                 try:
-                    done = this_run.do(report, journal, left_open, consent)
+                    run_report = this_run.do(report, journal, left_open, consent)
                 finally:
                     warned.update(dict.fromkeys((*report.plan.warnings, *leases.warnings)))
             plan = replace(report.plan, warnings=tuple(warned))
-            return replace(done, plan=plan, outcomes=(*settled, *done.outcomes), applied=True)
+            return replace(run_report, plan=plan, outcomes=(*settled, *run_report.outcomes), applied=True)
 
         def return_once() -> Report:
             try:
                 return run_once()
-            except BegunSince:  # it looks again: a return keeps nobody away for a run that began beside it
+            except BegunSince:  # another run began after the plan was made: plan again instead of failing the return
                 return run_once()
 
         report = (
-            _waiting_for_vcenter(return_once, _latest((*nights, obeyed), site), site, journal)
+            _wait_for_vcenter(return_once, _longest_waiting_policy((*nights, obeyed), site), site, journal)
             if returning
             else run_once()
         )
         return without_journal(report, journal)
 
 
-def _obeyed(
-    said: Policy | PolicyError | None, journal: Journal | None, *, returning: bool
+def _policies_to_obey(
+    policy: Policy | PolicyError | None, journal: Journal | None, *, returning: bool
 ) -> tuple[Policy, tuple[Policy, ...]]:
-    """The policy that speaks for what the journal does not know, and those of the nights that are returned."""
+    """Return the policy for VMs that are not in the journal, and the policies of the nights that are returned."""
     nights = policies_of(journal) if returning else ()
-    if isinstance(said, PolicyError) and not nights:
-        raise said
-    return said if isinstance(said, Policy) else remembered_policy(journal), nights
+    if isinstance(policy, PolicyError) and not nights:
+        raise policy
+    return policy if isinstance(policy, Policy) else remembered_policy(journal), nights
 
 
-def _latest(policies: Sequence[Policy], site: Site) -> Policy:
-    """That by which a return waits the longest for a vCenter that is away."""
+def _longest_waiting_policy(policies: Sequence[Policy], site: Site) -> Policy:
+    """Return the policy under which a return waits longest for a vCenter that cannot be reached."""
     now = site.clock()
     return max(policies, key=lambda policy: waits_until(policy, now))
 
 
-def _waiting_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
-    """What a return comes to that waits for a vCenter that is away, and then goes on as one that was cut off does."""
+def _wait_for_vcenter(run_once: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
+    """Return the report of a return that waits for a vCenter that cannot be reached, and then continues.
+
+    It continues like a run that was cut off: it settles the open steps and plans again.
+    """
 
     def pause(seconds: float) -> None:
         journal.alive()
         site.pause(seconds)
 
     vcenter_wait = VcenterWait(policy, site.clock, pause, site.say)
-    watching, so_far = site.progress, list[Outcome]()
+    report_progress, outcomes_so_far = site.progress, list[Outcome]()
     before_it_went: tuple[Outcome, ...] = ()
 
-    def noted(outcome: Outcome) -> None:
-        so_far.append(outcome)
-        watching(outcome)
+    def note_outcome(outcome: Outcome) -> None:
+        outcomes_so_far.append(outcome)
+        report_progress(outcome)
 
-    site.progress = noted
+    site.progress = note_outcome
     while True:
         try:
             report = run_once()
         except NotConnected as away:
             vcenter_wait.until_back(away, site.vcenter.inventory)
-            before_it_went = tuple(so_far)
+            before_it_went = tuple(outcomes_so_far)
         else:
-            site.progress = watching
+            site.progress = report_progress
             return replace(report, outcomes=(*before_it_went, *report.outcomes))
 
 
@@ -344,10 +353,10 @@ def resume(
     unattended: bool = False,
     asks: bool = False,
 ) -> Report:
-    """Finishes the night or day that was cut off, under the policy it began with; an empty plan when none was.
+    """Finish the run that was cut off, under the policy it began with; an empty plan if no run was.
 
-    A return goes on without a login to guests; a night raises why there is none (`Site.no_guests`).
-    Raises Locked while a run is under way: what it has not done yet is not cut off.
+    A return continues without a login to guests; a night raises the reason why there is no login (`Site.no_guests`).
+    Raises Locked while a run is under way: its remaining steps are not cut off.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         left_open = journal.open_runs(ROTATION_RUNS) if journal else ()
@@ -355,7 +364,7 @@ def resume(
     if not left_open:
         nothing = NOTHING_CUT_OFF if journal else NO_JOURNAL
         return Report(None, site.vcenter.inventory(), nothing, applied=apply)
-    nobody_rotates(site)
+    require_no_rotation(site)
     last = left_open[-1]
     kind, no_guests = RunKind(last.kind), site.no_guests
     if kind.takes and no_guests is not None:
@@ -385,15 +394,16 @@ def restore(
     spare: SpareNow = NOTHING_KNOWN,
     asks: bool = False,
 ) -> Report:
-    """Brings back now what nights took: all of it, or the VMs of these names alone.
+    """Bring back now all VMs that nights took, or only the VMs of these names.
 
-    `from_markers` goes by vCenter's markers and by no journal; raises UsageError then without a policy. An ML VM that
-    is not named runs on: a desktop that finds no room beside it is named, with who holds the GPUs (exit code 4).
+    `from_markers`: follow vCenter's markers and ignore the journal; raises UsageError if no policy is given. An ML VM
+    that is not named keeps running. A desktop that does not fit next to it is reported, with the VMs that hold the GPUs
+    (exit code 4).
     """
     if from_markers and isinstance(policy, PolicyError):
         raise policy
     if from_markers and policy is None:
-        raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
+        raise UsageError("--from-markers knows no night's policy", hint="add the policy of that night: --policy FILE")
     if not all(vms):
         raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
     if from_markers and isinstance(policy, Policy):
@@ -413,18 +423,18 @@ def clear_marker(
     consent: Consent = agreed,
     asks: bool = False,
 ) -> Report:
-    """Clears the markers of these VMs and does nothing else to them: copies, and VMs whose marker cannot be read.
+    """Clear the markers of these VMs and change nothing else: for copies, and for VMs whose marker cannot be read.
 
-    `policy` says which custom attribute holds markers; None = that of the last night. Refused for a VM of an open night
-    of the journal.
+    `policy` names the custom attribute that holds markers; None = the policy of the last night. A VM of an open night
+    of the journal is refused.
     """
     return rotate(RunKind.RESTORE, policy, site, apply=apply, consent=consent, only=vms, asks=asks, clears=True)
 
 
 def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
-    """Which of the desktops in this inventory a night under the policy could suspend, as they are now."""
+    """Return which desktops in this inventory a night under the policy could suspend now, and which not."""
     now = site.clock()
     with site.journal_to_read(inventory.vcenter) as journal:
         request = RotateNight(policy.at_night(now), known_originals(journal, policy, now))
-    seen = site.judged(inventory, policy)
-    return request.may_take(seen, catalog_of(seen), now)
+    judged_inventory = site.read_for_policy(inventory, policy)
+    return request.may_take(judged_inventory, catalog_of(judged_inventory), now)

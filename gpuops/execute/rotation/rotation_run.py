@@ -1,4 +1,4 @@
-"""One run of a rotation (night, day or restore), from what a killed run left to what has come back."""
+"""One run of a rotation (night, day, restore or watch): settle a killed run, plan, execute, close what was returned."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from gpuops.plan.rotation.witness import another_vcenter, is_another_vcenter, ke
 
 @dataclass(frozen=True, slots=True)
 class RotationRun:
-    """One run: its kind, the policy it obeys, its site, and the one moment that all of it calls now."""
+    """One run: its kind, policy and site, and `now`, the same moment for all its steps."""
 
     kind: RunKind
     policy: Policy
@@ -57,29 +57,31 @@ class RotationRun:
     only: tuple[str, ...] = ()
     markers_alone: bool = False
     leases: LeaseSet | None = None
-    """None = it is only looked."""
-    others: tuple[Policy, ...] = ()
-    """The policies of the nights that are not over: their limits hold as well."""
+    """None for a run that only plans."""
+    other_policies: tuple[Policy, ...] = ()
+    """The policies of open nights: their limits apply as well."""
     unread: PolicyError | None = None
-    """Why the policy that was said cannot be read."""
+    """Why the given policy cannot be read."""
     unattended: bool = False
-    """Whether nobody watches it: a night then needs a policy that says its hours."""
+    """Whether it runs without an admin: a night then needs a policy with windows or `windows: any`."""
     spare: SpareNow = NOTHING_KNOWN
-    """Of a watch, what its earlier looks tell."""
-    seen: RunsSeen | None = None
-    """The runs that had begun before it looked; None = it is only looked."""
+    """What a watch knows from its earlier looks."""
+    runs_seen: RunsSeen | None = None
+    """The runs that had begun before it read vCenter; None for a run that only plans."""
     clears: bool = False
     """Whether a restore only clears the markers of its VMs."""
 
     def look(self, journal: Journal) -> Report:
-        """The plan on what vCenter shows and the journal remembers. A return whose steps turn out to need a lease that
-        was not asked for takes it, and looks again."""
+        """Return the plan, from vCenter's state and the journal.
+
+        If the steps of a return need a lease that this run does not hold, take the lease and plan again.
+        """
         while True:
             originals = self._originals(journal)
-            before, ahead = self._seen()
+            before, ahead = self._read_inventory()
             before = with_creation_of_strangers(before, self.policy, originals, self.site.vcenter)
             originals = note_witnesses(originals, before, self.site.vcenter)
-            report = self._planned(before, originals, journal, ahead)
+            report = self._make_report(before, originals, journal, ahead)
             if not self._takes_more(report):
                 return report
 
@@ -88,32 +90,35 @@ class RotationRun:
             return False
         under = report.request.lock_vms(report.before)
         names = {name for step in report.plan.steps if (name := under.get(step.vm)) is not None}
-        policies = (self.policy, *self.others)
+        policies = (self.policy, *self.other_policies)
         return self.leases.take({name: policies_under(name, policies, self.policy) for name in names})
 
-    def _seen(self) -> tuple[Inventory, timedelta | None]:
-        """What vCenter shows, and how far its clock is ahead of ours where they should show the same."""
-        asked = self.site.clock() if self.site.same_time else None
+    def _read_inventory(self) -> tuple[Inventory, timedelta | None]:
+        """Return the inventory, and how far vCenter's clock is ahead of ours; None if they need not agree."""
+        asked_at = self.site.clock() if self.site.same_time else None
         before = self.site.vcenter.inventory()
-        ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
-        # tags select and counters judge, which is for taking: a vCenter that does not tell them keeps nobody away
-        return self.site.judged(before, self.policy) if self.kind.takes else before, ahead
+        ahead = ahead_by(before.taken_at, asked_at, self.site.clock()) if asked_at is not None else None
+        # tags and counters select what to take; a return must also work if vCenter does not answer for them
+        return self.site.read_for_policy(before, self.policy) if self.kind.takes else before, ahead
 
     def look_only(self, journal: Journal | None) -> Report:
-        """The same, with what a cut-off run left in flight settled in the plan alone."""
-        seen, ahead = self._seen()
-        before = with_creation_of_strangers(seen, self.policy, self._originals(journal), self.site.vcenter)
+        """Return the plan as `look` does, but change nothing: open steps of a run that was cut off are settled in the
+        plan only."""
+        judged_inventory, ahead = self._read_inventory()
+        before = with_creation_of_strangers(judged_inventory, self.policy, self._originals(journal), self.site.vcenter)
         originals = note_witnesses(self._originals(journal), before, self.site.vcenter)
         holder, left_open = self._left_open(journal)
         if holder is None:
             morning_first(self.kind, left_open)
         intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
         foreseen = settle_in_snapshot(self.site.vcenter, intents, before, catalog_of(before))
-        report = self._planned(
+        report = self._make_report(
             foreseen.inventory,
             tuple(
-                replace(each, taken=False) if {vm.ref for vm in vms_of(each, before)} & foreseen.undone else each
-                for each in originals
+                replace(original, taken=False)
+                if {vm.ref for vm in vms_of(original, before)} & foreseen.undone
+                else original
+                for original in originals
             ),
             journal,
             ahead,
@@ -126,7 +131,7 @@ class RotationRun:
         return replace(report, plan=plan)
 
     def _left_open(self, journal: Journal | None) -> tuple[LockHolder | None, tuple[Run, ...]]:
-        """As `left_open_runs`; what a morning may not know for its lock's file keeps it from nothing."""
+        """Return `left_open_runs`; a return continues without the holder if the lock file is damaged."""
         try:
             return left_open_runs(journal, self.site)
         except StateDamaged as damaged:
@@ -135,7 +140,7 @@ class RotationRun:
             journal.unlocked = damaged
             return None, journal.open_runs(ROTATION_RUNS)
 
-    def _planned(
+    def _make_report(
         self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> Report:
         night = self.kind.takes
@@ -144,35 +149,44 @@ class RotationRun:
         if night and is_another_vcenter(originals, before):
             plan = refuse(another_vcenter(originals, before))
         if night:
-            told = (*self._without_hooks(plan, before), *self._warn_without_hours())
-            plan = replace(plan, warnings=(*plan.warnings, *told))
+            added_warnings = (*self._warn_of_unusable_hooks(plan, before), *self._warn_without_hours())
+            plan = replace(plan, warnings=(*plan.warnings, *added_warnings))
         if self.kind is RunKind.DAY:
             plan = self._with_nights_elsewhere(plan, originals, before)
         if self.unread is not None:
-            plan = replace(plan, unmet=(*plan.unmet, _unread(self.unread)))
-        # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
-        return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
+            plan = replace(plan, unmet=(*plan.unmet, _refuse_unread_policy(self.unread)))
+        # a return with a step that the login may not do still brings back the other desktops; the step reports it
+        return Report(
+            request,
+            before,
+            self.site.check_privileges(plan, before, self._later_steps(plan, before)) if night else plan,
+        )
 
     def _with_nights_elsewhere(self, plan: Plan, originals: Sequence[Original], before: Inventory) -> Plan:
-        """The plan with the VMs named that are here and that nights of other vCenters took."""
+        """Return the plan, naming the VMs in this vCenter that nights of other vCenters took."""
         damaged = list[StateDamaged]()
         nights = nights_elsewhere(self.site, damaged=damaged.append)
-        unread = tuple(f"{error.message}: whether VMs of its nights are here is not known" for error in damaged)
+        unread = tuple(
+            f"{error.message}: gpuops cannot tell whether VMs of its nights are in this vCenter" for error in damaged
+        )
         named = refuse_nights_elsewhere(nights, originals, before)
-        because = () if named else plan.because  # it says that no night has taken anything
+        because = () if named else plan.because  # `because` states that no night has taken anything
         return replace(plan, unmet=(*plan.unmet, *named), warnings=(*plan.warnings, *unread), because=because)
 
-    def _without_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
-        """Whose work the morning will not be able to keep: it is said in the evening, when somebody can still help."""
-        found = ((hook, self.site.vcenter.no_way_in(hook)) for hook in hooks_of(self.policy, plan.steps, before))
+    def _warn_of_unusable_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
+        """Return a warning for each ML VM whose checkpoint hook the return cannot run.
+
+        The night prints it, while an admin can still repair the hook.
+        """
+        refusals = ((hook, self.site.vcenter.no_way_in(hook)) for hook in hooks_of(self.policy, plan.steps, before))
         return tuple(
             f"{before.vm(hook.vm).name}: its checkpoint hook cannot be run: {why} (gpuops help policy)"
-            for hook, why in found
+            for hook, why in refusals
             if why is not None
         )
 
     def _warn_without_hours(self) -> tuple[str, ...]:
-        """What a look ahead says of a policy whose night would be refused to cron."""
+        """Return the warning of a run that only plans if a timer's `rotate night` would refuse the policy."""
         unsaid = refuse_without_hours(self.policy) if self.leases is None else None
         return (unsaid.line,) if unsaid is not None else ()
 
@@ -188,18 +202,18 @@ class RotationRun:
                 return RotateNight(
                     self.policy, originals, measured, step_counts=setbacks, clock_ahead=ahead, lease=number,
                     lowest=self.spare.lowest, not_yet=self.spare.not_yet, finished=self.spare.finished,
-                    expected=self.spare.expected, gave_way=_gave_way(journal), past=self._past(journal),
+                    expected=self.spare.expected, gave_way=_suspended_for_desktops(journal), past=self._past(journal),
                 )  # fmt: skip
             case RunKind.NIGHT:
                 skipped = journal.skipped_nights(self.policy.name) if journal else frozenset()
                 setbacks = journal.setbacks() if journal else {}
-                over = journal.ended_nights() if journal else frozenset()
+                ended_nights = journal.ended_nights() if journal else frozenset()
                 number = self._lease_number
-                # one that only looks is never refused for that: it warns of it
+                # a run that only plans is not refused for it: it prints a warning
                 unattended = self.unattended and self.leases is not None
                 return RotateNight(
-                    self.policy, originals, measured, skipped, setbacks, ahead, over, number, unattended=unattended,
-                    past=self._past(journal),
+                    self.policy, originals, measured, skipped, setbacks, ahead, ended_nights, number,
+                    unattended=unattended, past=self._past(journal),
                 )  # fmt: skip
             case RunKind.DAY:
                 return RotateDay(self.policy, originals, measured, elsewhere)
@@ -208,22 +222,22 @@ class RotationRun:
                 return RestoreVms(day, self.only, self.clears)
 
     def _past(self, journal: Journal | None) -> tuple[PastNight, ...]:
-        """What nights came to, where the policy shares by it."""
+        """Return the past nights if the policy shares GPUs by past use; empty otherwise."""
         if self.policy.fair_share is None:
             return ()
         return by_owners_of_jobs((self.spare.past or FollowedNights()).nights(journal), self.site)
 
     @property
     def _lease_number(self) -> int | None:
-        """Of the lease that a run holds which takes something; None = it holds none."""
+        """The number of the lease that this run holds; None if it holds no lease."""
         numbers = [number for _, number in self.leases.numbered] if self.leases is not None else []
         return numbers[0] if numbers else None
 
-    def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
-        """What else this login must be able to do: the way back, and the lease."""
+    def _later_steps(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
+        """Return the later steps that this login must be able to do: those of the return, and writes of the lease."""
         lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
-        found = hooks_of(self.policy, plan.steps, before)
-        hooks = [hook for hook in found if self.site.vcenter.no_way_in(hook) is None]
+        planned_hooks = hooks_of(self.policy, plan.steps, before)
+        hooks = [hook for hook in planned_hooks if self.site.vcenter.no_way_in(hook) is None]
         spare = self.policy.spare
         suspends = spare is not None and spare.give_way is GivesWayBy.SUSPEND
         starts = [step.vm for step in plan.steps if isinstance(step, PowerOnVm)] if suspends else []
@@ -234,25 +248,25 @@ class RotationRun:
         if self.markers_alone or journal is None:
             return ()
         if not self.kind.takes:
-            return NightVms(journal).all(returned=True)  # what it knows to be back is no other machine's
+            return NightVms(journal).all(returned=True)  # a VM that is back by the journal is no other machine's VM
         return known_originals(journal, self.policy, self.now)
 
     def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
-        """What became of the effects that runs left in flight; one that did not happen is planned anew."""
+        """Return the outcomes of the steps that runs left open. A step that did not happen is planned again."""
         if not left_open:
             return ()
         before = self.site.vcenter.inventory()
         limit_s = self._limits.step_timeout_s
-        # one task that hangs keeps no other desktop away
+        # a task that hangs must not delay the return of the other desktops
         timeout_s = limit_s if self.kind.takes else min(limit_s, HUNG_S)
         executors = [VmExecutor(self.site.vcenter, journal, run, before, gates=self.site.gates) for run in left_open]
-        found = [outcome for executor in executors for outcome in settle_open(executor, timeout_s=timeout_s)]
-        return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
+        outcomes = [outcome for executor in executors for outcome in settle_open(executor, timeout_s=timeout_s)]
+        return tuple(outcome for outcome in outcomes if outcome.verdict is not Verdict.FAILED)
 
     def do(self, report: Report, journal: Journal, left_open: Sequence[Run], consent: Consent) -> Report:
-        """The report with what became of each step, and what was read back.
+        """Execute the plan. Return the report with the outcome of each step and the inventory afterwards.
 
-        There is an open run in the journal from before the first effect to the last.
+        The run is open in the journal from before the first step until after the last one.
         """
         if not (report.plan.feasible and report.plan.steps):
             after = self._close_returned(report, journal)
@@ -265,10 +279,17 @@ class RotationRun:
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
-        taken, catalog = self._taken(run, journal, report.before), catalog_of(report.before)
-        known = report.request.originals if isinstance(report.request, RotateNight) else ()
+        taken_desktops, catalog = self._taken_earlier(run, journal, report.before), catalog_of(report.before)
+        known_originals = report.request.originals if isinstance(report.request, RotateNight) else ()
         guard = (
-            Guard(self.policy.to_go_on, before, catalog, plan.not_after, taken, other_open_policies(self.policy, known))
+            Guard(
+                self.policy.to_go_on,
+                before,
+                catalog,
+                plan.not_after,
+                taken_desktops,
+                other_open_policies(self.policy, known_originals),
+            )
             if night
             else None
         )
@@ -297,7 +318,7 @@ class RotationRun:
         except (NotConnected, PartlyDone) as lost:
             lost.then_finish(RESUME)
             raise
-        except Refused as refused:  # a right that was withdrawn kind way: by then something has been done
+        except Refused as refused:  # a privilege was withdrawn during the run: earlier steps are done
             partly = PartlyDone(refused.message)
             partly.then_finish(RESUME)
             raise partly from refused
@@ -311,37 +332,43 @@ class RotationRun:
         return replace(report, outcomes=add_advice(outcomes, after, originals, alone=bool(self.only)), after=after)
 
     def _ends_nights_of(self, original: Original) -> bool:
-        """Whether what it returns of this one is over: a morning ends a night, and each return what a watch has taken,
-        for that may be started again."""
+        """Return whether a return of this VM closes its record.
+
+        `rotate day` closes the records of nights. Every return closes those of a watch, which may start the VM again.
+        """
         return self.kind is RunKind.DAY or (original.policy or self.policy).spare is not None
 
     def _may_close(self, original: Original) -> bool:
-        """Not what another machine is about to change."""
+        """Return whether no other machine holds the lease under which this VM is returned."""
         lock_vm = lock_vm_of(original.policy or self.policy, self.policy)
         return self.leases is None or lock_vm not in self.leases.elsewhere
 
     def _vm_leases(self, report: Report) -> VmLeases:
-        """The lease that each step of the plan goes under."""
+        """Return the lease of each step of the plan."""
         if self.leases is None:
             return NO_LEASE
         if isinstance(report.request, RotateDay | RestoreVms):
             return self.leases.for_vms(report.request.lock_vms(report.before))
         return self.leases.for_all_vms
 
-    def _taken(self, run: Run, journal: Journal, inventory: Inventory) -> frozenset[str]:
-        """The desktops (refs) that earlier runs of this night have taken."""
+    def _taken_earlier(self, run: Run, journal: Journal, inventory: Inventory) -> frozenset[str]:
+        """Return the desktops (refs) that earlier runs of this night took."""
         tonight = NightVms(journal).all(run.night)
-        taken = [each for each in tonight if each.night == run.night and each.taken and each.role is not Role.ML]
-        return frozenset(vm.ref for each in taken for vm in vms_of(each, inventory))
+        originals = [
+            original
+            for original in tonight
+            if original.night == run.night and original.taken and original.role is not Role.ML
+        ]
+        return frozenset(vm.ref for original in originals for vm in vms_of(original, inventory))
 
     def _end(self, runs: Sequence[Run], journal: Journal) -> None:
-        """What was cut off is this turn's now; a restore takes over only an earlier one of no other VMs."""
+        """End the runs that were cut off: this run continues them. A restore ends only restores of the same VMs."""
         for run in runs:
             if self.kind is not RunKind.RESTORE or (run.kind == RunKind.RESTORE and {*run.vms} <= {*self.only}):
                 journal.end(run, cut_off=True)
 
     def _begin(self, report: Report, journal: Journal) -> Run:
-        """The run, with what the morning must restore: before anything is touched."""
+        """Write the run, and the state that the return must restore, to the journal before the first step."""
         request = report.request
         night = request.night(report.before, self.now) if isinstance(request, RotateNight) else None
         run = journal.begin(
@@ -353,7 +380,7 @@ class RotationRun:
             steps=len(report.plan.steps) if night is not None else 0,
             leases=self.leases.numbered if self.leases is not None else (),
             free_gpus=free_gpus(report.plan.steps, report.before, catalog_of(report.before)) if night else None,
-            known_runs=self.seen,
+            known_runs=self.runs_seen,
         )
         if isinstance(request, RotateNight):
             NightVms(journal).save(request.originals_of(report.plan, report.before, self.now), run)
@@ -361,15 +388,16 @@ class RotationRun:
 
     @property
     def _limits(self) -> Limits:
-        """A night's own; a return keeps to those of every night that it returns."""
-        own = self.policy.limits
-        return own if self.kind.takes else strictest((own, *(policy.limits for policy in self.others)))
+        """The limits of the policy; for a return, the strictest limits of all nights that it returns."""
+        limits = self.policy.limits
+        return limits if self.kind.takes else strictest((limits, *(policy.limits for policy in self.other_policies)))
 
     def _close_returned(self, report: Report, journal: Journal) -> Inventory:
-        """Only a morning ends what a night took: a desktop that woke up at night is still of that night.
+        """Close the records of the VMs that are back. Return the inventory after the run.
 
-        One that is gone from vCenter is named in every morning of its night, since nobody reads all of them; the next
-        night lets it go.
+        Only a return closes them: a desktop that someone woke during the night still belongs to that night. A VM that
+        was deleted from vCenter is named by every return of its night, in case an admin misses one; the next night
+        closes its record.
         """
         originals = NightVms(journal).all()
         if self.kind.takes:
@@ -380,19 +408,22 @@ class RotationRun:
                 if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
                     NightVms(journal).record_return(original)
             return report.before
-        seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
-        seen |= {vm.ref for original in originals for vm in vms_of(original, report.before)}
-        after = self.site.vcenter.observe(report.before, seen)
+        refs = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
+        refs |= {vm.ref for original in originals for vm in vms_of(original, report.before)}
+        after = self.site.vcenter.observe(report.before, refs)
         steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
         after = self.site.vcenter.with_drs(after, steered) if steered else after
         gated = {
-            vm.ref: each.gated_as or "" for each in originals if each.gated_as is not None for vm in vms_of(each, after)
+            vm.ref: original.gated_as or ""
+            for original in originals
+            if original.gated_as is not None
+            for vm in vms_of(original, after)
         }
         after = with_gates(after, gated, self.site.gates)
         looked_at = self._looked_at(report, originals)
         if is_another_vcenter(looked_at, report.before):
-            return after  # nothing is closed there (`plan.rotation.witness`)
-        # What contradicted the journal was judged before this run changed anything.
+            return after  # no record is closed by another vCenter (`plan.rotation.witness`)
+        # contradictions to the journal were found before this run changed anything
         contradicting = {key_of(original) for original in looked_at if original.contradiction}
         for original in note_later_starts(originals, after, self.site.vcenter):
             if key_of(original) in contradicting:
@@ -403,20 +434,22 @@ class RotationRun:
         return after
 
     def _looked_at(self, report: Report, originals: Sequence[Original]) -> Sequence[Original]:
-        """The originals with what contradicted the journal before this return changed anything; one that goes by
-        markers alone has not asked for that yet."""
+        """Return the originals with their contradictions to the journal before this return changed anything.
+
+        A return that follows markers alone looks for them only here.
+        """
         if self.markers_alone:
             return note_witnesses(originals, report.before, self.site.vcenter)
         day = report.request.day if isinstance(report.request, RestoreVms) else report.request
         return day.originals if isinstance(day, RotateDay) else ()
 
 
-def _unread(why: PolicyError) -> Rejection:
-    rule = f"{why.message}: what the journal does not know was looked for by the policy of the last night"
+def _refuse_unread_policy(why: PolicyError) -> Rejection:
+    rule = f"{why.message}: VMs that are not in the journal were looked for with the policy of the last night"
     return Rejection("--policy", rule, hint=why.hint)
 
 
-def _gave_way(journal: Journal | None) -> tuple[Original, ...]:
-    """The ML VMs that a watch has suspended for desktops and that nobody of ours has started since."""
-    found = NightVms(journal).all(returned=True) if journal is not None else ()
-    return tuple(each for each in found if each.role is Role.ML and each.suspended_at is not None)
+def _suspended_for_desktops(journal: Journal | None) -> tuple[Original, ...]:
+    """Return the ML VMs that a watch suspended for desktops and that gpuops has not started since."""
+    originals = NightVms(journal).all(returned=True) if journal is not None else ()
+    return tuple(original for original in originals if original.role is Role.ML and original.suspended_at is not None)

@@ -1,4 +1,4 @@
-"""Makes what a policy needs in vCenter (lock VM, custom attributes) for `rotate init`; a second run changes nothing."""
+"""Create what a policy needs in vCenter (lock VM, custom attributes) for `rotate init`. Can be run again safely."""
 
 from __future__ import annotations
 
@@ -22,49 +22,53 @@ TIMEOUT_S: Final = 300.0
 
 
 def set_up(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
-    """What the policy wants of the vCenter: custom attributes and the lock VM, made if `apply` where they are missing.
+    """Return what the policy needs in vCenter (custom attributes, the lock VM), and create what is missing if `apply`.
 
-    For a login that may; the nights' own need not. Names the desktops that no owner has agreed to. Raises NoPermission
-    and Refused where nothing was changed, PartlyDone with what was made before something failed.
+    Needs a login with the privileges for it; the login of the nights does not need them. Names the desktops whose
+    owner has not consented. Raises NoPermission and Refused if nothing was changed, and PartlyDone, with what was
+    created, after a later failure.
     """
     vcenter = site.vcenter
-    wanted = setup_of(policy, _seen(policy, vcenter), vcenter.defined_attributes())
-    if wanted.undefined:
-        vcenter.check_attribute_names(wanted.undefined)
-    if not apply or wanted.complete:
-        return wanted
-    made: list[str] = []
+    setup = setup_of(policy, _read_inventory(policy, vcenter), vcenter.defined_attributes())
+    if setup.undefined:
+        vcenter.check_attribute_names(setup.undefined)
+    if not apply or setup.complete:
+        return setup
+    created: list[str] = []
     op_id = f"gpuops-init-{secrets.token_hex(8)}"
     try:
-        for name in wanted.undefined:
-            _made_sure(partial(vcenter.define_attribute, name, op_id))
-            made.append(f"custom attribute {name}")
-        if wanted.lock_vm_missing is not None:
-            _make(wanted.lock_vm_missing, vcenter, op_id)
-            made.append(f"VM {wanted.lock_vm_missing.name}")
-            _number(policy, wanted.lock_vm_missing.name, site)
+        for name in setup.undefined:
+            _ignore_lost_reply(partial(vcenter.define_attribute, name, op_id))
+            created.append(f"custom attribute {name}")
+        if setup.lock_vm_missing is not None:
+            _create_vm(setup.lock_vm_missing, vcenter, op_id)
+            created.append(f"VM {setup.lock_vm_missing.name}")
+            _write_lease_number(policy, setup.lock_vm_missing.name, site)
     except (Refused, PartlyDone) as error:
-        if not made:
+        if not created:
             raise
         raise PartlyDone(
-            f"{error.message}; made before that: {', '.join(made)}", hint="the same command again makes the rest"
+            f"{error.message}; made before that: {', '.join(created)}",
+            hint="run the same command again: it creates the rest",
         ) from error
-    left = setup_of(policy, vcenter.inventory(), vcenter.defined_attributes())
-    if not left.complete:
-        raise StepFailed("vCenter does not show yet what was made", hint="the same command again makes what is missing")
-    return replace(wanted, made=True)
+    remaining = setup_of(policy, vcenter.inventory(), vcenter.defined_attributes())
+    if not remaining.complete:
+        raise StepFailed("vCenter does not show everything yet", hint="run the same command again: it creates the rest")
+    return replace(setup, made=True)
 
 
 def require_setup(policy: Policy, vcenter: Vcenter) -> None:
-    """Raises Refused, naming all that `rotate init` was to make for this policy and is not there, or a lock VM that is
-    a desktop or an ML VM of it."""
+    """Raise Refused if anything that `rotate init` creates for this policy is missing, naming all of it.
+
+    Also raises Refused if the lock VM is a desktop or an ML VM of the policy.
+    """
     if policy.lock_vm is None:
         return
-    seen = vcenter.inventory()
-    in_use = lock_vm_in_use(policy, seen)
+    inventory = vcenter.inventory()
+    in_use = lock_vm_in_use(policy, inventory)
     if in_use is not None:
         raise Refused(in_use, hint=CHOOSE_LOCK_VM)
-    missing = missing_for_a_night(policy, seen, vcenter.defined_attributes())
+    missing = missing_for_a_night(policy, inventory, vcenter.defined_attributes())
     if missing:
         raise Refused(
             f"this vCenter is not set up for policy {policy.name}: {'; '.join(missing)}",
@@ -72,36 +76,36 @@ def require_setup(policy: Policy, vcenter: Vcenter) -> None:
         )
 
 
-def _seen(policy: Policy, vcenter: Vcenter) -> Inventory:
-    seen = vcenter.inventory()
-    return vcenter.with_tags(seen) if policy.needs_tags else seen
+def _read_inventory(policy: Policy, vcenter: Vcenter) -> Inventory:
+    inventory = vcenter.inventory()
+    return vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
 
-def _make(new: NewVm, vcenter: Vcenter, op_id: str) -> None:
-    """What became of it is looked at afterwards: a lost reply and a name that is taken meanwhile tell nothing."""
+def _create_vm(new_vm: NewVm, vcenter: Vcenter, op_id: str) -> None:
+    """Create the VM. The caller reads back whether it exists: a lost reply and a duplicate name prove nothing."""
 
-    def make() -> None:
-        task = vcenter.create_vm(new, op_id)
+    def create() -> None:
+        task = vcenter.create_vm(new_vm, op_id)
         ended = list(vcenter.wait([task], TIMEOUT_S))
         error = next((end.error for end in ended if end.error is not None), None)
         if error is not None:
             raise error
 
-    _made_sure(make)
+    _ignore_lost_reply(create)
 
 
-def _number(policy: Policy, name: str, site: Site) -> None:
-    """A lock VM made anew, after one was deleted, carries the highest lease number that was seen."""
-    seen = _seen(policy, site.vcenter)
+def _write_lease_number(policy: Policy, name: str, site: Site) -> None:
+    """Write the highest known lease number to a lock VM that replaces a deleted one."""
+    inventory = _read_inventory(policy, site.vcenter)
     with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
-        highest = highest_number(name, (policy,), journal, seen)
+        highest = highest_number(name, (policy,), journal, inventory)
     if highest.number:
-        vm = LockVm(site.vcenter, name, seen)
+        vm = LockVm(site.vcenter, name, inventory)
         vm.look()
         if not vm.write(Lease(owner(), "", highest.number, vm.seen.taken_at)):
             raise Refused(f"lease number {highest.number} could not be written to {name}: {vm.why}")
 
 
-def _made_sure(make: Callable[[], None]) -> None:
-    with suppress(OutcomeUnknown):  # looked at when all is done
-        make()
+def _ignore_lost_reply(request: Callable[[], None]) -> None:
+    with suppress(OutcomeUnknown):  # `set_up` reads back what exists at its end
+        request()

@@ -1,4 +1,4 @@
-"""What the earlier looks of a watch tell the run that it begins now."""
+"""What a watch knows from earlier looks when it begins a run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gpuops.plan.rotation.nights.spare import Key
 
 @dataclass(frozen=True, slots=True)
 class SpareNow:
-    """What the earlier looks of a watch tell one of its runs."""
+    """What a watch knows from its earlier looks, for one of its runs."""
 
     lowest: Mapping[Key, int] = field(default_factory=dict)
-    """The fewest slots that were free of late, by profile and cluster or host."""
+    """The fewest free slots during the calm time, by profile and cluster or host."""
     not_yet: Mapping[str, str] = field(default_factory=dict)
-    """VM ref -> why an ML VM that waits is not started now."""
+    """VM ref -> why a waiting ML VM is not started now."""
     finished: frozenset[str] = frozenset()
     """Instance uuids (or refs) of ML VMs that ended by themselves."""
     expected: Mapping[str, int] = field(default_factory=dict)
-    """Pool -> how many of its desktops are to run by a forecast."""
+    """Pool -> how many of its desktops must run, by a forecast."""
     suspends: frozenset[str] = frozenset()
-    """ML VMs (refs) that give way with their memory in a restore of this watch."""
+    """ML VMs (refs) that a restore of this watch suspends with their memory instead of stopping them."""
     past: FollowedNights | None = None
-    """What its journal told so far; None = it is read from the first record, where that is asked for."""
+    """The nights read from its journal so far; None = read the journal from its first record when needed."""
 
 
 NOTHING_KNOWN: Final = SpareNow()
-"""Of a run that is resumed without its watch: it starts nothing."""
+"""For a run that is resumed without its watch: it starts nothing."""

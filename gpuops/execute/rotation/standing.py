@@ -1,4 +1,4 @@
-"""How the nights that are not over stand on a snapshot that was read already: what they hold, and until when."""
+"""Count the desktops that open nights hold, and until when, from a snapshot that was already read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 
 
 def standing(site: Site, inventory: Inventory) -> NightStanding:
-    """By the journal of this machine and vCenter's markers, as `rotate status` counts. Asks no vCenter.
+    """Return how many desktops open nights hold and when they are due, counted like `rotate status`.
 
-    Raises StateDamaged for a journal that cannot be read.
+    Reads the journal of this machine and the markers in the snapshot; sends no request to vCenter. Raises StateDamaged
+    for a journal that cannot be read.
     """
     with site.journal_to_read(inventory.vcenter) as journal:
         policy = last_policy(journal)
         originals = NightVms(journal).all(returned=True) if journal is not None else ()
-    taken = taken_vms(policy, originals, inventory)
-    away = [each for each in taken if each.whereabouts is Whereabouts.AWAY and each.original.role is not Role.ML]
-    due = night_due(policy, [each.original for each in away], site.clock()) if policy is not None and away else None
-    return NightStanding(len(away), due.back_by if due is not None else None)
+    night_vms = taken_vms(policy, originals, inventory)
+    away_desktops = [
+        night_vm
+        for night_vm in night_vms
+        if night_vm.whereabouts is Whereabouts.AWAY and night_vm.original.role is not Role.ML
+    ]
+    due = (
+        night_due(policy, [night_vm.original for night_vm in away_desktops], site.clock())
+        if policy is not None and away_desktops
+        else None
+    )
+    return NightStanding(len(away_desktops), due.back_by if due is not None else None)

@@ -1,4 +1,4 @@
-"""Tells what nights have taken, where it is now, and which run rotates; it only reads, and reports what is damaged."""
+"""Report the VMs that nights have taken, where they are now, and the run in progress. Only reads."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, marker_of, taken_vms
 
 
 def status(
-    site: Site, policy: Policy | None = None, now: Inventory | None = None, policy_file: Path | None = None
+    site: Site, policy: Policy | None = None, inventory: Inventory | None = None, policy_file: Path | None = None
 ) -> RotationStatus:
-    """What the nights that are not over have taken, and where each VM is now; `now` None = it is read. `policy_file`:
-    that of the policy, whose timers are looked at.
+    """Return the VMs that open nights have taken, and where each one is now.
 
-    Without a policy, by the one that the last night in the journal ran under. By vCenter's markers alone where the
-    journal cannot be read (`RotationStatus.journal_lost`).
+    `policy` None = the policy of the last night in the journal. `inventory` None = read it. `policy_file`: the file of
+    the policy, to check the installed timers. If the journal cannot be read (`RotationStatus.journal_lost`), only
+    vCenter's markers are used.
     """
-    now = now or site.vcenter.inventory()
-    with site.journal_to_read(now.vcenter, returning=True) as journal:
-        holder, left_open, unreadable = _runs(journal, site)
+    inventory = inventory or site.vcenter.inventory()
+    with site.journal_to_read(inventory.vcenter, returning=True) as journal:
+        holder, left_open, unreadable = _read_runs(journal, site)
         text = journal.last_policy(RunKind.NIGHT) if journal else None
         if policy is None and text:
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
-            now = site.tagged(now, policy)
-        originals = note_witnesses(NightVms(journal).all(returned=True), now, site.vcenter) if journal else ()
-        now = with_creation_of_strangers(now, policy, originals, site.vcenter)
-        found = taken_vms(policy, originals, now)
+            inventory = site.read_tags(inventory, policy)
+        originals = note_witnesses(NightVms(journal).all(returned=True), inventory, site.vcenter) if journal else ()
+        inventory = with_creation_of_strangers(inventory, policy, originals, site.vcenter)
+        night_vms = taken_vms(policy, originals, inventory)
         if not text:
-            found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)
-        skipped = _skipped(journal, policy, site.clock())
+            night_vms = tuple(replace(night_vm, command=_with_policy(night_vm.command)) for night_vm in night_vms)
+        skipped = _skipped_nights(journal, policy, site.clock())
         lock_vm = policy.lock_vm if policy else None
-        highest = highest_number(lock_vm, (policy,), journal, now) if policy and lock_vm else NO_NUMBER
+        highest = highest_number(lock_vm, (policy,), journal, inventory) if policy and lock_vm else NO_NUMBER
         lost = unreadable or (journal.lost if journal else None)
-        shown = {mine.original.vm for mine in found}
-        given_up = tuple(each for each in still_given_up(journal, site, now) if each.given.ref not in shown)
-    lease, trouble = lease_on(site, lock_vm, now, highest) if lock_vm else (None, "")
+        listed_refs = {night_vm.original.vm for night_vm in night_vms}
+        given_up = tuple(vm for vm in still_given_up(journal, site, inventory) if vm.given.ref not in listed_refs)
+    lease, trouble = lease_on(site, lock_vm, inventory, highest) if lock_vm else (None, "")
     last = left_open[-1] if left_open and holder is None else None
     doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
     damaged = list[StateDamaged]()
     overdue = () if lost else overdue_vcenters(site.state_dir, site.journal_url, site.clock, damaged=damaged.append)
     return RotationStatus(
-        vcenter=now.vcenter,
+        vcenter=inventory.vcenter,
         policy=policy.name if policy else None,
         remembered=bool(text),
         marker=marker_of(policy),
@@ -68,35 +68,35 @@ def status(
         doing=doing,
         cut_off=last.kind if last else None,
         cut_off_since=last.started if last else None,
-        vms=found,
+        vms=night_vms,
         lock_vm=lock_vm,
         lease=lease,
         lock_trouble=trouble,
         given_up=given_up,
         skipped=skipped,
         journal_lost=lost.message if lost else "",
-        names={ref: host.name for ref, host in now.hosts.items()},
+        names={ref: host.name for ref, host in inventory.hosts.items()},
         overdue=overdue,
-        overdue_unknown=tuple(each.message for each in damaged),
+        overdue_unknown=tuple(error.message for error in damaged),
         timers=timer_misfits(policy, site, policy_file),
     )
 
 
 def _with_policy(command: str) -> str:
-    """The command of a machine that remembers no night, and so no policy to go by."""
+    """Return the command with `--policy FILE` if it needs one: this machine's journal has no policy of a night."""
     return f"{command} --policy FILE" if command == RETURN_COMMAND else command
 
 
-def _runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...], StateDamaged | None]:
-    """Who rotates, what was cut off, and why that cannot be told."""
+def _read_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...], StateDamaged | None]:
+    """Return the holder of the lock, the runs that were cut off, and the error if these cannot be read."""
     try:
         return *left_open_runs(journal, site), None
     except StateDamaged as damaged:
         return None, (), damaged
 
 
-def _skipped(journal: Journal | None, policy: Policy | None, now: datetime) -> tuple[str, ...]:
-    """The nights of the policy that are to come, or open, and are not taken."""
+def _skipped_nights(journal: Journal | None, policy: Policy | None, now: datetime) -> tuple[str, ...]:
+    """Return the nights of the policy, upcoming or open, that are skipped."""
     if journal is None or policy is None or not policy.windows:
         return ()
     return tuple(sorted(night for night in journal.skipped_nights(policy.name) if night >= policy.night(now)))

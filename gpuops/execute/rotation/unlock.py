@@ -1,6 +1,6 @@
-"""Gives back the lease of a run that is dead, or sets right a lock VM that was reverted, for `rotate unlock`.
+"""Release the lease of a dead run, or repair a lock VM that was reverted to a snapshot, for `rotate unlock`.
 
-A lock of this machine needs none of it: the kernel drops it when its process ends, however it ends.
+The lock file of this machine needs no unlocking: the kernel releases it when its process ends.
 """
 
 from __future__ import annotations
@@ -24,41 +24,43 @@ from gpuops.plan.rotation.lease import (
 
 
 def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
-    """The lease on the policy's lock VM that was given back in its holder's place: that of this nonce and no other.
+    """Release the lease with this nonce on the policy's lock VM, for its holder, and return it.
 
-    For a run on another machine that is dead for certain; nobody has to, since a lease runs out by itself. Raises
-    Refused where nobody holds one, or somebody else does, who is then named; Locked while it is fresh, unless by
-    `force`: whoever renewed it just now is alive, and may act without looking at it again.
+    Use it if the run on the other machine is certainly dead; it is optional, since a lease expires by itself. Raises
+    Refused if no run holds the lease or if its nonce differs, and names the holder. Raises Locked while the lease is
+    fresh, unless `force` is set: a run that renewed it a moment ago is alive and may act without reading it again.
 
-    Of a lock VM that was reverted to a snapshot the id is the highest lease number that was seen: the VM then carries
-    it, given back.
+    For a lock VM that was reverted to a snapshot, `nonce` is the highest lease number that was seen. It is written to
+    the VM as a released lease.
     """
-    again_by = " --policy FILE" if policy is not None else ""
+    policy_option = " --policy FILE" if policy is not None else ""
     vm, highest = _lock_vm(policy, site)
-    there = vm.look()
-    wrong = reverted_lock_vm(vm.name, there, highest)
-    if wrong is not None and holder_of(there, vm.seen.taken_at, ()) is None:
+    shown_lease = vm.look()
+    reverted = reverted_lock_vm(vm.name, shown_lease, highest)
+    if reverted is not None and holder_of(shown_lease, vm.seen.taken_at, ()) is None:
         if nonce != str(highest.number):
-            raise LeaseReverted(wrong, hint=when_reverted(highest))
-        right = Lease(owner(), "", highest.number, vm.seen.taken_at)
-        _write(vm, right)
-        return right
-    if there is None or not there.nonce:
-        raise Refused(f"nobody holds the lease on {vm.name}", hint="nothing is in the way of the next run")
-    again = command("rotate unlock", id=there.nonce)
-    if there.nonce != nonce:
-        raise Refused(lease_holder_text(there), hint=f"when that run is dead for certain: {again}{again_by}")
-    if is_fresh(there, vm.seen.taken_at) and not force:
-        raise Locked(
-            f"{lease_holder_text(there)}, and renewed it a moment ago: its run is alive, or died just now",
-            hint=f"it runs out by itself; when that run is dead for certain: {again} --force{again_by}",
+            raise LeaseReverted(reverted, hint=when_reverted(highest))
+        new_lease = Lease(owner(), "", highest.number, vm.seen.taken_at)
+        _write(vm, new_lease)
+        return new_lease
+    if shown_lease is None or not shown_lease.nonce:
+        raise Refused(f"no run holds the lease on {vm.name}", hint="the next run can start")
+    unlock_command = command("rotate unlock", id=shown_lease.nonce)
+    if shown_lease.nonce != nonce:
+        raise Refused(
+            lease_holder_text(shown_lease), hint=f"when that run is dead for certain: {unlock_command}{policy_option}"
         )
-    _write(vm, release_lease(there, vm.seen.taken_at))
-    return there
+    if is_fresh(shown_lease, vm.seen.taken_at) and not force:
+        raise Locked(
+            f"{lease_holder_text(shown_lease)}, and renewed it a moment ago: its run is alive, or died just now",
+            hint=f"it runs out by itself; when that run is dead for certain: {unlock_command} --force{policy_option}",
+        )
+    _write(vm, release_lease(shown_lease, vm.seen.taken_at))
+    return shown_lease
 
 
 def _lock_vm(policy: Policy | None, site: Site) -> tuple[LockVm, Numbered]:
-    """The lock VM of the policy, or of the last night's, and the highest lease number that was seen."""
+    """Return the lock VM of the policy (None = of the last night's policy) and the highest lease number seen."""
     with site.journal_to_read(site.vcenter.uuid, returning=policy is not None) as journal:
         policy = policy or remembered_policy(journal)
         if policy.lock_vm is None:

@@ -1,11 +1,13 @@
-"""`rotate watch`: at any hour, ML VMs run on what is free beyond what the policy keeps for desktops, and give way
-before desktops miss it.
+"""Run ML VMs on GPUs that desktops do not need, at any hour, for `rotate watch`.
 
-Each look is one bulk read. What follows from it is done by the runs that nights are made of: starts by a run that
-takes, with marks, journal, lease and a guard before each step; giving way by a restore of these VMs alone. So a watch
-that is killed has left nothing that `rotate resume`, `rotate day` and its own next start do not know of.
+The policy reserves free slots for desktops. ML VMs are started on the slots beyond that, and stopped or suspended
+before a desktop finds no slot.
 
-Between two looks it waits for vCenter to tell of a change, and looks again anyhow after a while.
+Each look is one bulk read. The watch acts through the same runs as nights: ML VMs are started by a run that takes VMs,
+with markers, journal, lease and a guard before each step, and stopped by a restore of these VMs alone. So after a watch
+was killed, `rotate resume`, `rotate day` and the next watch can handle everything it left.
+
+Between two looks it waits until vCenter reports a change, at most for a set time.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ from gpuops.plan.rotation.nights.watch_look import WatchLook, WatchReport, look_
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 SHORTEST_S: Final = 10.0
-"""Between two looks: what changes meanwhile is seen by one."""
+"""Shortest time between two looks; all changes in that time are handled by one look."""
 LONGEST_S: Final = 300.0
-"""After so long it looks again although vCenter told of no change."""
+"""Longest time between two looks if vCenter reports no change."""
 AWAY_S: Final = 30.0
-"""Before vCenter, or a lock, is tried again."""
+"""Pause before vCenter, or a lock, is tried again."""
 SLICE_S: Final = 15.0
-"""Of a wait: so often systemd is told that it goes on."""
+"""During a wait, how often systemd's watchdog is notified."""
 AFTER_FAILURE_S: Final = 900.0
-"""Before a VM that did not start, or did not stop, is tried again."""
+"""Pause before a VM that did not start, or did not stop, is tried again."""
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class Watch:
     tried: dict[str, tuple[float, str]] = field(default_factory=dict)
     """VM ref -> when its start or stop failed, and why."""
     suspend_failed_s: float | None = None
-    """When an ML VM could not be suspended: for a while those that give way are stopped. Desktops come first."""
+    """When suspending an ML VM last failed. For `AFTER_FAILURE_S` after that, ML VMs are stopped instead."""
     ahead: PoolForecasts = field(init=False)
     past: FollowedNights = field(default_factory=FollowedNights)
 
@@ -68,9 +70,9 @@ class Watch:
         self.ahead = PoolForecasts(self.policy, self.site)
 
     def look(self) -> WatchReport:
-        """Looks once, and does what follows. Raises the errors of a rotation."""
+        """Look once and act on it. Raises the errors of a rotation."""
         self._settle()
-        report = rotate(RunKind.WATCH, self.policy, self.site, apply=False, consent=agreed, spare=self._now())
+        report = rotate(RunKind.WATCH, self.policy, self.site, apply=False, consent=agreed, spare=self._known_now())
         request, before = report.request, report.before
         assert isinstance(request, RotateNight), "what a watch plans"
         rule = self._rule_now()
@@ -78,11 +80,11 @@ class Watch:
         looked = replace(looked, gives=replace(looked.gives, vms=self._not_tried_lately(looked)))
         self.history = self.history.after(self.site.passed_s(), looked.states, self.rule.calm_s)
         self._note_finished(looked.ended, before)
-        gives = [each.taken_vm for each in looked.gives.vms]
+        gives = [giving.taken_vm for giving in looked.gives.vms]
         returned = (*gives, *looked.back.stops, *looked.back.desktops, *looked.ended)
         outcomes: tuple[Outcome, ...] = ()
         if returned:
-            names = tuple(dict.fromkeys(f"moid:{each.original.vm}" for each in returned))
+            names = tuple(dict.fromkeys(f"moid:{taken_vm.original.vm}" for taken_vm in returned))
             running = [*gives, *looked.back.stops]
             spare = SpareNow(suspends=suspendable_ml_vms(rule, running, before, catalog_of(before)))
             outcomes = restore(self.policy, self.site, names, apply=True, spare=spare).outcomes
@@ -92,34 +94,33 @@ class Watch:
         return WatchReport(looked, before, outcomes)
 
     def _start(self) -> Report:
-        return rotate(RunKind.WATCH, self.policy, self.site, apply=True, consent=agreed, spare=self._now())
+        return rotate(RunKind.WATCH, self.policy, self.site, apply=True, consent=agreed, spare=self._known_now())
 
     def _settle(self) -> None:
-        """Ends a run that was cut off, of this watch or of a return that this policy took part in, as `rotate resume`
-        does."""
+        """Finish a run that was cut off, of this watch or of a return under this policy, like `rotate resume`."""
         with self.site.journal_to_read(self.site.vcenter.uuid) as journal:
             left_open = journal.open_runs(ROTATION_RUNS) if journal is not None else ()
         if left_open:
             resume(self.site, unattended=True)
 
-    def _now(self) -> SpareNow:
-        """What earlier looks tell the next run."""
+    def _known_now(self) -> SpareNow:
+        """Return what the next run needs to know from earlier looks."""
         now_s = self.site.passed_s()
-        self.tried = {ref: told for ref, told in self.tried.items() if now_s - told[0] < AFTER_FAILURE_S}
+        self.tried = {ref: attempt for ref, attempt in self.tried.items() if now_s - attempt[0] < AFTER_FAILURE_S}
         not_yet = {ref: f"tried {int(now_s - at) // 60} min ago: {why}" for ref, (at, why) in self.tried.items()}
         lowest = self.history.lowest(now_s, self.rule.calm_s)
-        return SpareNow(lowest, not_yet, frozenset(self.state.finished), self.ahead.expected(), past=self.past)
+        return SpareNow(lowest, not_yet, frozenset(self.state.finished), self.ahead.count_expected(), past=self.past)
 
     def _rule_now(self) -> SpareRule:
-        """The policy's rule; nothing is suspended under it a while after that has failed."""
+        """Return the policy's rule, with stopping instead of suspending for a while after a suspend failed."""
         failed_s = self.suspend_failed_s
         if failed_s is None or self.site.passed_s() - failed_s >= AFTER_FAILURE_S:
             return self.rule
         return replace(self.rule, give_way=GivesWayBy.STOP)
 
     def _not_tried_lately(self, looked: WatchLook) -> tuple[GivesWay, ...]:
-        """Those that give way, but for those that would not stop a moment ago."""
-        return tuple(each for each in looked.gives.vms if each.taken_vm.original.vm not in self.tried)
+        """Return the ML VMs to stop for desktops, without those whose stop failed a short time ago."""
+        return tuple(giving for giving in looked.gives.vms if giving.taken_vm.original.vm not in self.tried)
 
     def _note_tried(self, outcomes: tuple[Outcome, ...]) -> None:
         for outcome in outcomes:
@@ -129,12 +130,16 @@ class Watch:
                 self.tried[outcome.step.vm] = (self.site.passed_s(), outcome.reason)
 
     def _note_finished(self, ended: tuple[TakenVm, ...], inventory: Inventory) -> None:
-        """An ML VM that was started and is off, and that nobody of ours has stopped, has done its work; one that runs
-        again has more of it."""
-        done = [each.original.uuid or each.original.vm for each in ended if _has_finished(each)]
+        """Note the ML VMs that finished their work, and drop the note of those that run again.
+
+        An ML VM has finished if gpuops started it, it is powered off, and gpuops did not stop it.
+        """
+        finished_uuids = [
+            taken_vm.original.uuid or taken_vm.original.vm for taken_vm in ended if _has_finished(taken_vm)
+        ]
         running = {vm.instance_uuid or vm.ref for vm in inventory.vms.values() if vm.power is PowerState.ON}
         now = format_stamp(self.site.clock())
-        finished = {**self.state.finished, **dict.fromkeys(done, now)}
+        finished = {**self.state.finished, **dict.fromkeys(finished_uuids, now)}
         finished = {uuid: at for uuid, at in finished.items() if uuid not in running}
         if finished != self.state.finished:
             self.state = replace(self.state, finished=finished)
@@ -148,46 +153,46 @@ def _has_finished(taken_vm: TakenVm) -> bool:
 
 
 def watch_once(policy: Policy, site: Site) -> WatchReport:
-    """What a watch would find now, and do if it had been calm for long enough; nothing is changed."""
-    rule, report = _report_once(policy, site)
+    """Return what a watch would see now, and do if the slots had been free for long enough. Changes nothing."""
+    rule, report = _plan_once(policy, site)
     assert isinstance(report.request, RotateNight), "what a watch plans"
     look = look_at(report.request, rule, report.plan, report.before, catalog_of(report.before), report.before.taken_at)
     return WatchReport(look, report.before)
 
 
 def planned_once(policy: Policy, site: Site) -> tuple[RotateNight, Inventory, datetime]:
-    """What such a look plans, on what it saw, and when."""
-    _, report = _report_once(policy, site)
+    """Return the request, the inventory and the moment of one look that changes nothing."""
+    _, report = _plan_once(policy, site)
     assert isinstance(report.request, RotateNight), "what a watch plans"
     return report.request, report.before, site.clock()
 
 
-def _report_once(policy: Policy, site: Site) -> tuple[SpareRule, Report]:
+def _plan_once(policy: Policy, site: Site) -> tuple[SpareRule, Report]:
     rule = _rule_of(policy)
-    seen = site.judged(site.vcenter.inventory(), policy)
-    free = {state.key: state.free for state in kept_states(rule, seen, catalog_of(seen))}
+    inventory = site.read_for_policy(site.vcenter.inventory(), policy)
+    free = {state.key: state.free for state in kept_states(rule, inventory, catalog_of(inventory))}
     state = load(site)
     finished = frozenset(state.finished) if state is not None else frozenset[str]()
-    spare = SpareNow(free, finished=finished, expected=PoolForecasts(policy, site).expected())
+    spare = SpareNow(free, finished=finished, expected=PoolForecasts(policy, site).count_expected())
     return rule, rotate(RunKind.WATCH, policy, site, apply=False, consent=agreed, spare=spare)
 
 
 def watch_for_ever(
     policy: Policy,
     site: Site,
-    told: Callable[[WatchReport], None],
-    looked: Callable[[], None] | None = None,
+    report_look: Callable[[WatchReport], None],
+    note_look_end: Callable[[], None] | None = None,
 ) -> NoReturn:
-    """Looks whenever something changed, and tells of each look; `looked` is called when one has ended.
+    """Look whenever vCenter reports a change, and report each look; `note_look_end` is called after each one.
 
-    A vCenter that is away, and another run that holds the lock, are tried again. Ends by the exception of a signal, a
-    login that is refused, a journal that is damaged. Raises Locked where another watch of this machine runs, or a night
-    holds VMs that this policy means; UsageError for a policy of nights.
+    Tries again if vCenter cannot be reached or another run holds the lock. Ends with the exception of a signal, a
+    refused login or a damaged journal. Raises Locked if another watch of this machine runs or a night holds VMs that
+    this policy selects, and UsageError for a policy of nights.
     """
     rule = _rule_of(policy)
     with alone(site, site.clock()):
-        before = load(site)
-        finished = before.finished if before is not None else {}
+        earlier_state = load(site)
+        finished = earlier_state.finished if earlier_state is not None else {}
         watch = Watch(policy, rule, site, WatchState(policy.text, finished))
         keep(site, watch.state)
         _refuse_beside_nights(policy, site)
@@ -197,11 +202,11 @@ def watch_for_ever(
         while True:
             began_s, acted = site.passed_s(), True
             try:
-                found = watch.look()
-                acted, begun = bool(found.outcomes), True
-                told(found)
-                if looked is not None:
-                    looked()
+                report = watch.look()
+                acted, begun = bool(report.outcomes), True
+                report_look(report)
+                if note_look_end is not None:
+                    note_look_end()
             except (LoginRefused, StateDamaged):
                 raise
             except GpuopsError as error:
@@ -215,7 +220,7 @@ def watch_for_ever(
 
 
 def _wait(site: Site, timeout_s: float) -> bool:
-    """Whether vCenter told of a change within the time."""
+    """Wait for a change; return whether vCenter reported one within the time."""
     until_s = site.passed_s() + timeout_s
     while (left_s := until_s - site.passed_s()) > 0:
         tell_systemd(GOES_ON)
@@ -232,24 +237,28 @@ def _wait(site: Site, timeout_s: float) -> bool:
 
 
 def _rule_of(policy: Policy) -> SpareRule:
-    """Raises UsageError for a policy of nights."""
+    """Return the policy's rule for spare capacity. Raises UsageError for a policy of nights."""
     if policy.spare is None:
         raise UsageError(
             f"policy {policy.name} says `mode: {policy.mode}`: rotate watch takes nothing under it",
-            hint="say `mode: spare-capacity` and `spare` (gpuops help watch)",
+            hint="set `mode: spare-capacity` and `spare` in the policy (gpuops help watch)",
         )
     return policy.spare
 
 
 def _refuse_beside_nights(policy: Policy, site: Site) -> None:
-    """Raises Locked while a night holds VMs that this policy means."""
+    """Raise Locked while a night holds VMs that this policy selects."""
     report = rotate(RunKind.WATCH, policy, site, apply=False, consent=agreed)
     request = report.request
     assert isinstance(request, RotateNight), "what a watch plans"
-    held = [each for each in request.away_vms(report.before) if not request.keeps_taken(request.policy.name, each)]
-    if held:
-        first = held[0].original
+    night_vms = [
+        night_vm
+        for night_vm in request.away_vms(report.before)
+        if not request.keeps_taken(request.policy.name, night_vm)
+    ]
+    if night_vms:
+        first_original = night_vms[0].original
         raise Locked(
-            f"night {first.night} has taken {first.name}, which policy {policy.name} means too",
+            f"night {first_original.night} has taken {first_original.name}, which policy {policy.name} means too",
             hint="gpuops rotate day ends that night; start the watch then",
         )

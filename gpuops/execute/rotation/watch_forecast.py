@@ -1,6 +1,6 @@
-"""What a watch knows of the hours ahead: forecasts of its pools from the store of measurements, read anew each hour.
+"""Forecast the demand of a watch's pools from the store of measurements, read again every hour.
 
-Which desktops are in a pool is asked of vCenter once more then: one bulk read an hour beside those of the looks.
+Each read also reads from vCenter which desktops are in a pool: one more bulk read an hour.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class PoolForecasts:
     site: Site
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     read_at: datetime | None = None
-    """By vCenter's clock, which the store goes by; None = not yet."""
+    """By vCenter's clock, which the store uses; None = not read yet."""
     read_s: float = 0.0
 
-    def expected(self) -> dict[str, int]:
-        """Pool -> how many of its desktops are to run now; a pool of which nothing is known is not there."""
+    def count_expected(self) -> dict[str, int]:
+        """Return pool -> how many of its desktops must run now. A pool without measurements is missing."""
         pools = {pool.name: pool.ready_ahead for pool in self.policy.pools if pool.ready_ahead is not None}
         if not pools:
             return {}
@@ -40,21 +40,21 @@ class PoolForecasts:
             self._read()
         assert self.read_at is not None, "it was read"
         now = self.read_at + timedelta(seconds=self.site.passed_s() - self.read_s)
-        found = {
+        counts = {
             name: self.forecasts[name].up(now, now + ahead.ahead)
             for name, ahead in pools.items()
             if ahead is not None and name in self.forecasts
         }
-        return {name: count for name, count in found.items() if count is not None}
+        return {name: count for name, count in counts.items() if count is not None}
 
     def _read(self) -> None:
-        """A store that is damaged ends no watch: `at_least` of each pool holds without it, and it is said."""
-        seen = self.site.vcenter.inventory()
-        seen = self.site.vcenter.with_tags(seen) if self.policy.needs_tags else seen
-        now = seen.taken_at
+        """Read the store again. If it is damaged, log that; `at_least` of each pool then applies alone."""
+        inventory = self.site.vcenter.inventory()
+        inventory = self.site.vcenter.with_tags(inventory) if self.policy.needs_tags else inventory
+        now = inventory.taken_at
         self.read_at, self.read_s = now, self.site.passed_s()
         try:
-            histories = in_use(*self.site.measurements_store, seen, self.policy)
+            histories = in_use(*self.site.measurements_store, inventory, self.policy)
         except StateDamaged as damaged:
             self.site.say(f"{damaged.line}; no desktop comes back by a forecast, `at_least` holds")
             histories = {}

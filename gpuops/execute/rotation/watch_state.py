@@ -1,7 +1,7 @@
-"""What a watch leaves in the state directory for other runs and for its own next start: `<vCenter>-watch.json`.
+"""The file of a watch in the state directory, `<vCenter>-watch.json`, for other runs and its own next start.
 
-Another run reads its policy there, to see whether it means the same VMs. The watch itself reads which ML VMs ended by
-themselves: their work is done, and they are not started again.
+Another run reads the policy in it, to see whether both select the same VMs. The watch itself reads which ML VMs ended
+by themselves: their work is done, and they are not started again.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gpuops.plan.rotation.nights.watch_look import shared_vms
 
 _SCHEMA: Final = 1
 _KEPT: Final = 1000
-"""So many VMs that ended by themselves are remembered, the latest."""
+"""How many VMs that ended by themselves are remembered; the latest are kept."""
 _STOP_IT: Final = "stop it first (systemctl stop gpuops-watch), or leave these VMs to one of the two policies"
 
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """What is kept of one watch."""
+    """The saved state of one watch."""
 
     policy: str
     """The text of its policy."""
@@ -46,20 +46,20 @@ class WatchState:
 
 
 def load(site: Site) -> WatchState | None:
-    """What the last watch of this vCenter left; None = nothing that can be believed."""
+    """Return the saved state of the last watch of this vCenter; None if there is no file that can be trusted."""
     try:
         document = parse_json(read_bytes(_path(site.state_dir, site.vcenter.uuid), error=StateDamaged, check=_private))
         if document["schema_version"] != _SCHEMA:
             return None
-        finished = {str(key): str(value) for key, value in document["finished"].items()}
+        finished = {str(uuid): str(moment) for uuid, moment in document["finished"].items()}
         return WatchState(str(document["policy"]), finished)
     except (*NOT_PARSED, AttributeError, StateDamaged):
         return None
 
 
 def keep(site: Site, state: WatchState) -> None:
-    """Writes it. Raises StateDamaged, UsageError for a directory that cannot be used."""
-    latest = dict(sorted(state.finished.items(), key=lambda each: each[1])[-_KEPT:])
+    """Save the state. Raises StateDamaged, and UsageError for a directory that cannot be used."""
+    latest = dict(sorted(state.finished.items(), key=lambda uuid_and_moment: uuid_and_moment[1])[-_KEPT:])
     document: dict[str, Any] = {"schema_version": _SCHEMA, "policy": state.policy, "finished": latest}
     prepare_state_dir(site.state_dir)
     write_private(_path(site.state_dir, site.vcenter.uuid), json.dumps(document, indent=2) + "\n")
@@ -67,23 +67,24 @@ def keep(site: Site, state: WatchState) -> None:
 
 @contextmanager
 def alone(site: Site, now: datetime) -> Iterator[None]:
-    """While this holds no other watch of this machine works on the vCenter. Raises Locked."""
+    """Keep other watches of this machine away from the vCenter inside the block. Raises Locked."""
     try:
         with locked(site.state_dir, _lock_of(site), now, alone=True, doing="rotate watch"):
             yield
     except LockedBy as held:
         raise Locked(
-            f"{held.holder} watches this vCenter already", hint="one watch a vCenter: put both policies into one file"
+            f"{held.holder} watches this vCenter already",
+            hint="a vCenter has one watch: put both policies into one file",
         ) from held
 
 
 def watching(site: Site) -> LockHolder | None:
-    """The process that watches this vCenter on this machine; None = there is none. Raises StateDamaged."""
+    """Return the process that watches this vCenter on this machine, or None. Raises StateDamaged."""
     return rotating(site.state_dir, _lock_of(site))
 
 
 def refuse_beside_watch(policy: Policy, inventory: Inventory, site: Site) -> None:
-    """Raises Locked where a watch of this machine means VMs of this policy too, or where that cannot be told."""
+    """Raise Locked if a watch of this machine selects VMs of this policy too, or if that is unknown."""
     holder = watching(site)
     if holder is None:
         return
@@ -97,8 +98,8 @@ def refuse_beside_watch(policy: Policy, inventory: Inventory, site: Site) -> Non
     shared = shared_vms(policy, watched, inventory)
     if shared:
         names = ", ".join(sorted(vm.name for vm in shared)[:3])
-        more = f" and {len(shared) - 3} more" if len(shared) > 3 else ""
-        raise Locked(f"{holder} watches {names}{more} under policy {watched.name}", hint=_STOP_IT)
+        more_text = f" and {len(shared) - 3} more" if len(shared) > 3 else ""
+        raise Locked(f"{holder} watches {names}{more_text} under policy {watched.name}", hint=_STOP_IT)
 
 
 def _lock_of(site: Site) -> str:
@@ -109,7 +110,7 @@ def _path(state_dir: Path, vcenter: str) -> Path:
     return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}-watch.json"
 
 
-def _private(found: os.stat_result) -> None:
-    """Raises StateDamaged for a file that others may have written."""
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+def _private(file_stat: os.stat_result) -> None:
+    """Raise StateDamaged for a file that others may have written."""
+    if file_stat.st_uid != os.geteuid() or stat.S_IMODE(file_stat.st_mode) & 0o022:
         raise StateDamaged("others can write the state of the watch")

@@ -1,1 +1,1 @@
-"""What the journal knows of runs: their kinds, which are open, what nights took, and what was given up."""
+"""Read runs from the journal: their kinds, which are open, the VMs that nights took, and VMs that were given up."""

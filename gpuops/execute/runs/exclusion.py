@@ -1,4 +1,4 @@
-"""Keeps a rolling change and a rotation apart: one lock, one lease, and a refusal while the other is open."""
+"""Keep rolling changes and rotations apart: one lock, one lease, and a refusal while the other is open."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpuops.plan.rotation.taken_vms import vms_of
 
 
 def open_change(journal: Journal | None) -> Run | None:
-    """The change that has not ended; None = there is none."""
+    """Return the change that has not ended, or None."""
     runs = journal.open_runs((CHANGE,)) if journal is not None else ()
     return runs[-1] if runs else None
 
 
 def no_change_open(journal: Journal | None) -> None:
-    """Raises Refused while a change is cut off or has stopped: its hosts are not as they were."""
+    """Raise Refused while a change is cut off or has stopped: its hosts may be half changed."""
     run = open_change(journal)
     if run is not None:
         raise Refused(
@@ -31,7 +31,7 @@ def no_change_open(journal: Journal | None) -> None:
 
 
 def no_rotation_open(journal: Journal | None) -> None:
-    """Raises Refused while a night or a morning is cut off."""
+    """Raise Refused while a night or a return is cut off."""
     runs = journal.open_runs(ROTATION_RUNS) if journal is not None else ()
     if runs:
         raise Refused(
@@ -42,11 +42,11 @@ def no_rotation_open(journal: Journal | None) -> None:
 
 
 def in_rotation(journal: Journal | None, hosts: Iterable[str], inventory: Inventory) -> Iterator[Rejection]:
-    """A refusal for each VM of these hosts that a night has taken and no morning has returned."""
-    wanted = set(hosts)
+    """Yield a refusal for each VM on these hosts that a night took and that has not been returned."""
+    host_refs = set(hosts)
     for original in NightVms(journal).all() if journal is not None else ():
-        there = wanted.intersection((original.host, *(vm.host for vm in vms_of(original, inventory))))
-        for host in sorted(there) if original.taken else ():
+        affected_hosts = host_refs.intersection((original.host, *(vm.host for vm in vms_of(original, inventory))))
+        for host in sorted(affected_hosts) if original.taken else ():
             hint = "gpuops rotate day brings it back; change the host then"
             yield Rejection(
                 inventory.hosts[host].name, f"{original.name} is in the rotation of night {original.night}", hint=hint

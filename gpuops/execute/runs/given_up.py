@@ -1,4 +1,4 @@
-"""What people gave up for good, as the journal has it, compared with what vCenter shows."""
+"""Compare the VMs and hosts that an admin gave up, by the journal, with vCenter."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpuops.plan.core.abandonment import Missed, is_back, missed
 
 
 def still_given_up(journal: Journal | None, site: Site, inventory: Inventory | None = None) -> tuple[Missed, ...]:
-    """Those that are not back. vCenter is asked only where there is one."""
-    given = journal.given_up() if journal is not None else ()
-    return missed(given, inventory or site.vcenter.inventory()) if given else ()
+    """Return those that are not back. Reads vCenter only if the journal has any."""
+    given_up_vms = journal.given_up() if journal is not None else ()
+    return missed(given_up_vms, inventory or site.vcenter.inventory()) if given_up_vms else ()
 
 
 def note_returned(journal: Journal, inventory: Inventory) -> None:
-    """Lets go of those that are back."""
-    back = [each for each in journal.given_up() if is_back(each, inventory)]
-    if back:
-        journal.back(back)
+    """Note in the journal which of those are back."""
+    returned = [given_up for given_up in journal.given_up() if is_back(given_up, inventory)]
+    if returned:
+        journal.back(returned)

@@ -1,4 +1,4 @@
-"""What the journal knows of nights: their policies, and VMs as they were before, which the return must restore."""
+"""Read nights from the journal: their policies, and the state of their VMs that the return must restore."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from gpuops.plan.rotation.taken_vms import vms_of
 
 
 class NightVms:
-    """The originals in a journal, of its vCenter."""
+    """The originals of one vCenter in its journal: VMs of nights, as they were before the night."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def save(self, originals: Sequence[Original], run: Run | None = None) -> None:
-        """Keeps what the morning must restore, and that it is returned under the policy of this run.
+        """Save the state that the return must restore, and that the policy of this run applies to the return.
 
-        What is already saved of this night stays as it was saved.
+        A VM that is already saved for this night is not changed.
         """
         self._journal.save([_body(original) for original in originals], run)
 
     def save_marked(self, original: Original) -> None:
-        """Keeps a VM that its marker alone says was taken."""
+        """Save a VM that is known to be taken by its marker alone."""
         self._journal.save([{**_body(original), "taken": True}])
 
     def save_adopted(self, originals: Sequence[Original], run: Run) -> None:
-        """Keeps VMs that a night of another vCenter took, with all that its journal knows of them."""
+        """Save VMs that a night of another vCenter took, with everything from its journal."""
         self._journal.save([_adopted_body(original) for original in originals], run)
 
     def record_return(self, original: Original) -> None:
-        """The VM was seen as it was before the night."""
+        """Record that the VM was seen in its state before the night."""
         self._journal.record_return(original.night, original.vm)
 
     def all(self, night: str | None = None, *, returned: bool = False) -> tuple[Original, ...]:
-        """What nights have saved and not seen returned; with `night`, that night's returned ones too.
+        """Return the saved VMs that are not returned yet; with `night`, also the returned ones of that night.
 
-        `returned`: those of every night, as far as they are remembered.
+        `returned`: also the returned VMs of every night that the journal remembers.
         """
         state, now = self._journal.state, self._journal.clock()
-        found = [
+        originals = [
             Original(
                 night=saved.night,
                 role=saved.role,
@@ -63,7 +63,7 @@ class NightVms:
                 host=saved.host,
                 profiles=saved.profiles,
                 gpu_modes=saved.gpu_modes,
-                # An effect that failed for certain did not take the VM; any other intent may have.
+                # a step that certainly failed did not take the VM; any other intent may have taken it
                 taken=state.takes.get(key, 0) > 0,
                 stopped=saved.stopped,
                 returned=saved.returned is not None,
@@ -71,7 +71,7 @@ class NightVms:
                 suspended_at=saved.suspended_at,
                 started_at=saved.started_at,
                 unsure=key in state.lost and now - state.lost[key] < LATE,
-                policy=_remembered(saved.policy, self._journal) if saved.policy else None,
+                policy=_readable_policy(saved.policy, self._journal) if saved.policy else None,
                 leases=frozenset(state.leases.get(saved.night, ())),
                 given_up=saved.returned is not None and saved.vm in state.given_up,
                 closes_late=key in state.lost_closes and now - state.lost_closes[key] < LATE,
@@ -80,7 +80,7 @@ class NightVms:
             for key, saved in state.originals.items()
             if saved.returned is None or saved.night == night or returned
         ]
-        return tuple(sorted(found, key=lambda original: (original.night, original.name)))
+        return tuple(sorted(originals, key=lambda original: (original.night, original.name)))
 
 
 def _gated_as(count: int, machine: str) -> str | None:
@@ -115,8 +115,10 @@ def _adopted_body(original: Original) -> dict[str, Any]:
 
 
 def note_later_starts(originals: Iterable[Original], inventory: Inventory, vcenter: Vcenter) -> tuple[Original, ...]:
-    """These originals as the night may still count them: an ML VM that stopped, and that somebody else has started
-    since, is its night's no more. vCenter is asked only about VMs that show a later start than that of their night."""
+    """Return the originals; an ML VM that stopped and was then started by another user no longer belongs to its night.
+
+    vCenter's history is read only for VMs that show a later start than that of their night.
+    """
     return tuple(
         replace(original, stopped=True)
         if original.started_at is not None
@@ -131,23 +133,25 @@ def note_later_starts(originals: Iterable[Original], inventory: Inventory, vcent
 
 
 def own_policy(text: str, journal: Journal | None) -> Policy:
-    """The policy of this text in the journal. Raises PolicyError.
+    """Return the policy of this text in the journal. Raises PolicyError.
 
-    Where others can write the journal, it is without commands that no policy file of this machine names: whoever may
-    write into the database must not have a command run in a guest.
+    If other machines can write the journal, commands that no policy file of this machine contains are removed: a user
+    who can write to the database must not be able to run a command in a guest.
     """
-    return _parsed(text, journal.own_commands() if journal is not None and journal.own_commands is not None else None)
+    return _parse_cached(
+        text, journal.own_commands() if journal is not None and journal.own_commands is not None else None
+    )
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str, own: frozenset[GuestCommand] | None) -> Policy:
-    """Once for all the VMs of a night."""
+def _parse_cached(text: str, own_commands: frozenset[GuestCommand] | None) -> Policy:
+    """Parse the policy once for all VMs of a night."""
     policy = parse_policy(text, "the journal", accepted_before=True)
-    return policy if own is None else policy.with_commands(own)
+    return policy if own_commands is None else policy.with_commands(own_commands)
 
 
-def _remembered(text: str, journal: Journal) -> Policy | None:
-    """None = this version cannot read it, and the policy that is said speaks."""
+def _readable_policy(text: str, journal: Journal) -> Policy | None:
+    """Return the policy; None if this version cannot read it, so that the given policy applies."""
     try:
         return own_policy(text, journal)
     except PolicyError:
@@ -155,14 +159,13 @@ def _remembered(text: str, journal: Journal) -> Policy | None:
 
 
 def policies_of(journal: Journal | None) -> tuple[Policy, ...]:
-    """The policies of the nights that are not over."""
-    found = NightVms(journal).all() if journal is not None else ()
-    return tuple(dict.fromkeys(each.policy for each in found if each.policy is not None))
+    """Return the policies of open nights."""
+    originals = NightVms(journal).all() if journal is not None else ()
+    return tuple(dict.fromkeys(original.policy for original in originals if original.policy is not None))
 
 
 def lock_vms_of(journal: Journal | None) -> frozenset[str]:
-    """Names of the lock VMs that the journal knows: those of nights that are not over, and those whose lease a run has
-    held."""
+    """Return the names of the lock VMs in the journal: those of open nights, and those whose lease a run has held."""
     if journal is None:
         return frozenset()
     named = {policy.lock_vm for policy in policies_of(journal) if policy.lock_vm is not None}
@@ -170,24 +173,23 @@ def lock_vms_of(journal: Journal | None) -> frozenset[str]:
 
 
 def known_originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:
-    """What the journal knows of nights that are not over, and of the one that is now; nothing without a journal."""
+    """Return the originals of open nights and of the present night; empty without a journal."""
     if journal is None:
         return ()
     return NightVms(journal).all(policy.night(now) if policy.windows else None)
 
 
 def last_policy(journal: Journal | None) -> Policy | None:
-    """The last night's policy; None = the journal knows of no night. The lease on its lock VM keeps rotations of other
-    machines away."""
+    """Return the policy of the last night, or None. The lease on its lock VM keeps rotations of other machines away."""
     text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
     return own_policy(text, journal) if text else None
 
 
 def remembered_policy(journal: Journal | None) -> Policy:
-    """The same, where there must be one. Raises UsageError, or why the journal was lost."""
+    """Return the policy of the last night. Raises UsageError if there is no night, or the error of a lost journal."""
     policy = last_policy(journal)
     if policy is None and journal is not None and journal.lost is not None:
         raise journal.lost
     if policy is None:
-        raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
+        raise UsageError("no night in the journal of this vCenter", hint="add --policy FILE")
     return policy

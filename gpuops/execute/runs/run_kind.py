@@ -1,4 +1,4 @@
-"""The kinds of run that journals know, and which runs of a rotation (night, day, restore) did not end."""
+"""The kinds of run in journals, and the runs of a rotation (night, day, restore) that did not end."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpuops.model.time_text import format_zoned_minute
 
 
 class RunKind(StrEnum):
-    """The two halves of a rotation, and what uses spare capacity; their names are kept in journals."""
+    """The kinds of run of a rotation and of a watch. Their names are stored in journals."""
 
     NIGHT = "rotate night"
     WATCH = "rotate watch"
-    """What `rotate watch` starts where more is free than is kept; ML VMs give way by a restore of these alone."""
+    """Starts of a watch on slots beyond the reserve. A restore of single VMs stops ML VMs for desktops."""
     DAY = "rotate day"
     RESTORE = "rotate restore"
-    """Some VMs of a morning, at any hour: what it did not return is still of the night."""
+    """A return of some VMs, at any hour; the other VMs still belong to the night."""
 
     @property
     def takes(self) -> bool:
-        """Whether it may take GPUs; the others only bring back."""
+        """Whether the run may take GPUs; all other runs only bring VMs back."""
         return self in (RunKind.NIGHT, RunKind.WATCH)
 
 
@@ -34,18 +34,18 @@ ROTATION_RUNS = tuple(RunKind)
 CHANGE: Final = "change"
 """The kind of run that a rolling change, or a defrag, is in journals."""
 EXCLUSIVE_RUNS: Final = (*ROTATION_RUNS, CHANGE)
-"""Of these a vCenter has one at a time."""
+"""A vCenter has at most one of these at a time."""
 RESUME: Final = "gpuops rotate resume"
 RESUME_CHANGE: Final = "gpuops change resume"
 CUT_OFF_HINT: Final = f"{RESUME} finishes it, or gpuops rotate day"
-"""What ends a night or a morning that was cut off."""
+"""The commands that finish a night or a return that was cut off."""
 
 
 def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
-    """Who is rotating now, if anybody, and the runs that did not end.
+    """Return the process that rotates now, or None, and the runs that did not end.
 
-    A run holds the lock from its first line in the journal to its last: one that is open before and after a moment in
-    which nobody held it was cut off.
+    A run holds the lock from its first line in the journal to its last. So a run that is open before and after a moment
+    in which the lock was free was cut off.
     """
     runs = journal.open_runs(ROTATION_RUNS) if journal else ()
     holder = rotating(site.state_dir, site.vcenter.uuid)
@@ -56,11 +56,11 @@ def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | No
 
 
 def morning_first(kind: RunKind, left_open: Sequence[Run]) -> None:
-    """A night is not begun over a return that was cut off: it would take anew what that one has not returned."""
+    """Raise Refused if a night would begin before a return that was cut off: it would take the same VMs again."""
     cut_off = next((run for run in left_open if not RunKind(run.kind).takes), None)
     if kind.takes and cut_off is not None:
-        what = "morning" if cut_off.kind == RunKind.DAY else "restore"
+        run_noun = "morning" if cut_off.kind == RunKind.DAY else "restore"
         raise Refused(
-            f"the {what} that began at {format_zoned_minute(cut_off.started)} did not end",
+            f"the {run_noun} that began at {format_zoned_minute(cut_off.started)} did not end",
             hint=CUT_OFF_HINT,
         )

@@ -1,5 +1,4 @@
-"""What this vCenter shows of the VMs of nights, where that decides whose they are: later starts, copies of VMs, and
-whether it is itself a copy of the vCenter of the night."""
+"""Check in vCenter whether VMs still belong to their nights: later starts, copies of VMs, a copy of the vCenter."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from gpuops.plan.rotation.witness import Witness, judge_vcenter, key_of, the_vm
 
 
 def note_witnesses(originals: Iterable[Original], inventory: Inventory, vcenter: Vcenter) -> tuple[Original, ...]:
-    """These originals with all that vCenter shows of them: later starts by others, and what contradicts the journal."""
+    """Return the originals with later starts by other users and with what contradicts the journal, by vCenter."""
     noted = note_later_starts(originals, inventory, vcenter)
     still_open = [original for original in noted if not (original.returned or original.given_up)]
     witnesses = [_with_history(Witness(original, the_vm(original, inventory)), vcenter) for original in still_open]
@@ -47,6 +46,6 @@ def _with_history(witness: Witness, vcenter: Vcenter) -> Witness:
 def with_creation_of_strangers(
     inventory: Inventory, policy: Policy | None, originals: Sequence[Original], vcenter: Vcenter
 ) -> Inventory:
-    """The same snapshot with when the VMs were made whose marker is of a night of which they are no original."""
+    """Return the snapshot with the creation times of VMs whose marker names a night that did not save them."""
     strangers = marked_strangers(policy, originals, inventory)
     return vcenter.with_creation(inventory, strangers) if strangers else inventory

@@ -1,4 +1,4 @@
-"""Closes and opens the gate that the connection broker has before desktops, and tells how it stands."""
+"""Close, open and read the gate of desktops: maintenance mode of their machines at the connection broker."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ if TYPE_CHECKING:
     from gpuops.plan.core.steps import GateStep
 
 SINGLY: Final = 64
-"""So many machines whose ids are known are read one by one, each as it is now; more are read in one list."""
+"""Up to this many machines with known ids are read one by one, which is current; more are read in one list."""
 
 LISTS: Final = 2
-"""So often the list is read for a machine that is not in it."""
+"""How often the list is read for a machine that is not in it."""
 
 _NOT_LISTED: Final = "the broker's list of machines lacks it"
 
 
 class BrokerGates:
-    """Implements `DesktopGates` by a connection broker, which is opened when it is first asked and stays open.
+    """Implements `DesktopGates` by a connection broker. The connection is opened at the first request and stays open.
 
-    A VM is found by the id of its machine, where that is known, or as `machine_match` finds it for certain. A list may
-    be old, or not whole. So what is about to be changed is read by itself; that a machine is missing is believed only
-    when the broker, asked for it or for its list once more, does not know it either; and nobody is believed to be
-    without a session whose machine names one. After a broker has not answered it is left alone for a minute: a return
-    must not wait for it at each step.
+    A VM is found by the id of its machine, if that is known, or by a certain match of `machine_match`. A list may be
+    old or incomplete, so:
+    - a machine that is about to be changed is read by itself;
+    - a machine counts as missing only if the broker, asked for it or for its list again, does not know it either;
+    - a VM whose machine names a session never counts as without a session.
+
+    After the broker did not answer, it is not asked for a minute: a return must not wait for it at each step.
     """
 
-    def __init__(self, opened: Callable[[], DesktopBroker], sessions: BrokerSessions) -> None:
-        """`opened` gives the broker, logged in, the same each time. It rests when that of `sessions` does."""
-        self._opened = opened
+    def __init__(self, open_broker: Callable[[], DesktopBroker], sessions: BrokerSessions) -> None:
+        """`open_broker` returns the broker, logged in, the same one each time. `sessions` shares its rest."""
+        self._open_broker = open_broker
         self._sessions = sessions
-        self._rest = sessions.rest
+        self._broker_rest = sessions.broker_rest
         self._machines: dict[str, DesktopMachine] = {}
         """VM (ref) -> its machine as it was last read."""
         self.applied: bool | None = False
@@ -49,84 +51,86 @@ class BrokerGates:
 
     @property
     def fails(self) -> bool:
-        """Whether it did not answer within the last minute."""
-        return self._rest.rests
+        """Whether the broker failed within the last minute."""
+        return self._broker_rest.rests
 
     @property
     def match(self) -> MachineMatch | None:
-        """Which machine is which VM, by the last look at sessions."""
+        """Which machine is which VM, by the last read of sessions."""
         return self._sessions.match
 
     def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
-        """As `BrokerSessions.sessions`; of a machine that the lists lack, or whose session they lack, unknown."""
-        told = dict(self._sessions.sessions(vms, inventory))
+        """Return `BrokerSessions.sessions`; unknown if the lists lack a known machine, or the session of one."""
+        counts = dict(self._sessions.sessions(vms, inventory))
         for ref in {vm.ref for vm in vms} & self._machines.keys():
-            count = told.get(ref)
+            count = counts.get(ref)
             if count is None or (count.used is True and count.count is None):
-                told[ref] = SessionCount(None, None, inventory.taken_at, because=_NOT_LISTED)
+                counts[ref] = SessionCount(None, None, inventory.taken_at, because=_NOT_LISTED)
             elif count.used is False and self._machines[ref].session is not None:
-                told[ref] = SessionCount(None, None, inventory.taken_at, because=NOT_IN_LIST)
-        return told
+                counts[ref] = SessionCount(None, None, inventory.taken_at, because=NOT_IN_LIST)
+        return counts
 
     def gates(self, vms: Sequence[Vm], machines: Mapping[str, str], inventory: Inventory) -> Mapping[str, Gate]:
-        """By VM (ref), its gate now; unknown where the broker could not be asked. `machines`: ids that are known."""
+        """Return VM (ref) -> its gate now; unknown if the broker could not be asked. `machines`: known ids."""
         if not self.fails:
             try:
-                found = self._read(vms, machines, inventory)
-                self._rest.answered()
-                return found
+                gate_of_vm = self._read(vms, machines, inventory)
+                self._broker_rest.note_answer()
+                return gate_of_vm
             except GpuopsError as error:
-                self._rest.failed(error)
-        return {vm.ref: unknown_gate(f"the broker could not be asked: {self._rest.why}") for vm in vms}
+                self._broker_rest.note_failure(error)
+        return {vm.ref: unknown_gate(f"the broker could not be asked: {self._broker_rest.why}") for vm in vms}
 
     def _read(self, vms: Sequence[Vm], machines: Mapping[str, str], inventory: Inventory) -> dict[str, Gate]:
-        broker = self._opened()
+        broker = self._open_broker()
         pools = {pool.id: pool for pool in broker.pools()}
         ids = {vm.ref: machine for vm in vms if (machine := machines.get(vm.ref, ""))}
         by_id = {ref: broker.machine(machine) for ref, machine in ids.items()} if len(ids) <= SINGLY else {}
-        found = {ref: each for ref, each in by_id.items() if each is not None}
+        machine_of = {ref: machine for ref, machine in by_id.items() if machine is not None}
         gates: dict[str, Gate] = {}
         for _ in range(LISTS):
-            left = [vm for vm in vms if vm.ref not in found and vm.ref not in gates]
-            if not left:
+            missing_vms = [vm for vm in vms if vm.ref not in machine_of and vm.ref not in gates]
+            if not missing_vms:
                 break
             machines_read = {machine.id: machine for machine in broker.machines()}
-            match = self._sessions.matched(broker, tuple(machines_read.values()), inventory)
-            for vm in left:
-                listed = machines_read.get(ids.get(vm.ref, "")) or match.machine_of.get(vm.ref)
-                if listed is not None:
-                    found[vm.ref] = listed
-                elif vm.ref in ids and vm.ref not in by_id and (each := broker.machine(ids[vm.ref])) is not None:
-                    found[vm.ref] = each
+            match = self._sessions.match_machines(broker, tuple(machines_read.values()), inventory)
+            for vm in missing_vms:
+                listed_machine = machines_read.get(ids.get(vm.ref, "")) or match.machine_of.get(vm.ref)
+                if listed_machine is not None:
+                    machine_of[vm.ref] = listed_machine
+                elif (
+                    vm.ref in ids and vm.ref not in by_id and (machine_by_id := broker.machine(ids[vm.ref])) is not None
+                ):
+                    machine_of[vm.ref] = machine_by_id
                 elif doubt := _doubt(match, vm.ref, is_known=vm.ref in ids):
                     gates[vm.ref] = unknown_gate(doubt)
         for vm in vms:
-            known = found.get(vm.ref)
+            vm_machine = machine_of.get(vm.ref)
             self._machines.pop(vm.ref, None)
-            if known is not None:
-                self._machines[vm.ref] = known
-            gates.setdefault(vm.ref, NO_MACHINE if known is None else _gate(known, pools))
+            if vm_machine is not None:
+                self._machines[vm.ref] = vm_machine
+            gates.setdefault(vm.ref, NO_MACHINE if vm_machine is None else _gate(vm_machine, pools))
         return gates
 
     def change(self, step: GateStep, vm: Vm) -> None:
-        """Sends one change, once. Raises OutcomeUnknown where the reply was lost, Refused in any other case."""
+        """Send one change, once. Raises OutcomeUnknown if the reply was lost, and Refused for any other failure."""
         from gpuops.plan.core.steps import CloseGate
 
         machine = step.machine or (vm.gate.machine if vm.gate is not None else "")
         closing = isinstance(step, CloseGate)
         if self.fails or not machine:
-            why = self._rest.why if self.fails else "which machine of it this is cannot be told"
+            why = self._broker_rest.why if self.fails else "gpuops cannot tell which of its machines this VM is"
             raise Refused(f"{vm.name}: the broker was not asked: {why}", hint="look: gpuops broker show")
         try:
-            broker = self._opened()
+            broker = self._open_broker()
             refused = (broker.enter_maintenance if closing else broker.exit_maintenance)([machine])
         except OutcomeUnknown:
             self.applied = None
             raise
         except NotConnected as error:
-            self._rest.failed(error)
+            self._broker_rest.note_failure(error)
             raise Refused(f"{vm.name}: {error.message}", hint="look: gpuops broker show") from error
-        self._rest.answered()
+        self._broker_rest.note_answer()
         if machine in refused:
             where = "into maintenance" if closing else "out of maintenance"
             raise Refused(f"{vm.name}: the broker does not put it {where}: {refused[machine]}")
@@ -134,10 +138,10 @@ class BrokerGates:
 
 
 def _doubt(match: MachineMatch, vm: str, *, is_known: bool) -> str:
-    """Why it is not certain that the VM has no gate; empty if it is.
+    """Return why it is not certain that the VM has no gate; empty if it is certain.
 
-    A machine in maintenance whose VM is not found may be any VM that no machine fits: it was renamed in the night. Of a
-    VM whose machine was known by its id (`is_known`), and is gone, this is certain.
+    A machine in maintenance without a VM may belong to any VM that matches no machine, for example after a rename. It
+    is certain for a VM whose machine was known by its id (`is_known`) and no longer exists.
     """
     doubt = match.doubt(vm)
     if doubt or is_known:
@@ -147,11 +151,11 @@ def _doubt(match: MachineMatch, vm: str, *, is_known: bool) -> str:
 
 
 def _gate(machine: DesktopMachine, pools: Mapping[str, DesktopPool]) -> Gate:
-    """What its record says, and why its pool cannot be gated."""
+    """Return the gate of a machine by its record, with the reason if its pool cannot be gated."""
     if machine.in_maintenance is None:
         return Gate(None, machine.id, "the broker does not tell whether it is in maintenance")
     pool = pools.get(machine.pool or "")
-    refusal = pool.refusal if pool is not None else "its pool is not told"
+    refusal = pool.refusal if pool is not None else "its pool is unknown"
     return Gate(
         machine.in_maintenance,
         machine.id,

@@ -18,7 +18,7 @@ class GuestWork(Protocol):
     """A vCenter that runs commands in guests."""
 
     @property
-    def simulated(self) -> bool:
+    def is_simulated(self) -> bool:
         """Whether it is the simulator of gpuops: measurements in its guests do not show a network."""
         ...
 
@@ -33,7 +33,7 @@ class GuestWork(Protocol):
         ...
 
     def wait_for_commands(self, commands: Sequence[RunningCommand], timeout_s: float) -> Iterator[CommandEnd]:
-        """Yield how each of them ended; one that still runs after `timeout_s` seconds is terminated."""
+        """Yield the end of each command; a command that still runs after `timeout_s` seconds is terminated."""
         ...
 
     def command_end(self, command: RunningCommand) -> CommandEnd | None:
@@ -82,7 +82,7 @@ class ScriptRunner:
         """Return how a command ended; it is ended after `limit_s` seconds. Raises OutcomeUnknown, NotConnected."""
         for end in self.port.wait_for_commands([command], limit_s):
             return end
-        raise OutcomeUnknown(f"{command.name}: its guest tells no end of a script", hint="the same again finds out")
+        raise OutcomeUnknown(f"{command.name}: its guest reported no end of a script", hint="run the command again")
 
     def failure(self, end: CommandEnd) -> str:
         """Return `failure_reason` without the passwords that gpuops has."""

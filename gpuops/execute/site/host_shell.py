@@ -1,6 +1,6 @@
-"""The way into a host itself, for what vCenter has no call for: MIG mode, health of GPUs, and how vGPUs lie on them.
+"""Read and change over a host's shell what vCenter has no call for: MIG mode, health of GPUs, places of vGPUs on them.
 
-Off unless somebody asks for it.
+Only used if it is configured.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ if TYPE_CHECKING:
     from gpuops.plan.core.steps import HostStep, HostTask
 
 ASK_AGAIN_S: Final = 60.0
-"""`HostsHealth` asks a host once in so long: several looks of one run follow each other in seconds."""
+"""`HostsHealth` asks a host once in this time: several looks of one run follow each other in seconds."""
 MOST: Final = 32
-"""Questions that are open at the same time."""
+"""How many requests are open at the same time."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class HostShell(Protocol):
-    """What a host's own nvidia-smi is asked. `hostshell` implements it; every method raises only gpuops errors."""
+    """Requests to a host's nvidia-smi. `hostshell` implements it; every method raises only gpuops errors."""
 
     def mig(self, host: str) -> tuple[SmiState, ...]:
-        """MIG mode and health of each GPU of the host of that name. Raises Refused where it cannot be asked."""
+        """Return MIG mode and health of each GPU of the host of this name. Raises Refused if it cannot be asked."""
         ...
 
     def vgpus(self, host: str) -> tuple[SmiVgpu, ...]:
-        """The vGPUs that run on the host of that name. Raises Refused where it cannot be asked."""
+        """Return the vGPUs that run on the host of this name. Raises Refused if it cannot be asked."""
         ...
 
     def readings(self, host: str) -> SmiReadings:
-        """How the GPUs and vGPUs of the host of that name are now. Raises Refused where it cannot be asked."""
+        """Return the readings of GPUs and vGPUs of the host of this name. Raises Refused if it cannot be asked."""
         ...
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
-        """Asks for MIG mode of these GPUs. Raises Refused, OutcomeUnknown when the answer was lost."""
+        """Switch MIG mode of these GPUs. Raises Refused, and OutcomeUnknown if the answer was lost."""
         ...
 
 
 class ShelledHosts:
-    """Implements `Hosts`: vCenter's, and the shell's for what is MIG."""
+    """Implements `Hosts` by vCenter, and by the shell for MIG."""
 
-    def __init__(self, hosts: Hosts, shell: HostShell, applied: Callable[[bool | None], None]) -> None:
-        """`applied` is told that the shell is about to change something (None), and that it has (True)."""
+    def __init__(self, hosts: Hosts, shell: HostShell, note_applied: Callable[[bool | None], None]) -> None:
+        """`note_applied` is called with None before the shell changes something, and with True afterwards."""
         self._hosts = hosts
         self._shell = shell
-        self._applied = applied
+        self._note_applied = note_applied
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        seen = self._hosts.with_settings(inventory, hosts)
-        asked = [seen.hosts[ref] for ref in hosts if ref in seen.hosts]
-        return seen.completed(hosts=ask_in_parallel(self._with_mig, asked))
+        inventory_with_settings = self._hosts.with_settings(inventory, hosts)
+        hosts_to_ask = [inventory_with_settings.hosts[ref] for ref in hosts if ref in inventory_with_settings.hosts]
+        return inventory_with_settings.completed(hosts=ask_in_parallel(self._with_mig, hosts_to_ask))
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return self._hosts.with_other_devices(inventory, hosts)
@@ -87,16 +87,18 @@ class ShelledHosts:
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return self._hosts.lacking(needed)
 
-    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
-        return self._hosts.held(hosts, asked)
+    def read_held_privileges(
+        self, hosts: Collection[str], privileges: Collection[str]
+    ) -> Mapping[str, Collection[str]]:
+        return self._hosts.read_held_privileges(hosts, privileges)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
         from gpuops.plan.core.steps import ConfigureMig
 
         if isinstance(step, ConfigureMig):
-            self._applied(None)
+            self._note_applied(None)
             self._shell.set_mig(inventory.hosts[step.host].name, step.devices, on=step.on)
-            self._applied(True)
+            self._note_applied(True)
             return None
         return self._hosts.configure(step, inventory, op_id)
 
@@ -111,11 +113,10 @@ class ShelledHosts:
 
 
 def with_vgpus(inventory: Inventory, shell: HostShell, say: Callable[[str], None], catalog: Catalog) -> Inventory:
-    """The snapshot with what hosts report of the GPUs that serve vGPUs: the health of each, and where it matters how
-    the vGPUs on it lie.
+    """Return the snapshot with what hosts report of GPUs that serve vGPUs: their health, and the places of vGPUs.
 
-    The places of vGPUs are asked of hosts that have a vGPU on a GPU in MIG or mixed-size mode. What a host does not
-    answer stays as vCenter tells it, and `say` is told so. Raises NotConnected.
+    Places are read from hosts that have a vGPU on a GPU in MIG or mixed-size mode. What a host does not answer stays as
+    vCenter reports it, and `say` is called with the reason. Raises NotConnected.
     """
     hosts = [host for host in inventory.hosts.values() if _may_be_asked(host) or any(map(lies_somewhere, host.gpus))]
     answers = ask_in_parallel(lambda host: _ask_host(host, shell), hosts)
@@ -138,12 +139,12 @@ class HostsHealth:
     def __init__(
         self, shell: HostShell, say: Callable[[str], None], passed_s: Callable[[], float] = clock.passed_s
     ) -> None:
-        """`say` is told once of each reason why a host does not answer."""
+        """`say` is called once with each reason why a host does not answer."""
         self._shell = shell
         self._say = say
         self._passed_s = passed_s
         self._answers: dict[str, tuple[float, States]] = {}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def __call__(self, inventory: Inventory) -> Inventory:
         """Return the snapshot with the health of its GPUs. Raises NotConnected."""
@@ -151,8 +152,8 @@ class HostsHealth:
         due = [host for host in hosts if self._is_due(host)]
         for host, states in zip(due, ask_in_parallel(lambda host: _answer(self._shell.mig, host), due), strict=True):
             self._answers[host.ref] = self._passed_s(), states
-            if isinstance(states, GpuopsError) and states.line not in self._said:
-                self._said.add(states.line)
+            if isinstance(states, GpuopsError) and states.line not in self._reported:
+                self._reported.add(states.line)
                 self._say(f"the health of GPUs is not known: {states.line}")
         return inventory.completed(hosts=[_with_states(host, self._answers[host.ref][1]) for host in hosts])
 
@@ -166,7 +167,7 @@ States = Sequence[SmiState] | GpuopsError
 
 @dataclass(frozen=True, slots=True)
 class _HostAnswer:
-    """What one host answered; an error where it did not."""
+    """The answers of one host; an error if it did not answer."""
 
     states: States | None
     """None = it was not asked."""
@@ -174,7 +175,7 @@ class _HostAnswer:
 
     def with_both(self, host: Host, inventory: Inventory, catalog: Catalog) -> Host:
         host = _with_states(host, self.states) if self.states is not None else host
-        return host if isinstance(self.vgpus, GpuopsError) else _with_told(host, self.vgpus, inventory, catalog)
+        return host if isinstance(self.vgpus, GpuopsError) else _with_vgpus(host, self.vgpus, inventory, catalog)
 
 
 def _ask_host(host: Host, shell: HostShell) -> _HostAnswer:
@@ -183,12 +184,12 @@ def _ask_host(host: Host, shell: HostShell) -> _HostAnswer:
 
 
 def _may_be_asked(host: Host) -> bool:
-    """Whether it is connected and has GPUs for vGPUs whose health is not known yet."""
+    """Return whether the host is connected and has GPUs for vGPUs whose health is not known yet."""
     return host.connected is True and any(_is_shared(gpu) and gpu.health is None for gpu in host.gpus)
 
 
 def _has_places(host: Host) -> bool:
-    """Whether a VM is on a GPU on which vGPUs lie at places of their own."""
+    """Return whether a VM is on a GPU on which each vGPU has a place."""
     return any(gpu.vms and lies_somewhere(gpu) for gpu in host.gpus)
 
 
@@ -203,7 +204,7 @@ def _is_shared(gpu: PhysicalGpu) -> bool:
 
 
 def _with_states(host: Host, states: States) -> Host:
-    """The host with the health of its GPUs; unknown if nvidia-smi did not answer.
+    """Return the host with the health of its GPUs; unknown if nvidia-smi did not answer.
 
     A GPU that serves vGPUs, so that the driver must have it, and that an answer about other GPUs lacks counts as lost:
     not every nvidia-smi may name a lost one.
@@ -217,7 +218,7 @@ def _with_states(host: Host, states: States) -> Host:
 
 
 def lies_somewhere(gpu: PhysicalGpu) -> bool:
-    """Whether the GPU is in a mode in which a vGPU lies at one of several places of it."""
+    """Return whether the GPU is in a mode in which a vGPU lies at one of several places."""
     return gpu.vgpu_mode in (VgpuMode.MULTI_INSTANCE, VgpuMode.MIXED_SIZE)
 
 
@@ -230,40 +231,40 @@ def _answer(ask: Callable[[str], R], host: Host) -> R | GpuopsError:
         return error
 
 
-def _with_told(host: Host, told: Sequence[SmiVgpu], inventory: Inventory, catalog: Catalog) -> Host:
-    """The host with each vGPU on its GPUs. A VM is known by its name among those that vCenter lists on the GPU."""
+def _with_vgpus(host: Host, vgpus: Sequence[SmiVgpu], inventory: Inventory, catalog: Catalog) -> Host:
+    """Return the host with the vGPUs on its GPUs. A VM is found by its name among those that vCenter lists there."""
     gpus = []
     for gpu in host.gpus:
         refs = {inventory.vms[ref].name: ref for ref in gpu.vms or () if ref in inventory.vms}
-        here = [each for each in told if each.gpu == gpu.address]
-        known = len(refs) == len(gpu.vms or ()) and all(each.vm_name in refs for each in here)
-        if lies_somewhere(gpu) and gpu.vms is not None and known:
-            vgpus = tuple(
-                VgpuPlacement(refs[each.vm_name], each.profile, _start_of(each, gpu, catalog)) for each in here
+        vgpus_of_gpu = [vgpu for vgpu in vgpus if vgpu.gpu == gpu.address]
+        all_named = len(refs) == len(gpu.vms or ()) and all(vgpu.vm_name in refs for vgpu in vgpus_of_gpu)
+        if lies_somewhere(gpu) and gpu.vms is not None and all_named:
+            placements = tuple(
+                VgpuPlacement(refs[vgpu.vm_name], vgpu.profile, _start_slice(vgpu, gpu, catalog))
+                for vgpu in vgpus_of_gpu
             )
-            gpus.append(replace(gpu, vgpus=vgpus))
+            gpus.append(replace(gpu, vgpus=placements))
         else:
             gpus.append(gpu)
     return replace(host, gpus=tuple(gpus))
 
 
-def _start_of(vgpu: SmiVgpu, gpu: PhysicalGpu, catalog: Catalog) -> int | None:
-    """Where it lies, in the memory slices of the catalogue.
+def _start_slice(vgpu: SmiVgpu, gpu: PhysicalGpu, catalog: Catalog) -> int | None:
+    """Return the first memory slice of a vGPU, counted in the slices of the catalogue.
 
-    nvidia-smi may count in others: an instance 1g of an RTX PRO 6000 is one of four slices, or three of twelve.
+    nvidia-smi may count in other slices: an instance 1g of an RTX PRO 6000 is one of four slices, or three of twelve.
     """
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
     profile = catalog.profile(vgpu.profile)
     instance = instance_of(board, profile) if board is not None and profile is not None else None
     if vgpu.start is None or not vgpu.instance_slices or instance is None:
         return vgpu.start
-    start, rest = divmod(vgpu.start * instance.memory_slices, vgpu.instance_slices)
-    return vgpu.start if rest else start
+    start, remainder = divmod(vgpu.start * instance.memory_slices, vgpu.instance_slices)
+    return vgpu.start if remainder else start
 
 
-def ask_in_parallel(ask: Callable[[T], R], asked: Sequence[T]) -> list[R]:
-    """The answer of each, in order: one that does not answer does not delay the others. Raises what the first of them
-    raised, once all have ended."""
+def ask_in_parallel(ask: Callable[[T], R], subjects: Sequence[T]) -> list[R]:
+    """Return the answers in order, asking several at a time. Raises the first error, in order, once all have ended."""
     waiting: SimpleQueue[int] = SimpleQueue()
     answers: dict[int, R] = {}
     errors: dict[int, BaseException] = {}
@@ -275,18 +276,18 @@ def ask_in_parallel(ask: Callable[[T], R], asked: Sequence[T]) -> list[R]:
             except Empty:
                 return
             try:
-                answers[number] = ask(asked[number])
+                answers[number] = ask(subjects[number])
             except BaseException as error:
                 errors[number] = error
 
-    for number in range(len(asked)):
+    for number in range(len(subjects)):
         waiting.put(number)
     # daemons: Ctrl-C does not wait for a host that is silent
-    threads = [Thread(target=work, name=f"at-once-{number}", daemon=True) for number in range(min(MOST, len(asked)))]
+    threads = [Thread(target=work, name=f"at-once-{number}", daemon=True) for number in range(min(MOST, len(subjects)))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[min(errors)]
-    return [answers[number] for number in range(len(asked))]
+    return [answers[number] for number in range(len(subjects))]

@@ -1,5 +1,4 @@
-"""Where the state directory keeps a measurement that was begun, so that a later call goes on with it; and what it needs
-of a vCenter beside what any run needs."""
+"""Save an unfinished measurement in the state directory for a later call; and the port to vCenter that it needs."""
 
 from __future__ import annotations
 
@@ -22,51 +21,53 @@ LARGEST: Final = 16 * 1024 * 1024
 
 @runtime_checkable
 class MeasuringPort(Protocol):
-    """A vCenter in which commands are run in guests."""
+    """A vCenter that runs commands in guests, for measurements."""
 
     def require_made(self, vm: str, name: str, notes: str) -> None:
-        """Raises Refused for a VM of another name, or without these notes."""
+        """Raise Refused for a VM with another name or without these notes."""
         ...
 
     def start_command(self, vm: str, name: str, command: str, op_id: str) -> RunningCommand:
-        """A command of a shell on its way in a guest. Raises Refused without a login for guests, OutcomeUnknown."""
+        """Start a shell command in a guest. Raises Refused without a login for guests, OutcomeUnknown."""
         ...
 
     def wait_for_commands(self, commands: Sequence[RunningCommand], timeout_s: float) -> Iterator[CommandEnd]:
-        """How each of them ended, as it is seen; one that still runs when the time is up is ended."""
+        """Yield the end of each command as it ends; a command that still runs after `timeout_s` is terminated."""
         ...
 
 
 def measuring_port(vcenter: Vcenter) -> MeasuringPort:
-    """The same vCenter, as one in which it is measured. Raises Refused for a saved inventory."""
+    """Return the vCenter as a port for measurements. Raises Refused for a saved inventory."""
     if not isinstance(vcenter, MeasuringPort):
         raise Refused("a saved inventory runs nothing", hint="use --vcenter")
     return vcenter
 
 
 def load_measurement(state_dir: Path, vcenter: str) -> SharingMeasurement | None:
-    """The measurement of this vCenter that did not end; None = there is none. Raises StateDamaged."""
+    """Return the unfinished measurement of this vCenter, or None. Raises StateDamaged."""
     from pydantic import ValidationError
 
     path = _path(state_dir, vcenter)
     if not path.exists():
         return None
     try:
-        found: SharingMeasurement = _adapter().validate_json(read_bytes(path, largest=LARGEST, error=StateDamaged))
+        measurement: SharingMeasurement = _adapter().validate_json(
+            read_bytes(path, largest=LARGEST, error=StateDamaged)
+        )
     except ValidationError as error:
-        hint = "remove it, and VMs whose names begin with gpuops-measure- by hand"
+        hint = "remove the file, and the VMs whose names begin with gpuops-measure-"
         raise StateDamaged(f"{path} is no measurement that this version can read", hint=hint) from error
-    return found
+    return measurement
 
 
 def keep_measurement(state_dir: Path, vcenter: str, measurement: SharingMeasurement) -> None:
-    """Keep it, on disk before this returns. Raises StateDamaged, UsageError for a directory that cannot be written."""
+    """Save it; it is on disk when this returns. Raises StateDamaged, UsageError for a read-only directory."""
     prepare_state_dir(state_dir)
     write_private(_path(state_dir, vcenter), _adapter().dump_json(measurement).decode("utf-8"))
 
 
 def forget_measurement(state_dir: Path, vcenter: str) -> None:
-    """Its VMs are removed, and it is told: nothing is left to go on with."""
+    """Delete the saved measurement: its VMs are removed and its result was printed."""
     _path(state_dir, vcenter).unlink(missing_ok=True)
 
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def _unheard(line: str) -> None:
-    """What is said to a caller that does not listen."""
+    """Ignore a line: the caller does not want it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeWay:
-    """What is needed to send the notices of a target's runs."""
+    """The settings to send the notices of a target's runs."""
 
     settings: NotifySettings
     state_dir: Path
     environ: Mapping[str, str] = field(repr=False)
     clock: Callable[[], datetime] = time_here.wall_clock
     say: Callable[[str], None] = _unheard
-    """Told in one line of notices that nobody accepted."""
+    """Called with one line about notices that no receiver accepted."""

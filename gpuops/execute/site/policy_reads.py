@@ -1,4 +1,4 @@
-"""What a policy goes by that the bulk read does not tell: tags, performance counters, vGPUs, sessions and gates."""
+"""Read what a policy needs beyond the bulk read: tags, performance counters, use of vGPUs, sessions and gates."""
 
 from __future__ import annotations
 
@@ -34,79 +34,86 @@ def with_policy_reads(
     machines: Mapping[str, str] = NO_MACHINES,
     vgpu_use: VgpuUseSource | None = None,
 ) -> Inventory:
-    """The same snapshot with all of it, as far as the policy asks for it; `vms` None = of all that it is about.
+    """Return the snapshot with all these reads that the policy needs, for `vms`; None = for all VMs.
 
-    `machines`: by VM (ref), the broker's id of its machine where what is read of it must be as it is now.
+    `machines`: VM (ref) -> the broker's id of its machine, for machines whose record must be current.
     """
     if policy.needs_tags:
         inventory = vcenter.with_tags(inventory, vms)
-    among = inventory.vms.values() if vms is None else [inventory.vms[ref] for ref in vms if ref in inventory.vms]
-    measured = policy.measured(among)
+    candidates = inventory.vms.values() if vms is None else [inventory.vms[ref] for ref in vms if ref in inventory.vms]
+    measured = policy.measured(candidates)
     if measured:
         inventory = vcenter.with_counters(inventory, measured, policy.counters, policy.counters_for_s)
-    smi = policy.by_vgpu_use(among) if vgpu_use is not None else ()
+    smi = policy.by_vgpu_use(candidates) if vgpu_use is not None else ()
     if vgpu_use is not None and smi:
-        asked = [inventory.vms[ref] for ref in sorted(smi)]
-        told = vgpu_use.use(asked, inventory)
-        inventory = inventory.completed(vms=[replace(vm, vgpu_use=told.get(vm.ref)) for vm in asked])
+        vms_to_ask = [inventory.vms[ref] for ref in sorted(smi)]
+        use_of_vms = vgpu_use.use(vms_to_ask, inventory)
+        inventory = inventory.completed(vms=[replace(vm, vgpu_use=use_of_vms.get(vm.ref)) for vm in vms_to_ask])
     if policy.gates:
-        gated = {ref: machines.get(ref, "") for ref in policy.behind_gates(among)}
+        gated = {ref: machines.get(ref, "") for ref in policy.behind_gates(candidates)}
         inventory = with_gates(inventory, gated, gates)
         sources = {**sources, Source.BROKER: gates} if gates is not None else sources
-    inventory = _with_sessions(inventory, policy.judged(among) if sources else (), sources)
+    inventory = _with_sessions(inventory, policy.judged(candidates) if sources else (), sources)
     inventory = _with_machines_not_found(inventory, sources.get(Source.BROKER))
-    return _with_guest_sessions(inventory, policy, among, sources.get(Source.SESSIONS))
+    return _with_guest_sessions(inventory, policy, candidates, sources.get(Source.SESSIONS))
 
 
 def with_gates(inventory: Inventory, machines: Mapping[str, str], gates: DesktopGates | None) -> Inventory:
-    """The same snapshot with the broker's gate before these VMs: by VM (ref), the id of its machine, or empty."""
-    asked = [inventory.vms[ref] for ref in sorted(machines) if ref in inventory.vms]
-    if not asked:
+    """Return the snapshot with the broker's gates of these VMs. `machines`: VM (ref) -> id of its machine, or empty."""
+    vms_to_ask = [inventory.vms[ref] for ref in sorted(machines) if ref in inventory.vms]
+    if not vms_to_ask:
         return inventory
     if gates is None:
-        found = {vm.ref: unknown_gate("no connection broker is configured for this vCenter") for vm in asked}
+        gate_of = {vm.ref: unknown_gate("no connection broker is configured for this vCenter") for vm in vms_to_ask}
     else:
-        found = dict(gates.gates(asked, machines, inventory))
-    return inventory.completed(vms=[replace(vm, gate=found[vm.ref]) for vm in asked])
+        gate_of = dict(gates.gates(vms_to_ask, machines, inventory))
+    return inventory.completed(vms=[replace(vm, gate=gate_of[vm.ref]) for vm in vms_to_ask])
 
 
 def _with_machines_not_found(inventory: Inventory, broker: SessionSource | None) -> Inventory:
-    """The same snapshot with the machines of the broker that are not certainly one of its VMs, by the last look."""
+    """Return the snapshot with the broker's machines that are not certainly one of its VMs, by the last read."""
     if not isinstance(broker, BrokerSessions | BrokerGates) or broker.match is None:
         return inventory
     return inventory.with_machines_not_found(broker.match.reasons)
 
 
 def _with_sessions(inventory: Inventory, refs: Collection[str], sources: Mapping[Source, SessionSource]) -> Inventory:
-    """The same snapshot with what each source tells of these VMs: one question to each, whatever their number."""
-    asked = [inventory.vms[ref] for ref in sorted(refs)]
-    if not asked:
+    """Return the snapshot with the sessions of these VMs from each source, with one request per source."""
+    vms_to_ask = [inventory.vms[ref] for ref in sorted(refs)]
+    if not vms_to_ask:
         return inventory
-    at_once = {source: each for source, each in sources.items() if source is not Source.SESSIONS}
-    told = {source: each.sessions(asked, inventory) for source, each in at_once.items()}
+    at_once = {source: reader for source, reader in sources.items() if source is not Source.SESSIONS}
+    counts = {source: reader.sessions(vms_to_ask, inventory) for source, reader in at_once.items()}
     return inventory.completed(
         vms=[
-            replace(vm, sessions={source: found[vm.ref] for source, found in told.items() if vm.ref in found})
-            for vm in asked
+            replace(
+                vm,
+                sessions={
+                    source: counts_of_source[vm.ref]
+                    for source, counts_of_source in counts.items()
+                    if vm.ref in counts_of_source
+                },
+            )
+            for vm in vms_to_ask
         ]
     )
 
 
 def _with_guest_sessions(
-    inventory: Inventory, policy: Policy, among: Iterable[Vm], guests: SessionSource | None
+    inventory: Inventory, policy: Policy, candidates: Iterable[Vm], guests: SessionSource | None
 ) -> Inventory:
-    """The same snapshot with what guests tell, one by one: of VMs whose pool requires it, and that nothing else keeps.
+    """Return the snapshot with sessions read in guests: only of VMs whose pool requires it and that seem idle so far.
 
-    No other guest is entered: the login there may be none of its users, and a refused one counts towards a lockout.
+    No other guest is entered: the login may not exist there, and a refused login counts towards a lockout.
     """
-    refs = policy.judged(among) if guests is not None else ()
+    refs = policy.judged(candidates) if guests is not None else ()
     pooled = [(vm, policy.pool_of(vm)) for vm in (inventory.vms[ref] for ref in sorted(refs))]
-    meant = [(vm, pool.idle) for vm, pool in pooled if pool is not None and Source.SESSIONS in pool.idle.needed]
-    if guests is None or not meant:
+    vms_with_rule = [(vm, pool.idle) for vm, pool in pooled if pool is not None and Source.SESSIONS in pool.idle.needed]
+    if guests is None or not vms_with_rule:
         return inventory
-    asked = [vm for vm, rule in meant if idleness(vm, rule).use is not Use.BUSY]
-    kept = SessionCount(None, None, inventory.taken_at, because="it was not asked, for something else keeps it")
-    told = {vm.ref: kept for vm, _ in meant} | dict(guests.sessions(asked, inventory))
+    vms_to_ask = [vm for vm, rule in vms_with_rule if idleness(vm, rule).use is not Use.BUSY]
+    not_asked = SessionCount(None, None, inventory.taken_at, because="it was not asked, for something else keeps it")
+    counts = {vm.ref: not_asked for vm, _ in vms_with_rule} | dict(guests.sessions(vms_to_ask, inventory))
     return inventory.completed(
-        vms=[replace(vm, sessions={**(vm.sessions or {}), Source.SESSIONS: told[vm.ref]}) for vm, _ in meant]
+        vms=[replace(vm, sessions={**(vm.sessions or {}), Source.SESSIONS: counts[vm.ref]}) for vm, _ in vms_with_rule]
     )

@@ -1,4 +1,4 @@
-"""What is needed of a vCenter, and of its hosts: read, send one step, wait for many. `vsphere` implements both."""
+"""The ports to a vCenter and its hosts: read, send one step, wait for many. `vsphere` implements both."""
 
 from __future__ import annotations
 
@@ -26,85 +26,90 @@ class Hosts(Protocol):
     """The hosts of one vCenter. Every method raises only errors of the gpuops tree."""
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with the settings of these hosts asked for; what cannot be read is said in them."""
+        """Return the snapshot with the settings of these hosts. The settings name what could not be read."""
         ...
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with every device of these hosts that could be passed through, and what the host itself has
-        it for."""
+        """Return the snapshot with all devices of these hosts that could be passed through, and their use."""
         ...
 
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
-        """By host, those of the needed privileges that this login does not have; a vCenter that does not tell: none."""
+        """Return host -> needed privileges that this login lacks; empty if vCenter does not report them."""
         ...
 
-    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
-        """By host, those of the privileges that this login has; a host that vCenter does not tell of is left out."""
+    def read_held_privileges(
+        self, hosts: Collection[str], privileges: Collection[str]
+    ) -> Mapping[str, Collection[str]]:
+        """Return host -> those of the privileges that this login has. Hosts unknown to vCenter are missing."""
         ...
 
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with the DirectPath devices of these hosts; a vCenter before 9.1 lists none."""
+        """Return the snapshot with the DirectPath devices of these hosts; a vCenter before 9.1 does not list them."""
         ...
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
-        """Send one step, once; it is done when this returns. What vCenter says that takes before it is in force; None =
-        it does not say.
+        """Send one step, once; it is done when this returns.
 
-        Raises OutcomeUnknown when the reply was lost: the caller reads back, and never sends it again blind.
+        Returns what vCenter requires before the change is in force (a reboot, for example); None if it does not report
+        that. Raises OutcomeUnknown if the reply was lost: the caller reads back and never sends it again unchecked.
         """
         ...
 
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
-        """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
+        """Send one step and return its task. Raises OutcomeUnknown if the reply was lost."""
         ...
 
     def find_task(self, step: HostTask) -> TaskRef | None:
-        """A task of this kind that runs on the step's host now, whoever asked for it; None = there is none."""
+        """Return a task of this kind that runs on the step's host now, by any user, or None."""
         ...
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-        """Those of these hosts that are connected and have booted at another moment than this, within the time; with
-        them those that are gone from vCenter, which nobody waits for."""
+        """Wait for hosts to boot. Return those that are connected and whose boot time differs from `since`.
+
+        Hosts that were removed from vCenter are returned too, so that the caller does not wait for them.
+        """
         ...
 
 
 class SessionSource(Protocol):
-    """What tells of the sessions of VMs beside vCenter: an operator's command. It raises nothing: what it cannot tell
-    is unknown."""
+    """A source of VMs' sessions other than vCenter, for example an operator's command.
+
+    Never raises: after a failure the sessions are unknown.
+    """
 
     def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
-        """By VM (ref), what it tells of each of these VMs of the inventory, as of the moment of its look."""
+        """Return VM (ref) -> its sessions, with the moment at which they were read."""
         ...
 
 
 class VgpuUseSource(Protocol):
-    """What hosts' own nvidia-smi tell of the vGPUs of VMs. It raises nothing: what it cannot tell is unknown."""
+    """The use of VMs' vGPUs by nvidia-smi on their hosts. Never raises: a failure counts as unknown."""
 
     def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
-        """By VM (ref), what it tells of each of these VMs, which run on hosts of the inventory."""
+        """Return VM (ref) -> the use of its vGPUs, for these VMs on hosts of the inventory."""
         ...
 
 
 class DesktopGates(SessionSource, Protocol):
-    """The gate of a connection broker: closed, a desktop is given to nobody."""
+    """The gates of a connection broker: it assigns no user to a desktop whose gate is closed."""
 
     applied: bool | None
     """Whether a gate was changed; None = not known."""
 
     @property
     def fails(self) -> bool:
-        """Whether the broker did not answer a moment ago: steps that need it are better sent later."""
+        """Whether the broker failed a short time ago: steps that need it are better sent later."""
         ...
 
     @property
     def match(self) -> MachineMatch | None:
-        """Which machine of the broker is which VM, by the last look at sessions; None = there was none."""
+        """Which machine of the broker is which VM, by the last read of sessions; None = not read yet."""
         ...
 
     def gates(self, vms: Sequence[Vm], machines: Mapping[str, str], inventory: Inventory) -> Mapping[str, Gate]:
-        """Return the gates of these VMs of the inventory, by ref. `machines`: the broker's ids that are known, by VM.
+        """Return VM (ref) -> its gate, for these VMs of the inventory. `machines`: VM (ref) -> known id at the broker.
 
-        It raises nothing.
+        Never raises.
         """
         ...
 
@@ -114,47 +119,47 @@ class DesktopGates(SessionSource, Protocol):
 
 
 class Vcenter(Protocol):
-    """The one seam between the executor and the wire. Every method raises only errors of the gpuops tree."""
+    """The port between the executor and the wire. Every method raises only errors of the gpuops tree."""
 
     @property
     def uuid(self) -> str:
-        """The vCenter's instance uuid, known from the login on: `Inventory.vcenter` without a read."""
+        """The vCenter's instance uuid, known after the login: `Inventory.vcenter` without a read."""
         ...
 
     @property
     def applied(self) -> bool | None:
-        """Whether something was changed through it; None = not known, of a lost reply or a task still under way."""
+        """Whether this connection changed something; None = not known, after a lost reply or while a task runs."""
         ...
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
-        """Why that program cannot be run in its guest, as far as can be known without trying; None = it can."""
+        """Return why the program cannot run in its guest, as far as known without a try; None if no reason is known."""
         ...
 
     @property
     def hosts(self) -> Hosts:
-        """The settings of its hosts, to read and to change."""
+        """The port to its hosts."""
         ...
 
     def inventory(self) -> Inventory:
-        """One bulk read of everything."""
+        """Return the whole inventory, by one bulk read."""
         ...
 
     def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with QueryConfigTarget(host) of these hosts filled in."""
+        """Return the snapshot with QueryConfigTarget(host) of these hosts."""
         ...
 
     def networks(self) -> Networks:
-        """The distributed switches, and what the hosts have for RDMA."""
+        """Return the distributed switches, and the RDMA devices of hosts."""
         ...
 
     def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
-        """The same snapshot with the tags of these VMs, or of every VM and host, filled in (vSphere Automation API)."""
+        """Return the snapshot with the tags of these VMs; None = of every VM and host (vSphere Automation API)."""
         ...
 
     def with_counters(
         self, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
     ) -> Inventory:
-        """The same snapshot with these performance counters of these VMs over the last `over_s` seconds filled in."""
+        """Return the snapshot with these performance counters of these VMs over the last `over_s` seconds."""
         ...
 
     def samples(
@@ -166,121 +171,131 @@ class Vcenter(Protocol):
         span: tuple[datetime, datetime],
         pace: Callable[[], None],
     ) -> Iterator[Sequence[Samples]]:
-        """What vCenter has of these counters of VMs or hosts, of the samples that end within the span, call by call.
+        """Yield, for each call, vCenter's samples of these counters of VMs or hosts that end within the span.
 
-        `pace` is called before each call to vCenter. Of an entity that is refused there is nothing.
+        `pace` is called before each call to vCenter. An entity that vCenter refuses is missing.
         """
         ...
 
     def lacking(
         self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
     ) -> Mapping[str, Collection[str]]:
-        """By VM, those of the needed privileges that this login does not have; a vCenter that does not tell: none.
+        """Return VM -> needed privileges that this login lacks; empty if vCenter does not report them.
 
-        `attributes` are to be written: where one is not defined yet, defining it is a privilege of its own.
+        `attributes`: custom attributes that will be written. To define a missing one needs a separate privilege.
         """
         ...
 
     def lacking_on_objects(
         self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
     ) -> Mapping[str, Collection[str]]:
-        """By object, those of the privileges needed on it that this login lacks; a vCenter that does not tell: none.
+        """Return object -> privileges needed on it that this login lacks; empty if vCenter does not report them.
 
-        That to bring a VM into a resource pool is asked of the pool of the cluster or standalone host.
+        The privilege to assign a VM to a resource pool is checked on the pool of the cluster or standalone host.
         """
         ...
 
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
-        """The same snapshot with what the clusters of these VMs say of DRS read anew."""
+        """Return the snapshot with the DRS settings of these VMs' clusters read again."""
         ...
 
     def with_creation(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
-        """The same snapshot with the moments at which these VMs were made, where vCenter tells them."""
+        """Return the snapshot with the creation times of these VMs, if vCenter reports them."""
         ...
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
-        """The same snapshot with these VMs, their datastores and their hosts' GPUs read anew; a VM that is gone is
-        dropped. Tags are left as they were."""
+        """Return the snapshot with these VMs, their datastores and their hosts' GPUs read again.
+
+        A VM that no longer exists is removed. Tags are not read again.
+        """
         ...
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
-        """Send one step. None = the call has no task and is done (or asked for, ShutDownGuest).
+        """Send one step and return its task; None for a call without a task, which is done (ShutDownGuest: requested).
 
-        Raises OutcomeUnknown when the reply was lost: the caller reads back, and never resubmits blind.
+        Raises OutcomeUnknown if the reply was lost: the caller reads back and never submits it again unchecked.
         """
         ...
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        """Each end as it happens, by one property filter over all tasks; one still running at the end is left out."""
+        """Yield the end of each task as it happens, by one property filter; a task that still runs is missing."""
         ...
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
         """Cancel those of these tasks that were queued when they were last waited for.
 
-        One that had not begun then ends as a step that was refused because somebody else is at its VM. One that
-        vCenter does not cancel goes on.
+        A task that had not begun then ends like a step that was refused because another task uses its VM. A task that
+        vCenter does not cancel continues.
         """
         ...
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
-        """Those of these VMs that show this power state before the time is up; returns as soon as all do.
+        """Wait for this power state. Return the VMs that reached it in time, as soon as all did.
 
-        For what has no task: a guest's own shutdown, and a state that lags behind a task that succeeded.
+        It is for changes without a task: a shutdown by the guest, and a state that lags behind its task.
         """
         ...
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Whether a VM or host has changed in a way that moves GPUs since the last call, as soon as one has, or when
-        the time is up; the first call says yes."""
+        """Wait for a change of a VM or host that matters for GPUs. Return whether there was one since the last call.
+
+        The first call returns True.
+        """
         ...
 
     def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
-        """What the guest of this VM tells of itself once VMware Tools run in it, with `address` once it has one.
+        """Wait until VMware Tools run in the guest, with `address` until it has an IP address, and return the guest.
 
-        When the time is up before that, what it tells then.
+        After the time it returns the guest as it is then.
         """
         ...
 
     def defined_attributes(self) -> frozenset[str]:
-        """Names of the custom attributes that a VM may carry."""
+        """Return the names of the custom attributes that a VM can carry."""
         ...
 
     def check_attribute_names(self, names: Collection[str]) -> None:
-        """Raises Refused where a custom attribute of one of these names exists and VMs cannot carry it."""
+        """Raise Refused if a custom attribute of one of these names exists and VMs cannot carry it."""
         ...
 
     def define_attribute(self, name: str, op_id: str) -> None:
-        """There is a custom attribute of that name for VMs from then on. Raises OutcomeUnknown, NoPermission."""
+        """Define a custom attribute of this name for VMs. Raises OutcomeUnknown, NoPermission."""
         ...
 
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        """The task that makes a bare VM. Raises OutcomeUnknown when the reply was lost."""
+        """Start the task that creates an empty VM. Raises OutcomeUnknown if the reply was lost."""
         ...
 
     def folder_at(self, path: str) -> str:
-        """The id of the folder for VMs at an inventory path. Raises UsageError where there is none."""
+        """Return the id of the VM folder at an inventory path. Raises UsageError if there is no such folder."""
         ...
 
     def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
-        """The task that makes a VM from a template. Raises OutcomeUnknown when the reply was lost."""
+        """Start the task that clones a VM from a template. Raises OutcomeUnknown if the reply was lost."""
         ...
 
     def find_task(self, step: Step, since: datetime, login: str = "") -> TaskRef | None:
-        """For a lost reply: the step's own task among the recent ones queued after `since`, or somebody else's of its
-        kind; None = none found. `login`: the user as whom gpuops asked, where that is another than now."""
+        """Find the task of a step whose reply was lost, among the recent tasks queued after `since`.
+
+        Returns the step's own task, another user's task of the same kind, or None. `login`: the user that gpuops used,
+        if it differs from the present one.
+        """
         ...
 
     def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
-        """Whether a VM that runs does so by a start which this login asked for since then, or `login` did, as which
-        gpuops asked where that is another than now; one that nothing tells of is not its own."""
+        """Return whether this login started the running VM since then; False if the history has no start.
+
+        `login`: the user that gpuops used, if it differs from the present one.
+        """
         ...
 
     def started_by_others(self, vm: str, since: datetime) -> bool:
-        """Whether somebody else has started this VM since then; a restart that nobody asked for, as of vSphere HA, is
-        nobody's."""
+        """Return whether another user started this VM since then. A restart by vSphere HA does not count."""
         ...
 
     def has_power_task_near(self, vm: str, moment: datetime) -> bool | None:
-        """Whether the task history has a suspend or start of this VM within an hour of the moment, before or after;
-        None = this vCenter does not tell."""
+        """Return whether the task history has a suspend or start of this VM at most an hour before or after the moment.
+
+        None if this vCenter does not report it.
+        """
         ...

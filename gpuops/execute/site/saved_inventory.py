@@ -1,4 +1,4 @@
-"""A saved inventory in the place of a vCenter: plans are made on it, nothing can be changed through it."""
+"""A saved inventory in place of a vCenter: plans can be made on it, and every change is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class SavedHosts:
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return {}
 
-    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+    def read_held_privileges(
+        self, hosts: Collection[str], privileges: Collection[str]
+    ) -> Mapping[str, Collection[str]]:
         return {}
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
@@ -111,7 +113,7 @@ class SavedVcenter:
         return {}
 
     def networks(self) -> Networks:
-        return Networks()  # of which it tells nothing
+        return Networks()  # a snapshot has no networks
 
     def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return inventory
@@ -141,11 +143,11 @@ class SavedVcenter:
         return Guest(self._snapshot.vm(vm).tools_running, None)
 
     def defined_attributes(self) -> frozenset[str]:
-        """As far as a snapshot tells: those that a VM carries."""
+        """Return the attributes that VMs of the snapshot carry."""
         return frozenset(name for vm in self._snapshot.vms.values() for name in vm.attributes)
 
     def check_attribute_names(self, names: Collection[str]) -> None:
-        """All attributes here are those of VMs."""
+        """Do nothing: all attributes of a snapshot are those of VMs."""
 
     def define_attribute(self, name: str, op_id: str) -> None:
         _refuse()
@@ -163,7 +165,7 @@ class SavedVcenter:
         return None
 
     def started_by_this_login(self, vm: str, since: datetime, login: str = "") -> bool:
-        """A snapshot holds no history: what a journal says was begun is taken for begun."""
+        """Return True: a snapshot has no history, so the journal's record of a start is trusted."""
         return True
 
     def started_by_others(self, vm: str, since: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""A `Site` is one vCenter to work on, with its journal and whoever is told of the progress."""
+"""A `Site` is one vCenter to work on, with its journal, and the callbacks that report progress."""
 
 from __future__ import annotations
 
@@ -31,37 +31,39 @@ if TYPE_CHECKING:
     from gpuops.plan.core.steps import Step
 
 Consent = Callable[["Report"], None]
-"""Called just before anything is changed; what it raises ends the run with nothing changed."""
+"""Called just before anything is changed; an exception from it ends the run with nothing changed."""
 
 WITHOUT_GUESTS: Final = "it goes on without a login to guests, whose hooks do not run"
-"""What a return says of a login to guests that cannot be had."""
+"""The warning of a return that has no login to guests."""
 
 
 def agreed(report: Report) -> None:
-    """The consent of a caller that asked before, or need not ask."""
+    """Agree to the plan: the caller asked before, or does not need to ask."""
 
 
-def once_agreed(consent: Consent, deed: Callable[[Report], None]) -> Consent:
-    """The consent, and each time that it is given the deed: before somebody has agreed nobody loses anything. Where
-    there is more to do by then it is asked again, and done for that too."""
+def once_agreed(consent: Consent, action: Callable[[Report], None]) -> Consent:
+    """Return a consent that asks `consent` and then does `action`, which must not happen before the admin agrees.
 
-    def agreed_and_done(report: Report) -> None:
+    If the run asks again, for a larger plan, `action` is done again too.
+    """
+
+    def ask_and_act(report: Report) -> None:
         consent(report)
-        deed(report)
+        action(report)
 
-    return agreed_and_done
-
-
-def _unwatched(outcome: Outcome) -> None:
-    """The progress of a caller that does not watch."""
+    return ask_and_act
 
 
-def _unwatched_steps(steps: Sequence[Step]) -> None:
-    """The same, of steps in flight."""
+def _ignore_outcome(outcome: Outcome) -> None:
+    """Ignore the outcome: the caller does not show progress."""
 
 
-def _unheard(line: str) -> None:
-    """What is said to a caller that does not listen."""
+def _ignore_steps(steps: Sequence[Step]) -> None:
+    """Ignore the steps in flight: the caller does not show progress."""
+
+
+def _ignore_line(line: str) -> None:
+    """Ignore a line: the caller does not want it."""
 
 
 @dataclass(slots=True)
@@ -71,55 +73,54 @@ class Site:
     vcenter: Vcenter
     state_dir: Path
     clock: Callable[[], datetime]
-    progress: Callable[[Outcome], None] = _unwatched
+    progress: Callable[[Outcome], None] = _ignore_outcome
     """Called with the outcome of each step as it ends."""
-    in_flight: Callable[[Sequence[Step]], None] = _unwatched_steps
-    """Called with the steps that were sent and have not ended, each time before a plan waits."""
+    in_flight: Callable[[Sequence[Step]], None] = _ignore_steps
+    """Called with the steps that were sent and have not ended, each time before the executor waits."""
     passed_s: Callable[[], float] = time_here.passed_s
-    """Seconds since some moment, whatever is done to the clock."""
+    """Seconds since a fixed moment, whatever is done to the clock."""
     pause: Callable[[float], None] = time_here.pause
-    """Returns so many seconds later."""
-    say: Callable[[str], None] = _unheard
-    """Told in one line what a run waits for, and that it goes on."""
+    """Waits this many seconds."""
+    say: Callable[[str], None] = _ignore_line
+    """Called with one line when a run waits for something, and when it continues."""
     same_time: bool = False
-    """Whether vCenter's clock and ours should show the same: a simulated one may live in a time of its own."""
+    """Whether vCenter's clock and ours should agree: a simulated vCenter may have its own time."""
     closing: ExitStack = field(default_factory=ExitStack)
     shell: HostShell | None = None
-    """The way into the hosts themselves, for what vCenter cannot; None = there is none."""
+    """The shell on hosts, for what vCenter has no call for; None = not configured."""
     applied_by_shell: bool | None = False
-    """Whether the shell changed something; None = not known."""
+    """Whether the shell on hosts changed something; None = not known."""
     no_guests: GpuopsError | None = None
-    """Why there is no login to guests, where it is not known yet whether one is needed."""
+    """Why there is no login to guests, if it is not known yet whether the run needs one."""
     sources: Mapping[Source, SessionSource] = field(default_factory=lambda: NO_SOURCES)
-    """What tells of sessions beside vCenter."""
+    """Sources of sessions other than vCenter."""
     vgpu_use: VgpuUseSource | None = None
-    """What hosts' own nvidia-smi tell of vGPUs, now or when `gpuops observe` last asked; None = nothing."""
+    """The use of vGPUs by nvidia-smi on hosts, read now or by the last `gpuops observe`; None = not configured."""
     gpu_health: Callable[[Inventory], Inventory] | None = None
-    """Adds the health of GPUs to the snapshot of a night, if the target's entry lets hosts be entered; None = it is not
-    asked."""
+    """Adds the health of GPUs to a snapshot, if the target's entry allows logins to hosts; None = not read."""
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
     policy_files: tuple[Path, ...] = ()
-    """The policies that the configuration file of this machine names for the vCenter."""
+    """The policies for this vCenter in the configuration file of this machine."""
     said_policy: Policy | None = None
-    """The policy that the present run was given; None = none."""
+    """The policy that was given to the present run, if any."""
     measured: MeasurementSettings = UNSAID
-    """What is measured, how long that is kept, and where."""
+    """What is measured, how long measurements are kept, and where."""
     notices: NoticeWay | None = None
-    """How notices of its runs are sent; None = they are not."""
+    """How notices of its runs are sent; None = no notices."""
     broker: Callable[[], BrokerTarget] | None = None
-    """Finds the login to the connection broker that hands its desktops out; None = there is none."""
+    """Returns the login to the connection broker of the desktops; None = not configured."""
     gates: DesktopGates | None = None
-    """The gate of that broker, for policies that say `broker: horizon`."""
+    """The gates of that broker, for policies with `broker: horizon`."""
 
     @property
     def measurements_store(self) -> tuple[Path, str]:
-        """The directory of the store of measurements, and the URL of the database that keeps it instead, or empty."""
+        """The directory of the store of measurements, and the URL of a database used instead, or an empty text."""
         return measurements_store(self.measured, self.state_dir, self.journal_url)
 
     @property
     def hosts(self) -> Hosts:
-        """The settings of the vCenter's hosts, and what a shell on them adds."""
+        """The port to the vCenter's hosts, extended by a shell on them if one is configured."""
         return (
             self.vcenter.hosts if self.shell is None else ShelledHosts(self.vcenter.hosts, self.shell, self._by_shell)
         )
@@ -128,28 +129,28 @@ class Site:
     def applied(self) -> bool | None:
         """Whether something was changed, in vCenter, by the shell on a host, or at the broker; None = not known."""
         by_broker = self.gates.applied if self.gates is not None else False
-        each = {self.vcenter.applied, self.applied_by_shell, by_broker}
-        return True if True in each else None if None in each else False
+        changes = {self.vcenter.applied, self.applied_by_shell, by_broker}
+        return True if True in changes else None if None in changes else False
 
     def _by_shell(self, applied: bool | None) -> None:
         self.applied_by_shell = self.applied_by_shell or applied
 
     def with_vgpus(self, inventory: Inventory) -> Inventory:
-        """The snapshot with the health of GPUs and how vGPUs lie on them, where there is a shell on the hosts."""
+        """Return the snapshot with the health of GPUs and the places of vGPUs, if there is a shell on hosts."""
         return inventory if self.shell is None else with_vgpus(inventory, self.shell, self.say, catalog_of(inventory))
 
     def with_health(self, inventory: Inventory) -> Inventory:
-        """The snapshot with the health of GPUs, where the target's entry lets hosts be asked for it."""
+        """Return the snapshot with the health of GPUs, if the target's entry allows logins to hosts."""
         return inventory if self.gpu_health is None else self.gpu_health(inventory)
 
     def _own_commands(self) -> frozenset[GuestCommand]:
-        """The commands for guests that policy files of this machine name, those that nobody else can write."""
+        """Return the guest commands in policy files of this machine that no other user can write."""
         from gpuops.config.policy import load_policy
         from gpuops.files.private_file import replaceable
 
         policies = [self.said_policy] if self.said_policy is not None else []
         for file in self.policy_files:
-            with suppress(PolicyError, OSError):  # it names no command that could be run
+            with suppress(PolicyError, OSError):  # a file that cannot be read allows no command
                 if replaceable(file) is None:
                     policies.append(load_policy(file))
         return frozenset(command for policy in policies for command in policy.commands)
@@ -163,25 +164,27 @@ class Site:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends it; an error that leaves the block says from here on whether something was changed before it."""
+        """Close the site. An error that leaves the block gets the note whether something was changed before it."""
         if error is not None:
             say_applied(error, self.applied)
         self.close()
 
-    def tagged(self, inventory: Inventory, policy: Policy) -> Inventory:
-        """The same snapshot, with the tags of every VM and host where the policy asks for tags."""
+    def read_tags(self, inventory: Inventory, policy: Policy) -> Inventory:
+        """Return the snapshot with the tags of every VM and host, if the policy needs tags."""
         return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
-    def judged(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
-        """The same snapshot, with all that the policy judges desktops by: tags, counters, sessions, gates; and with the
-        health of GPUs, where hosts may be asked for it."""
+    def read_for_policy(self, inventory: Inventory, policy: Policy, vms: Collection[str] | None = None) -> Inventory:
+        """Return the snapshot with what the policy needs to judge desktops: tags, counters, sessions, gates.
+
+        Adds the health of GPUs, if the target's entry allows logins to hosts.
+        """
         inventory = self.with_health(inventory)
         return with_policy_reads(self.vcenter, inventory, policy, vms, self.sources, self.gates, vgpu_use=self.vgpu_use)
 
-    def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
-        """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.
+    def check_privileges(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
+        """Return the plan, refused if this login lacks a privilege for its steps or for the later ones.
 
-        Of a plan that is refused already, the steps it would have had are asked for too.
+        For a plan that is already refused, the privileges for its withheld steps are checked.
         """
         from gpuops.plan.core.privileges import attributes, needed, needed_on_hosts_of_vms, refused_without
 
@@ -198,10 +201,10 @@ class Site:
     def locked_journal(
         self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = ""
     ) -> Iterator[Journal]:
-        """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged. `doing`: see `locked`.
+        """Yield the journal of this vCenter, with its lock held. Raises Locked, StateDamaged. `doing`: see `locked`.
 
-        `returning` is for a run that only brings back, alone: it outlives its journal (`Journal.lost`) and the file of
-        its lock (`LockHold.damaged`).
+        `returning`: a return, which locks exclusively. It continues without its journal (`Journal.lost`) or its lock
+        file (`LockHold.damaged`) if these cannot be used.
         """
         from gpuops.execute.journal import Journal
         from gpuops.execute.state.lock import locked, locked_to_return
@@ -220,7 +223,7 @@ class Site:
 
     @contextmanager
     def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
-        """The journal of this vCenter, to read from without the lock; None = there is none. Raises StateDamaged."""
+        """Yield the journal of this vCenter for reading, without the lock, or None. Raises StateDamaged."""
         from gpuops.execute.journal import Journal
 
         journal = Journal.look_into(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
@@ -233,14 +236,14 @@ class Site:
 
 
 def measurements_store(settings: MeasurementSettings, state_dir: Path, journal_url: str) -> tuple[Path, str]:
-    """The directory of the store of measurements, and the URL of the database that keeps it instead, or empty."""
+    """Return the directory of the store of measurements, and the URL of a database used instead, or an empty text."""
     if settings.store_dir is not None:
         return Path(settings.store_dir), ""
     return state_dir, settings.store_url or journal_url
 
 
 def catalog_of(inventory: Inventory) -> Catalog:
-    """The catalogue of the boards this inventory speaks of: by its GPUs, and by the profiles offered and carried."""
+    """Return the catalogue of the boards in this inventory: by its GPUs, and by profiles of hosts and VMs."""
     from gpuops.catalog import load
 
     carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}

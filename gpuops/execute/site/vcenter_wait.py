@@ -1,8 +1,8 @@
-"""Makes a return wait for a vCenter that cannot be reached, and tells the user so.
+"""Let a return wait for a vCenter that cannot be reached, and report the wait.
 
-Only what may end by itself is waited for: nothing that answers, a reply that breaks off, and any answer that is not
-vCenter's, for load balancers and a vCenter that starts answer 404, 302, 500, or a page of HTML with 200. A login that
-is refused and a certificate that is not trusted are not waited for: trying again locks accounts.
+A return waits only for troubles that can end by themselves: no answer, a reply that breaks off, and an answer that is
+not vCenter's (load balancers and a starting vCenter answer 404, 302, 500, or an HTML page with 200). It does not wait
+after a refused login or for an untrusted certificate: more tries would lock the account.
 """
 
 from __future__ import annotations
@@ -21,66 +21,67 @@ T = TypeVar("T")
 
 FIRST_S: Final = 10.0
 LONGEST_S: Final = 60.0
-"""Between two tries; each is twice as long as the one before, until then."""
-SAID_EVERY: Final = timedelta(minutes=10)
+"""Longest pause between two tries; each pause is twice as long as the one before."""
+REPORT_EVERY: Final = timedelta(minutes=10)
 
 
 @dataclass(slots=True)
 class VcenterWait:
-    """How one return waits. What it says is bounded, however often vCenter comes and goes: a line in ten minutes, and
-    for each of them one when vCenter is back."""
+    """The wait of one return. It reports at most one line in ten minutes, and one more when vCenter is back."""
 
     policy: Policy | None
-    """Whose desktops are to be back, and when; None = it is not known."""
+    """The policy that sets when desktops must be back; None = not known."""
     clock: Callable[[], datetime]
     pause: Callable[[float], None]
     say: Callable[[str], None]
     _rest_s: float = field(default=FIRST_S, init=False)
-    _said: datetime | None = field(default=None, init=False)
-    """When it last said that it waits."""
+    _reported_at: datetime | None = field(default=None, init=False)
+    """When it last reported that it waits."""
     _awaited: bool = field(default=False, init=False)
-    """Whether that vCenter is back is still to be said."""
+    """Whether it has yet to report that vCenter is back."""
 
-    def reached(self, attempt: Callable[[], T]) -> T:
-        """What the attempt to reach vCenter returns, made again while it is away."""
+    def reach_vcenter(self, attempt: Callable[[], T]) -> T:
+        """Return what `attempt` returns, and repeat it while vCenter cannot be reached."""
         try:
             return attempt()
-        except NotConnected as away:
-            return self.until_back(away, attempt)
+        except NotConnected as error:
+            return self.until_back(error, attempt)
 
-    def until_back(self, away: NotConnected, attempt: Callable[[], T]) -> T:
-        """What the attempt returns once vCenter is back. Raises the latest error when the time is up, and at once what
-        waiting does not mend."""
+    def until_back(self, error: NotConnected, attempt: Callable[[], T]) -> T:
+        """Return what `attempt` returns once vCenter is back.
+
+        Raises the latest error when the time is up, and immediately an error that a wait cannot fix.
+        """
         began = self.clock()
-        until = waits_until(self.policy, began)
-        while _may_come_back(away) and self.clock() < until:
-            self._tell_of(away, until)
-            self.pause(min(self._rest_s, max(1.0, (until - self.clock()).total_seconds())))
+        give_up_at = waits_until(self.policy, began)
+        while _may_come_back(error) and self.clock() < give_up_at:
+            self._report_waiting(error, give_up_at)
+            self.pause(min(self._rest_s, max(1.0, (give_up_at - self.clock()).total_seconds())))
             self._rest_s = min(2 * self._rest_s, LONGEST_S)
             try:
-                found = attempt()
-            except NotConnected as still:
-                away = still
+                answer = attempt()
+            except NotConnected as latest_error:
+                error = latest_error
             else:
-                self._tell_back(began)
-                return found
-        raise away
+                self._report_back(began)
+                return answer
+        raise error
 
-    def _tell_of(self, away: NotConnected, until: datetime) -> None:
+    def _report_waiting(self, error: NotConnected, give_up_at: datetime) -> None:
         now = self.clock()
-        if self._said is not None and now - self._said < SAID_EVERY:
+        if self._reported_at is not None and now - self._reported_at < REPORT_EVERY:
             return
         if not self._awaited:  # the first try of an outage that comes long after the one before
             self._rest_s = FIRST_S
-        self._said, self._awaited = now, True
-        self.say(f"{away.message}: waiting for vCenter until {self._shown(until)}")
+        self._reported_at, self._awaited = now, True
+        self.say(f"{error.message}: waiting for vCenter until {self._format_moment(give_up_at)}")
 
-    def _tell_back(self, began: datetime) -> None:
+    def _report_back(self, began: datetime) -> None:
         if self._awaited:
             self._awaited = False
             self.say(f"vCenter answers again after {(self.clock() - began).total_seconds() / 60:.0f} min: going on")
 
-    def _shown(self, moment: datetime) -> str:
+    def _format_moment(self, moment: datetime) -> str:
         zone = self.policy.windows[0].zone if self.policy is not None and self.policy.windows else UTC
         return format_zoned_minute(moment.astimezone(zone))
 

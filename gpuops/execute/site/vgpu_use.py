@@ -1,4 +1,4 @@
-"""Asks the hosts' own nvidia-smi how much the vGPUs of desktops are used, for a snapshot on which is then decided."""
+"""Read the use of desktops' vGPUs from nvidia-smi on their hosts, into a snapshot."""
 
 from __future__ import annotations
 
@@ -19,78 +19,78 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.vm import Vm
 
 ASK_AGAIN_S: Final = 60.0
-"""A host is asked once in so long: a night looks at each of its desktops alone. One that did not answer rests, too."""
+"""A host is asked once in this time, whether it answered or not: a night reads each desktop alone."""
 
 
 class VgpuShell(Protocol):
-    """The nvidia-smi of hosts, as far as it is asked here. It raises only gpuops errors."""
+    """The part of nvidia-smi on hosts that is needed here. It raises only gpuops errors."""
 
     def vgpu_use(self, host: str) -> tuple[SmiVgpu, ...]:
-        """The vGPUs that run on the host of that name, and how much they are used now."""
+        """Return the vGPUs that run on the host of this name, and how much each is used now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    told_s: float
+    answered_s: float
     vgpus: tuple[SmiVgpu, ...]
     failed: str = ""
 
 
 class HostsVgpuUse:
-    """Implements `VgpuUseSource` by the hosts themselves, several at once; an answer is used again for a minute.
+    """Implements `VgpuUseSource` by requests to hosts, several at once; an answer is used for a minute.
 
-    nvidia-smi knows a VM by its name alone: where two of its host have one name, nothing is told of either.
+    nvidia-smi identifies a VM by its name alone: if two VMs on a host share a name, the use of both is unknown.
     """
 
     def __init__(
         self, shell: VgpuShell, say: Callable[[str], None], passed_s: Callable[[], float] = clock.passed_s
     ) -> None:
-        """`say` is told once of each way in which a host does not answer."""
+        """`say` is called once with each reason why a host does not answer."""
         self._shell = shell
         self._say = say
         self._passed_s = passed_s
         self._answers: dict[str, _Answer] = {}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def use(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, VgpuUse]:
         hosts = {ref: inventory.hosts[ref] for vm in vms if (ref := vm.host or "") in inventory.hosts}
         due = [host for host in hosts.values() if host.connected is True and self._is_due(host)]
-        for host, answer in zip(due, ask_in_parallel(self._asked, due), strict=True):
+        for host, answer in zip(due, ask_in_parallel(self._ask_host, due), strict=True):
             self._answers[host.ref] = answer
-            if answer.failed and answer.failed not in self._said:
-                self._said.add(answer.failed)
+            if answer.failed and answer.failed not in self._reported:
+                self._reported.add(answer.failed)
                 self._say(f"the use of vGPUs is not known: {answer.failed}")
-        return {vm.ref: self._of(vm, inventory) for vm in vms}
+        return {vm.ref: self._use_of(vm, inventory) for vm in vms}
 
     def _is_due(self, host: Host) -> bool:
         answer = self._answers.get(host.ref)
-        return answer is None or self._passed_s() - answer.told_s >= ASK_AGAIN_S
+        return answer is None or self._passed_s() - answer.answered_s >= ASK_AGAIN_S
 
-    def _asked(self, host: Host) -> _Answer:
+    def _ask_host(self, host: Host) -> _Answer:
         try:
             vgpus = self._shell.vgpu_use(host.name)
         except GpuopsError as error:
             return _Answer(self._passed_s(), (), error.message)
         return _Answer(self._passed_s(), vgpus)
 
-    def _of(self, vm: Vm, inventory: Inventory) -> VgpuUse:
+    def _use_of(self, vm: Vm, inventory: Inventory) -> VgpuUse:
         answer = self._answers.get(vm.host or "")
         if answer is None:
             return VgpuUse(None, because="its host is not connected, or not known")
         if answer.failed:
             return VgpuUse(None, because="the nvidia-smi of its host does not answer")
-        names = Counter(each.name for each in inventory.vms_by_host.get(vm.host or "", ()))
-        vgpus = [each for each in answer.vgpus if each.vm_name == vm.name]
+        names = Counter(host_vm.name for host_vm in inventory.vms_by_host.get(vm.host or "", ()))
+        vgpus = [vgpu for vgpu in answer.vgpus if vgpu.vm_name == vm.name]
         if names[vm.name] != 1 or not vgpus:
             return VgpuUse(None, because="the nvidia-smi of its host knows no vGPU of it alone")
         percent = most_used(vgpus)
         if percent is None:
-            return VgpuUse(None, because="nvidia-smi does not tell it, as of a MIG-backed vGPU")
-        return VgpuUse(percent, int(self._passed_s() - answer.told_s))
+            return VgpuUse(None, because="nvidia-smi does not report it, for example for a MIG-backed vGPU")
+        return VgpuUse(percent, int(self._passed_s() - answer.answered_s))
 
 
 def most_used(vgpus: Sequence[SmiVgpu]) -> int | None:
-    """How much the one of a VM's vGPUs is used that is used most, in percent; None = it is not known of each."""
-    known = [each.utilization_percent for each in vgpus if each.utilization_percent is not None]
-    return max(known) if known and len(known) == len(vgpus) else None
+    """Return the use of the most used vGPU of a VM, in percent; None if the use of any of them is not known."""
+    percentages = [vgpu.utilization_percent for vgpu in vgpus if vgpu.utilization_percent is not None]
+    return max(percentages) if percentages and len(percentages) == len(vgpus) else None

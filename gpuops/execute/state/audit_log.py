@@ -1,7 +1,7 @@
-"""Appends events that a reviewer asks about afterwards to `audit.jsonl` of the state directory, a JSON line each.
+"""Append events for later review to `audit.jsonl` in the state directory, one JSON line each.
 
-It is no part of the journal's chain, which is one for each vCenter: what stands here is said before a login, of an
-address whose other end nobody has verified.
+The file is separate from the journal, which has one chain for each vCenter: an event can be written before a login, for
+an address whose certificate was not verified.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "audit.jsonl"
 
 
-def unverified(where: Destination, state_dir: Path, at: str, command: list[str]) -> None:
-    """Notes that a connection is made whose other end anybody could be. Raises StateDamaged."""
+def log_unverified_certificate(where: Destination, state_dir: Path, at: str, command: list[str]) -> None:
+    """Log that a connection is made without a verified certificate. Raises StateDamaged."""
     append(
         state_dir,
         at,
@@ -35,7 +35,7 @@ def unverified(where: Destination, state_dir: Path, at: str, command: list[str])
 
 
 def append(state_dir: Path, at: str, event: str, **facts: Any) -> None:
-    """Adds one line, on disk before it returns. Raises StateDamaged: what cannot be audited is not done."""
+    """Append one line; it is on disk when this returns. Raises StateDamaged: without the line nothing may be done."""
     from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 
     prepare_state_dir(state_dir)

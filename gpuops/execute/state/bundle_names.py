@@ -1,4 +1,4 @@
-"""The key by which names become pseudonyms in bundles, and the names behind them: both stay in the state directory."""
+"""Keep the key of bundles' pseudonyms, and the names behind them, in the state directory."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _KINDS: Final = {
 _OWN_ID: Final = re.compile(rf"(?P<kind>{'|'.join(_KINDS)})-?(?P<number>[0-9]{{1,10}})")
 """A managed object id (`Pseudonyms.ref`)."""
 _DIGITS_OF_PSEUDONYMS: Final = 8
-"""Hexadecimal: from so many on a text that could be an id as well is looked up as a pseudonym."""
+"""From this many hexadecimal digits on, a text that could also be an id is looked up as a pseudonym."""
 _LARGEST: Final = 64 * 1024 * 1024
 
 
 def fresh_key() -> bytes:
-    """A key that nobody has."""
+    """Return a new random key."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def known_key(state_dir: Path) -> bytes | None:
-    """The key of this machine; None = it has none yet. Raises StateDamaged for one that others may read."""
+    """Return the key of this machine, or None if it has no key yet. Raises StateDamaged if others may read it."""
     path = state_dir / _KEY
     if not path.is_symlink() and not path.exists():
         return None
@@ -51,18 +51,18 @@ def known_key(state_dir: Path) -> bytes | None:
 
 
 def key_for_ever(state_dir: Path, key: bytes) -> bytes:
-    """The key of this machine, which is `key` if there was none. Raises StateDamaged, UsageError."""
+    """Save `key` if this machine has no key yet, and return this machine's key. Raises StateDamaged, UsageError."""
     prepare_state_dir(state_dir)
     write_new(state_dir / _KEY, key.hex() + "\n")
-    found = known_key(state_dir)
-    assert found is not None, "it was written, or was there"
-    return found
+    machine_key = known_key(state_dir)
+    assert machine_key is not None, "it was written, or was there"
+    return machine_key
 
 
-def remember(state_dir: Path, given: Mapping[str, str]) -> None:
-    """Keep the names behind these pseudonyms, beside those of earlier bundles. Raises StateDamaged, UsageError.
+def remember(state_dir: Path, names: Mapping[str, str]) -> None:
+    """Add the names of these pseudonyms to those of earlier bundles. Raises StateDamaged, UsageError.
 
-    Two bundles at once lose none: the second waits until the first has written its names.
+    If two bundles are written at once, the second waits until the first has saved its names.
     """
     prepare_state_dir(state_dir)
     path = state_dir / BUNDLE_NAMES
@@ -70,7 +70,7 @@ def remember(state_dir: Path, given: Mapping[str, str]) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **given}, indent=0, sort_keys=True) + "\n")
+        write_private(state_dir / _NAMES, json.dumps({**_names(state_dir), **names}, indent=0, sort_keys=True) + "\n")
     except OSError as error:
         raise StateDamaged(
             f"{path} cannot be locked: {error.strerror}",
@@ -81,24 +81,32 @@ def remember(state_dir: Path, given: Mapping[str, str]) -> None:
 
 
 def name_behind(state_dir: Path, pseudonym: str) -> tuple[str, str]:
-    """The whole pseudonym that begins so, and its name.
+    """Return the full pseudonym that begins with this text, and its name.
 
-    An id of vCenter's own is also how a pseudonym may begin: `vm-1234` is the id, `vm-12345678` or longer the
-    pseudonym, if there is one. Raises UsageError for one that no bundle was given.
+    A short text can also be vCenter's own id: `vm-1234` is taken as the id, `vm-12345678` and longer as a pseudonym.
+    Raises UsageError if it is an id, or if no or several pseudonyms match.
     """
-    own = _OWN_ID.fullmatch(pseudonym)
-    if own is not None and len(own["number"]) < _DIGITS_OF_PSEUDONYMS:
+    own_id = _OWN_ID.fullmatch(pseudonym)
+    if own_id is not None and len(own_id["number"]) < _DIGITS_OF_PSEUDONYMS:
         raise UsageError(
-            f"{pseudonym!r} is vCenter's own id of a {_KINDS[own['kind']]}, which bundles keep as it is, "
+            f"{pseudonym!r} is vCenter's own id of a {_KINDS[own_id['kind']]}, which bundles keep as it is, "
             "and no pseudonym",
             hint=f"look it up in your vCenter; of a pseudonym write {_DIGITS_OF_PSEUDONYMS} digits or more",
         )
-    found = [(each, name) for each, name in _names(state_dir).items() if each.startswith(pseudonym)]
-    if len(found) != 1:
-        what = "is in no bundle that was written here" if not found else f"begins {len(found)} pseudonyms"
-        hint = "only the machine, and the user, that wrote a bundle know its names" if not found else "write more of it"
-        raise UsageError(f"{pseudonym!r} {what}", hint=hint)
-    return found[0]
+    matches = [
+        (full_pseudonym, name)
+        for full_pseudonym, name in _names(state_dir).items()
+        if full_pseudonym.startswith(pseudonym)
+    ]
+    if len(matches) != 1:
+        problem = "is in no bundle that was written here" if not matches else f"begins {len(matches)} pseudonyms"
+        hint = (
+            "only the machine, and the user, that wrote a bundle know its names"
+            if not matches
+            else "type more digits of it"
+        )
+        raise UsageError(f"{pseudonym!r} {problem}", hint=hint)
+    return matches[0]
 
 
 def _names(state_dir: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Remembers on which vCenters VI/JSON and SOAP gave equal snapshots: `readers.json` in the state directory.
+"""Remember for which vCenters VI/JSON and SOAP gave equal snapshots: `readers.json` in the state directory.
 
-`gpuops login test` writes it. It holds for one vCenter (its address and its instance uuid) in one version and build:
-another one is to be compared again. A file that is missing, damaged or writable by others says nothing of any.
+`gpuops login test` writes it. An entry holds for one vCenter (address and instance uuid) in one version and build;
+after an upgrade the readers must be compared again. A file that is missing, damaged or writable by others is ignored.
 """
 
 from __future__ import annotations
@@ -23,27 +23,30 @@ _SCHEMA: Final = 1
 
 
 def known_equal(state_dir: Path, address: str, vcenter: Mapping[str, str]) -> bool:
-    """Whether the readers gave equal snapshots of this vCenter, as `identity` describes it."""
+    """Return whether the readers gave equal snapshots of this vCenter. `vcenter`: its `identity`."""
     return bool(vcenter.get("uuid")) and _read(state_dir / _NAME).get(address) == dict(vcenter)
 
 
 def remember(state_dir: Path, address: str, vcenter: Mapping[str, str], *, equal: bool) -> None:
-    """Keeps that they did, or drops it. Raises StateDamaged, UsageError for a directory that cannot be used."""
+    """Save that the readers gave equal snapshots, or remove that.
+
+    Raises StateDamaged, and UsageError for a directory that cannot be used.
+    """
     path = state_dir / _NAME
-    known = _read(path)
-    kept = {name: each for name, each in known.items() if name != address}
+    stored_vcenters = _read(path)
+    new_vcenters = {name: stored_vcenter for name, stored_vcenter in stored_vcenters.items() if name != address}
     if equal:
-        kept[address] = dict(vcenter)
-    if kept == known:
+        new_vcenters[address] = dict(vcenter)
+    if new_vcenters == stored_vcenters:
         return
     prepare_state_dir(state_dir)
-    write_private(path, json.dumps({"schema_version": _SCHEMA, "equal": kept}, indent=2) + "\n")
+    write_private(path, json.dumps({"schema_version": _SCHEMA, "equal": new_vcenters}, indent=2) + "\n")
 
 
 def identity(about: Mapping[str, str | None], api_version: str) -> dict[str, str]:
-    """What AboutInfo says of a vCenter and its version."""
-    told = {"uuid": "instanceUuid", "version": "version", "build": "build"}
-    return {"api_version": api_version, **{name: about.get(key) or "" for name, key in told.items()}}
+    """Return the identity of a vCenter and its version, from AboutInfo."""
+    about_keys = {"uuid": "instanceUuid", "version": "version", "build": "build"}
+    return {"api_version": api_version, **{name: about.get(key) or "" for name, key in about_keys.items()}}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -56,6 +59,6 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _private(found: os.stat_result) -> None:
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+def _private(file_stat: os.stat_result) -> None:
+    if file_stat.st_uid != os.geteuid() or stat.S_IMODE(file_stat.st_mode) & 0o022:
         raise StateDamaged("others can write what is remembered of vCenters")

@@ -1,8 +1,8 @@
-"""Answers GET and HEAD on one address of this machine, for a monitoring system: loopback unless another one is said.
+"""Answer GET and HEAD on one address of this machine, for a monitoring system: loopback unless another one is given.
 
-It is for small answers that need no login. Any other method is refused (405), a client that says nothing for a while is
-left, and of more than a few connections at once the oldest is closed for the new one: its client is silent or slow,
-since an answer takes milliseconds.
+It is for small answers that need no login. Any other method is refused (405), and a client that sends nothing for
+`SILENT_S` is disconnected. If there are too many connections, the oldest is closed for the new one: its client is
+silent or slow, since an answer takes milliseconds.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any, Final
 from gpuops.errors import UsageError
 
 MOST_AT_ONCE: Final = 32
-"""Connections; each has a thread."""
+"""Most connections at once; each has a thread."""
 SILENT_S: Final = 10.0
-"""After so long without a byte a client is left."""
+"""A client that sends no byte for this time is disconnected."""
 _LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class ListenOption:
-    """The option that names an address, for what is said of a wrong one."""
+    """The option that sets an address, for error messages about a wrong one."""
 
     name: str
     port: int
-    """The usual one."""
+    """The default port."""
 
     @property
     def hint(self) -> str:
-        return f"say {self.name} {self.port}, or an address of this machine: {self.name} {_LOOPBACK}:{self.port}"
+        return f"use {self.name} {self.port}, or an address of this machine: {self.name} {_LOOPBACK}:{self.port}"
 
     def address(self, text: str) -> tuple[str, int]:
-        """Host and port of `9464` or `127.0.0.1:9464`. Raises UsageError."""
+        """Return host and port of `9464` or `127.0.0.1:9464`. Raises UsageError."""
         host, colon, port = text.rpartition(":")
         if not (port.isascii() and port.isdigit() and int(port) < 65536) or (colon and not host):
             raise UsageError(f"{self.name} {text!r} is not [HOST:]PORT", hint=self.hint)
@@ -45,13 +45,13 @@ class ListenOption:
 
 
 class GetHandler(BaseHTTPRequestHandler):
-    """Answers a request; `page` says with what."""
+    """Answers a request with what `page` returns."""
 
     server_version, sys_version = "gpuops", ""
     timeout = SILENT_S
 
     def page(self, path: str) -> tuple[int, str, bytes]:
-        """Status, content type and body of what is at this path."""
+        """Return status, content type and body of the page at this path."""
         raise NotImplementedError
 
     def do_GET(self) -> None:
@@ -59,11 +59,11 @@ class GetHandler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 - as http.server wants it
 
-    def _refused(self) -> None:
-        """A method that HTTP knows, and that is not answered here. What HTTP does not know is 501, as it says."""
+    def _refuse_method(self) -> None:
+        """Refuse an HTTP method that is not served here. Methods unknown to HTTP get 501 from the base class."""
         self._answer(405, "text/plain; charset=utf-8", b"GET and HEAD alone are answered here\n")
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refused  # noqa: N815
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse_method  # noqa: N815
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
@@ -76,7 +76,7 @@ class GetHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """What is asked every few seconds is not worth a line."""
+        """Log nothing: monitoring systems ask every few seconds."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -85,7 +85,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[GetHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._open: dict[socket.socket, None] = {}
-        """Connections that are answered, in the order in which they were opened. Threads end them."""
+        """Open connections, oldest first. Threads remove them."""
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -103,20 +103,20 @@ class _Server(ThreadingHTTPServer):
             self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the midst of an answer is not worth a line either."""
+        """Log nothing: a client disconnected during an answer."""
 
 
 @contextmanager
 def listening(option: ListenOption, address: tuple[str, int], handler: type[GetHandler]) -> Iterator[int]:
-    """While this is open, requests to the address are answered by the handler; what it gives is the port.
+    """Answer requests to the address by the handler inside the block. Yields the port.
 
-    Raises UsageError for an address that is none of this machine, or a port that is taken.
+    Raises UsageError for an address that this machine does not have, or a port in use.
     """
     try:
         server = _Server(address, handler)
     except OSError as error:
-        said = f"{option.name} {address[0]}:{address[1]} cannot be used: {error.strerror}"
-        raise UsageError(said, hint=option.hint) from error
+        message = f"{option.name} {address[0]}:{address[1]} cannot be used: {error.strerror}"
+        raise UsageError(message, hint=option.hint) from error
     with server:
         Thread(target=server.serve_forever, name=option.name.strip("-"), daemon=True).start()
         try:

@@ -1,7 +1,7 @@
-"""The lock of one vCenter on this machine: one rotation at a time, and no other change beside it.
+"""The lock of one vCenter on this machine: one rotation at a time, and no other change during it.
 
-A rotation holds the lock alone; single changes (attach, detach) share it, so that many of them can run at once.
-The kernel drops a flock when its process ends, however it ends: a lock is never left behind.
+A rotation holds the lock exclusively; single changes (attach, detach) share it, so that several can run at once.
+The kernel releases a flock when its process ends, in any way: no lock is left behind.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from gpuops.model.time_text import format_stamp
 
 TRIES: Final = 5
 PAUSE_S: Final = 0.02
-"""Whoever asks for the holder shares the lock for an instant: a run that meets it tries again before it gives up."""
+"""A process that reads the holder shares the lock for an instant, so a run tries again before it fails."""
 
 SIGNS_EVERY: Final = timedelta(seconds=10)
-"""Between two signs of life of a run."""
+"""Time between two signs of life of a run."""
 
 _HOLDER: Final = re.compile(
     r"pid (?P<pid>\d+) since (?P<since>\S+)(?: doing (?P<doing>\S+))?(?: seen (?P<seen>\S+))?(?: until (?P<until>\S+))?"
 )
 _WIDTH: Final = 200
-"""Every text is so long, so that one is written over another in one piece."""
+"""Length of every text, so that a new one overwrites the old one in one write."""
 
 
 class LockedBy(Locked):
@@ -53,37 +53,37 @@ class LockHold:
         self._descriptor = descriptor
         self._holder = holder
         self.damaged = damaged
-        """Why a run that only brings back goes on without the file of the lock, or without a word in it."""
+        """Why a return continues without the lock file, or without a text in it; None if it holds the lock."""
 
     def alive(self, now: datetime) -> None:
-        """Writes into the lock's file that its run goes on, for others to read, and tells systemd."""
-        seen = self._holder.seen or self._holder.since
-        if seen is None or abs(now - seen) >= SIGNS_EVERY:
+        """Write a sign of life into the lock file, for other processes, and notify systemd."""
+        signed_at = self._holder.seen or self._holder.since
+        if signed_at is None or abs(now - signed_at) >= SIGNS_EVERY:
             self._holder = replace(self._holder, seen=now)
             self.sign()
             tell_systemd(GOES_ON)
 
     def takes_until(self, moment: datetime) -> None:
-        """Writes from when on the night that holds it takes nothing more."""
+        """Write the moment after which the night that holds the lock takes no more VMs."""
         self._holder = replace(self._holder, until=moment)
         self.sign()
 
     def sign(self) -> None:
-        """Says who holds it, for others to read. On a full disk it is held all the same: a morning must go on."""
+        """Write the holder into the lock file, for others to read. A full disk is ignored: a return must continue."""
         if self._descriptor is not None:
             with suppress(OSError):
-                os.pwrite(self._descriptor, _text(self._holder).ljust(_WIDTH).encode("ascii"), 0)
+                os.pwrite(self._descriptor, _format_holder(self._holder).ljust(_WIDTH).encode("ascii"), 0)
 
 
 @contextmanager
 def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool, doing: str = "") -> Iterator[LockHold]:
-    """Holds the lock of one vCenter on this machine. `doing` tells others which half of a rotation it is.
+    """Hold the lock of one vCenter on this machine. `doing`: the kind of run, shown to other processes.
 
-    Raises LockedBy, naming who holds it, without waiting, and StateDamaged where there is nothing to lock.
+    Raises LockedBy with the holder, without waiting, and StateDamaged if the lock file cannot be used.
     """
     descriptor = _open(state_dir, vcenter)
     try:
-        if not _taken(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+        if not _acquire(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
             raise _held_by(_written_in(descriptor))
         hold = LockHold(descriptor, LockHolder(os.getpid(), now.replace(microsecond=0), doing))
         hold.sign()
@@ -94,11 +94,10 @@ def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool, doing: 
 
 @contextmanager
 def locked_to_return(state_dir: Path, vcenter: str, now: datetime, *, doing: str = "") -> Iterator[LockHold]:
-    """The same, alone, for a run that only brings back: it goes on where the lock's file cannot be used, and says why
-    (`LockHold.damaged`).
+    """Hold the lock exclusively for a return, which continues if the lock file cannot be used (`LockHold.damaged`).
 
-    On a disk that takes nothing more the file as it is, or the directory itself, keeps other returns of this machine
-    away; where nothing can be locked, nothing does, for no desktop stays away for that. Raises Locked.
+    On a full disk the existing file, or the directory itself, is locked against other returns of this machine. If
+    neither can be locked, the return continues without a lock: desktops must come back. Raises Locked.
     """
     with ExitStack() as stack:
         try:
@@ -119,7 +118,7 @@ def _held_by(holder: LockHolder) -> LockedBy:
 
 @contextmanager
 def _locked_as_it_is(*paths: Path) -> Iterator[None]:
-    """Holds the first of these that is ours and can be locked, if any, without a word written. Raises Locked."""
+    """Lock the first of these paths that this user owns and that can be locked, and write nothing. Raises Locked."""
     with ExitStack() as stack:
         for path in paths:
             with suppress(OSError, StateDamaged):
@@ -127,25 +126,25 @@ def _locked_as_it_is(*paths: Path) -> Iterator[None]:
                 stack.callback(os.close, descriptor)
                 if os.fstat(descriptor).st_uid != os.geteuid():
                     continue
-                if not _taken(descriptor, fcntl.LOCK_EX):
+                if not _acquire(descriptor, fcntl.LOCK_EX):
                     raise Locked("another gpuops is changing this vCenter", hint="wait for it to end")
                 break
         yield
 
 
-def _text(holder: LockHolder) -> str:
+def _format_holder(holder: LockHolder) -> str:
     doing = holder.doing.replace(" ", "-")
-    told = {"doing": doing, "seen": _moment(holder.seen), "until": _moment(holder.until)}
-    others = (f" {word} {value}" for word, value in told.items() if value)
-    return f"pid {holder.pid} since {_moment(holder.since)}" + "".join(others)
+    optional_words = {"doing": doing, "seen": _format_stamp(holder.seen), "until": _format_stamp(holder.until)}
+    words = (f" {word} {text}" for word, text in optional_words.items() if text)
+    return f"pid {holder.pid} since {_format_stamp(holder.since)}" + "".join(words)
 
 
-def _moment(moment: datetime | None) -> str:
+def _format_stamp(moment: datetime | None) -> str:
     return format_stamp(moment) if moment is not None else ""
 
 
 def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
-    """Who rotates this vCenter from this machine now; None = nobody does. Raises StateDamaged."""
+    """Return the process of this machine that rotates this vCenter now, or None. Raises StateDamaged."""
     if not vcenter_lock(state_dir, vcenter).exists():
         return None
     descriptor = _open(state_dir, vcenter)
@@ -167,7 +166,7 @@ def _open(state_dir: Path, vcenter: str) -> int:
     return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def _taken(descriptor: int, kind: int) -> bool:
+def _acquire(descriptor: int, kind: int) -> bool:
     for _ in range(TRIES):
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -181,7 +180,7 @@ def _taken(descriptor: int, kind: int) -> bool:
 
 
 def _unlockable(error: OSError) -> StateDamaged:
-    """A network file system without a lock server, perhaps."""
+    """Return the error for a file that cannot be locked, for example on a network file system without a lock server."""
     return StateDamaged(
         f"the lock in the state directory cannot be taken: {error.strerror}",
         hint="set GPUOPS_STATE_DIR to a directory on a disk of this machine",
@@ -189,12 +188,12 @@ def _unlockable(error: OSError) -> StateDamaged:
 
 
 def _written_in(descriptor: int) -> LockHolder:
-    found = _HOLDER.match(os.pread(descriptor, _WIDTH, 0).decode("ascii", "replace"))
-    if found is None:
+    match = _HOLDER.match(os.pread(descriptor, _WIDTH, 0).decode("ascii", "replace"))
+    if match is None:
         return LockHolder(None, None)
-    told = ("since", "seen", "until")
+    names = ("since", "seen", "until")
     try:
-        since, seen, until = (datetime.fromisoformat(text) if (text := found[name]) else None for name in told)
+        since, seen_at, until = (datetime.fromisoformat(text) if (text := match[name]) else None for name in names)
     except ValueError:
         return LockHolder(None, None)
-    return LockHolder(int(found["pid"]), since, (found["doing"] or "").replace("-", " "), seen, until)
+    return LockHolder(int(match["pid"]), since, (match["doing"] or "").replace("-", " "), seen_at, until)

@@ -1,6 +1,6 @@
-"""The names of all locks: gpuops of several versions take them at the same time, so a name never changes.
+"""The names of all locks. Several versions of gpuops use them at the same time, so a name never changes.
 
-Locks of one machine are files in the state directory. Those that machines share are advisory locks of PostgreSQL, which
+Locks of one machine are files in the state directory. Locks that machines share are advisory locks of PostgreSQL, which
 end with the transaction.
 """
 
@@ -19,17 +19,17 @@ BUNDLE_NAMES: Final = "bundle-names.lock"
 
 
 def vcenter_lock(state_dir: Path, vcenter: str) -> Path:
-    """The file that a run locks while it changes this vCenter."""
+    """Return the file that a run locks while it changes this vCenter."""
     return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}.lock"
 
 
 def receiver_lock(state_dir: Path, receiver: str) -> Path:
-    """The file that a process locks while it sends notices to this receiver."""
+    """Return the file that a process locks while it sends notices to this receiver."""
     return state_dir / f"notices-to-{receiver}.lock"
 
 
 def notices_of_run_lock(state_dir: Path, run: str) -> Path:
-    """The file that a run locks as long as it lives. `run`: its id, or what a damaged file holds."""
+    """Return the file that a run locks as long as it lives. `run`: its id, or the content of a damaged file."""
     return state_dir / f"notices-run-{uuid.uuid5(uuid.NAMESPACE_OID, run).hex[:16]}.lock"
 
 

@@ -1,8 +1,8 @@
-"""Tells systemd that a run has begun and that it goes on, for `WatchdogSec=` of its unit.
+"""Notify systemd that a run has begun and that it is alive, for `WatchdogSec=` of its unit.
 
-systemd kills a service that is silent for so long, and starts what `OnFailure=` names. A word is sent where a run gives
-its sign of life, so that a process that is frozen, or that waits for nothing for ever, sends none. Without a unit of
-`Type=notify` there is no socket, and nothing is sent.
+systemd kills a service that sends nothing for that time, and starts the unit of `OnFailure=`. A message is sent with
+each sign of life of a run, so a frozen process sends no message. Without a unit of `Type=notify` there is no socket,
+and nothing is sent.
 
 Source: sd_notify(3), "Notes": `NOTIFY_SOCKET` names a socket of AF_UNIX and SOCK_DGRAM, an abstract one after `@`.
 """
@@ -19,7 +19,7 @@ GOES_ON: Final = "WATCHDOG=1"
 
 
 def tell_systemd(word: str) -> None:
-    """Sends it without waiting; a run never depends on whether anybody hears it."""
+    """Send the word without waiting, and ignore errors: a run does not depend on systemd."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -1,4 +1,4 @@
-"""Where this machine keeps its journal and locks: a directory of our own that nobody else can write."""
+"""Create and check the state directory: this machine's journal and locks, writable only by the user of gpuops."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from gpuops.files.private_file import way_open
 
 def default_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """$GPUOPS_STATE_DIR, else $XDG_STATE_HOME/gpuops, else ~/.local/state/gpuops."""
-    if own := environ.get("GPUOPS_STATE_DIR"):
-        return Path(own)
+    if configured_dir := environ.get("GPUOPS_STATE_DIR"):
+        return Path(configured_dir)
     # The XDG specification: a relative path in the variable is invalid and must be ignored.
     base = Path(environ.get("XDG_STATE_HOME", ""))
     return (base if base.is_absolute() else home_dir(environ) / ".local" / "state") / "gpuops"
 
 
 def prepare_state_dir(path: Path) -> None:
-    """Makes the directory (0700) if there is none. Raises StateDamaged when others could write in it, or replace it.
+    """Create the directory (0700) if it does not exist. Raises StateDamaged if others can write in it or replace it.
 
-    A journal that others can write could make us resume or stop their VMs, so such a directory is refused,
-    not repaired: whoever opened it may already have written.
+    A journal that others can write could make gpuops resume or stop VMs of their choice. Such a directory is refused
+    and not repaired: another user may already have written to it.
     """
     try:
         _make(path)
-        found = path.lstat()
+        dir_stat = path.lstat()
         way = way_open(path)
     except OSError as error:
         raise StateDamaged(
             f"the state directory {path} cannot be used: {error.strerror}", hint=_made_by_root(path)
         ) from error
-    if stat.S_ISLNK(found.st_mode):
-        raise _linked("directory", path, hint="set GPUOPS_STATE_DIR to the directory itself")
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    if stat.S_ISLNK(dir_stat.st_mode):
+        raise _refuse_link("directory", path, hint="set GPUOPS_STATE_DIR to the directory itself")
+    if not stat.S_ISDIR(dir_stat.st_mode) or dir_stat.st_uid != os.geteuid():
         raise StateDamaged(f"the state directory {path} is not a directory of this user", hint=_made_by_root(path))
-    if found.st_mode & 0o022:
+    if dir_stat.st_mode & 0o022:
         raise StateDamaged(f"others can write in the state directory {path}", hint=f"chmod 700 {path}")
     if way is not None:
         raise StateDamaged(
@@ -51,26 +51,26 @@ def prepare_state_dir(path: Path) -> None:
 
 
 def _made_by_root(path: Path) -> str:
-    """What makes the directory for this user. cron, in contrast to a unit of systemd, makes none."""
+    """Return the hint that creates the directory for this user. cron, unlike a systemd unit, does not create it."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    made = shlex.join(["install", "-d", "-o", user, "-m", "700", str(path)])
-    return f"as root: {made}; or set GPUOPS_STATE_DIR to a directory of yours"
+    command = shlex.join(["install", "-d", "-o", user, "-m", "700", str(path)])
+    return f"as root: {command}; or set GPUOPS_STATE_DIR to a directory of yours"
 
 
 def _make(path: Path) -> None:
-    """As mkdir with `parents`, which would leave those to the umask."""
-    missing = [each for each in (path, *path.parents) if not os.path.lexists(each)]
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
+    """Create the directory and its parents with mode 0700. `mkdir(parents=True)` would use the umask for parents."""
+    missing = [directory for directory in (path, *path.parents) if not os.path.lexists(directory)]
+    for directory in reversed(missing):
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def private_file(path: Path, *, make: bool = True) -> None:
-    """Makes the file (0600) if there is none. Raises StateDamaged for a link, somebody else's file or a wide mode.
+    """Create the file (0600) if it does not exist. Raises StateDamaged for a link, another user's file or a wide mode.
 
-    `make` False: a file that is not there is left so; SQLite makes and removes those beside a database at any moment.
+    `make` False: do not create it. SQLite creates and removes the files next to a database at any moment.
     """
     making = os.O_CREAT if make else 0
     try:
@@ -79,24 +79,24 @@ def private_file(path: Path, *, make: bool = True) -> None:
         if not make and isinstance(error, FileNotFoundError):
             return
         if path.is_symlink():
-            raise _linked("file", path, hint=f"put the file itself into {path.parent}, or set GPUOPS_STATE_DIR to the "
-                          "directory it lies in") from error  # fmt: skip
+            hint = f"put the file itself into {path.parent}, or set GPUOPS_STATE_DIR to the directory it lies in"
+            raise _refuse_link("file", path, hint=hint) from error
         raise StateDamaged(
             f"the state file {path} cannot be used: {error.strerror}",
             hint="move what is there aside, or set GPUOPS_STATE_DIR to another directory of yours",
         ) from error
     try:
-        found = os.fstat(descriptor)
+        file_stat = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    if not make and not found.st_nlink:
+    if not make and not file_stat.st_nlink:
         return  # removed since it was opened
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+    if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_uid != os.geteuid() or file_stat.st_nlink != 1:
         raise StateDamaged(f"the state file {path} is not a plain file of this user")
-    if found.st_mode & 0o077:
+    if file_stat.st_mode & 0o077:
         raise StateDamaged(f"others can read or write the state file {path}", hint=f"chmod 600 {path}")
 
 
-def _linked(what: str, path: Path, *, hint: str) -> StateDamaged:
-    """A link is not followed: whoever may place one would choose which file is written, and which journal is obeyed."""
-    return StateDamaged(f"the state {what} {path} is a symbolic link, and links are not followed here", hint=hint)
+def _refuse_link(file_type: str, path: Path, *, hint: str) -> StateDamaged:
+    """Return the error for a link. A user who can place a link could choose the file and the journal that are used."""
+    return StateDamaged(f"the state {file_type} {path} is a symbolic link, and links are not followed here", hint=hint)

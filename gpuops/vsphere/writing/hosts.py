@@ -82,7 +82,7 @@ class HostConnection:
         """By host, those of the needed privileges that this login does not have."""
         return lacking_on_hosts(self._connection, needed)
 
-    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+    def read_held_privileges(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
         """By host that vCenter told of, those of the privileges that this login has."""
         return held_on_hosts(self._connection, hosts, asked)
 

@@ -24,7 +24,7 @@ def test_a_lease_left_behind(lab: Lab, tmp_path: Path) -> None:
     named = ("--policy", str(policy))
     assert lab.run("rotate", "init", *named).exit_code == 0
     free = lab.run("rotate", "unlock", *named)
-    assert (free.exit_code, "nobody holds the lease on bare" in free.stderr) == (3, True)
+    assert (free.exit_code, "no run holds the lease on bare" in free.stderr) == (3, True)
     with site_of(lab.server, tmp_path / "other") as other:
         take(other, "bare", Nonces(tmp_path / "other", other.vcenter.uuid))
     lease = json.loads(lab.run("rotate", "status", *named, "--output", "json").stdout)["lease"]

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from gpuops.cli.app import app
 from gpuops.clock import passed_s
 from gpuops.errors import UsageError
-from gpuops.execute.state.health import STALE_S, Health, health_address, served
+from gpuops.execute.state.health import STALE_S, Health, health_address, serve_health
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.wire import ready_file
@@ -178,29 +178,29 @@ def _health(port: int, path: str = "/healthz") -> int:
 def test_it_is_healthy_while_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     port, now = _free_port(), [0.0]
     monkeypatch.setattr("gpuops.execute.state.health.clock.passed_s", lambda: now[0])
-    with served(("127.0.0.1", port)) as health:
+    with serve_health(("127.0.0.1", port)) as health:
         assert _health(port) == 503, "it has not looked yet"
-        health.looked()
+        health.note_look()
         assert (_health(port), _health(port, "/readyz"), _health(port, "/")) == (200, 200, 404)
         now[0] += STALE_S
         assert (_health(port), _health(port, "/readyz")) == (503, 503)
-        health.looked(found=False)
+        health.note_look(is_available=False)
         assert (_health(port), _health(port, "/readyz")) == (200, 503), "to start it anew would not help"
-        health.looked()
+        health.note_look()
         assert (_health(port), _health(port, "/readyz")) == (200, 200)
-        with pytest.raises(UsageError, match="cannot be used"), served(("127.0.0.1", port)):
+        with pytest.raises(UsageError, match="cannot be used"), serve_health(("127.0.0.1", port)):
             raise AssertionError("the port is taken")
     assert _health(port) == 0
 
 
 def test_it_tells_when_it_looked() -> None:
     told = Health()
-    assert told.told() == (503, {"status": "stale", "looked_at": None})
-    told.looked()
-    status, said = told.told()
+    assert told.answer() == (503, {"status": "stale", "looked_at": None})
+    told.note_look()
+    status, said = told.answer()
     assert status == 200 and said["status"] == "ok" and said["looked_at"]
-    told.looked(found=False)
-    assert (told.told()[0], told.told(ready=True)[1]["status"]) == (200, "away")
+    told.note_look(is_available=False)
+    assert (told.answer()[0], told.answer(ready=True)[1]["status"]) == (200, "away")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_i
     right = unlock(POLICY, mine, str(before))
     assert (right.nonce, right.epoch) == ("", before)
     assert status(mine, POLICY).lock_trouble == ""
-    with pytest.raises(Refused, match="nobody holds the lease"):
+    with pytest.raises(Refused, match="no run holds the lease"):
         unlock(POLICY, mine, str(before))
     assert run(world, RunKind.NIGHT, tmp_path / machine).exit_code == 0
     assert number(world) > before

@@ -22,7 +22,7 @@ from tests.execute.small_vcenter import START, World
 
 def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: Path) -> None:
     mine = site(world, tmp_path / "b")
-    with pytest.raises(Refused, match="nobody holds the lease"):
+    with pytest.raises(Refused, match="no run holds the lease"):
         unlock(POLICY, mine, None)
     other = take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     lease = held(world)

@@ -115,7 +115,7 @@ def test_from_markers_alone_on_a_new_machine(night: Night) -> None:
 
 def test_markers_that_cannot_be_seen_are_not_taken_for_none(night: Night) -> None:
     night.world.attributes.clear()
-    with pytest.raises(Refused, match=r"no custom attribute is called gpuops\.rotation, or this login does not see it"):
+    with pytest.raises(Refused, match=r"no custom attribute is called gpuops\.rotation, or this login cannot read it"):
         restored(night, policy=POLICY, from_markers=True)
 
 

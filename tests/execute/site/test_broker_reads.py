@@ -95,7 +95,7 @@ def test_the_rest_of_a_broker_is_told_by_no_clock_that_somebody_sets() -> None:
     """vCenter's clock was set back by a day in the rest: the broker is asked again all the same."""
     broker, passed_s = Broker(AWAY, ()), [0.0]
     # its reads are enough
-    source = BrokerSessions(lambda: broker, rest=BrokerRest(lambda: passed_s[0]))  # type: ignore[arg-type,return-value]
+    source = BrokerSessions(lambda: broker, broker_rest=BrokerRest(lambda: passed_s[0]))  # type: ignore[arg-type,return-value]
     assert used(source, NOW)["vm-1"] is None
     passed_s[0] += ASK_AGAIN.total_seconds()
     assert used(source, NOW - timedelta(days=1))["vm-1"] is False

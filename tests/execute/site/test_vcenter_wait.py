@@ -157,7 +157,7 @@ def test_what_waiting_does_not_mend_is_not_tried_again(watched: Watched, refused
         raise VcenterUnreachable("nothing answers") if tries < 3 else refused
 
     with pytest.raises(type(refused)):
-        vcenter_wait.reached(attempt)
+        vcenter_wait.reach_vcenter(attempt)
     assert (tries, watched.pauses) == (3, [FIRST_S, 2 * FIRST_S])
 
 
@@ -185,8 +185,8 @@ def test_what_is_waited_for(watched: Watched, error: Exception, waited_for: bool
 
     vcenter_wait = VcenterWait(None, watched.night.world.tick, watched.pause, watched.said.append)
     if waited_for:
-        vcenter_wait.reached(attempt)
+        vcenter_wait.reach_vcenter(attempt)
     else:
         with pytest.raises(NotConnected):
-            vcenter_wait.reached(attempt)
+            vcenter_wait.reach_vcenter(attempt)
     assert watched.pauses == ([FIRST_S] if waited_for else [])

@@ -57,7 +57,7 @@ def test_a_return_that_waits_for_a_vcenter_goes_on(systemd: socket.socket, monke
             raise VcenterUnreachable("nothing answers")
         return "back"
 
-    assert waiting.reached(attempt) == "back"
+    assert waiting.reach_vcenter(attempt) == "back"
     assert heard(systemd) == ["WATCHDOG=1"] * 2
 
 

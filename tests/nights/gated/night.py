@@ -140,7 +140,7 @@ class GatedNight(Nightly):
                 found.append(self.broker.opened())
             return found[0]
 
-        place.gates = BrokerGates(opened, BrokerSessions(opened, rest=BrokerRest(place.passed_s)))
+        place.gates = BrokerGates(opened, BrokerSessions(opened, broker_rest=BrokerRest(place.passed_s)))
         if self.gated.watched:
             place.sources = {Source.COMMAND: RdpWatch(self.pod)}
         place.in_flight = self._in_flight

@@ -208,7 +208,7 @@ class FortyNights:
         """As `connect_checked` does, and the command behind it."""
         wait = VcenterWait(self.policy, self.world.clock.now, self.world.clock.advance, lambda line: None)
         connect = partial(DirectVcenter, self.world, self._boundary, None, self._showing)
-        reached = partial(wait.reached, connect) if half == "day" else connect
+        reached = partial(wait.reach_vcenter, connect) if half == "day" else connect
         vcenter = connecting(self._way, f"rotate {half}", reached)
         began = self.world.clock.now()
         place = NightPlace(cast(Vcenter, vcenter), self._state, self.world.clock.now, store=self._store)

@@ -53,7 +53,7 @@ def waited(server: HostileServer, attempt: Callable[[], object], failed: NotConn
 
     vcenter_wait = VcenterWait(None, wall_clock, rest, lambda line: None)
     if failed is None:
-        vcenter_wait.reached(attempt)
+        vcenter_wait.reach_vcenter(attempt)
     else:
         vcenter_wait.until_back(failed, attempt)
     return rests

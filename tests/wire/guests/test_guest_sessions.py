@@ -48,7 +48,7 @@ class Guests:
 
     def look(self, policy: Policy = REQUIRED) -> Inventory:
         self.asked.clear()
-        return self.site.judged(self.site.vcenter.inventory(), policy)
+        return self.site.read_for_policy(self.site.vcenter.inventory(), policy)
 
     def why(self, name: str, policy: Policy = REQUIRED) -> str | None:
         vms = self.look(policy).vms.values()

@@ -89,6 +89,6 @@ def test_the_way_back_goes_on_by_any_clock(lab: SimServer, tmp_path: Path) -> No
 
 def test_a_simulated_vcenter_lives_in_a_time_of_its_own(lab: SimServer) -> None:
     with Connection(target_of(lab)) as vcenter:
-        assert vcenter.simulated
+        assert vcenter.is_simulated
     with connect(Simulated("lab")) as site:
         assert not site.same_time

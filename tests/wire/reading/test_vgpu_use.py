@@ -73,7 +73,7 @@ def test_what_is_not_told_keeps_a_desktop_where_it_is_required_alone(tmp_path: P
     unknown = Smi(lambda name, look: VgpuUse(None, because="of the test"))
     with lab(tmp_path, unknown) as site:
         assert suspended(rotate_night(REQUIRED, site, apply=False)) == set()
-        seen = site.judged(site.vcenter.inventory(), REQUIRED)
+        seen = site.read_for_policy(site.vcenter.inventory(), REQUIRED)
         verdicts = judged([vm for vm in seen.vms.values() if vm.vgpu_use is not None], REQUIRED)
         assert {each.verdict.objection for each in verdicts if each.vm.name == "vdi-07"} == {
             "the use of its vGPU is not known: of the test"
