@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
-from gpuops.execute.cluster.use import lost, require_ours
+from gpuops.execute.cluster.use import lease_lost_error, require_ours
 from gpuops.execute.cluster_run import guests
 from gpuops.execute.cluster_run.guests import ReadyGuests
 from gpuops.execute.lease.lease import HeldLease
@@ -89,7 +89,7 @@ class _Running:
         while True:
             seen = self._look()
             if self._held.lost is not None:
-                raise lost(self._launch.cluster, self._held.lost)
+                raise lease_lost_error(self._launch.cluster, self._held.lost)
             took_s = self._site.passed_s() - began_s
             failed = next((node for node, end in sorted(self._ends.items()) if end.exit_code), None)
             if 0 in self._ends and others_until_s is None:
