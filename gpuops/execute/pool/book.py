@@ -72,7 +72,7 @@ class PoolBooks:
 
     @classmethod
     @contextmanager
-    def opened(cls, state_dir: Path, url: str, vcenter: str, *, write: bool) -> Iterator[Self]:
+    def open(cls, state_dir: Path, url: str, vcenter: str, *, write: bool) -> Iterator[Self]:
         """Yield the books; without `write` nothing is made or changed. `url`: empty = the file in the state directory.
 
         Raises UsageError too.
@@ -102,8 +102,10 @@ class PoolBooks:
         """
         with self._alone() if write else self._reading() as connection:
             before = self._read(connection, name)
-            others = (self._read(connection, other) for other in self._names(connection) if other != name)
-            after = decide(before, tuple(book for book in others if book is not None))
+            other_books = (
+                self._read(connection, other_name) for other_name in self._names(connection) if other_name != name
+            )
+            after = decide(before, tuple(book for book in other_books if book is not None))
             if write and connection is not None:
                 self._write(connection, before, after)
         return before, after
@@ -151,21 +153,21 @@ class PoolBooks:
         body, is_open = leases_table.c.body, leases_table.c.open.is_(True)
         is_request = body.like('%"state":"asked"%') | body.like('%"state":"waiting"%')
         bodies = connection.scalars(sql.select(body).where(*self._leases(name), is_open, ~is_request))
-        pool = _decoded(row.settings, LendingPool, name)
-        servers = _decoded(row.servers.replace(*_LEAVING), tuple[PoolServer, ...], name)
-        return LeaseBook(pool, servers).with_leases(_decoded(text.replace(*_BROKEN), GpuLease, name) for text in bodies)
+        pool = _decode(row.settings, LendingPool, name)
+        servers = _decode(row.servers.replace(*_LEAVING), tuple[PoolServer, ...], name)
+        return LeaseBook(pool, servers).with_leases(_decode(text.replace(*_BROKEN), GpuLease, name) for text in bodies)
 
     def _write(self, connection: Connection, before: LeaseBook | None, after: LeaseBook) -> None:
         """Write the pool and the leases that changed; those that ended leave the book."""
         name = after.pool.name
         if before is None or (before.pool, before.servers) != (after.pool, after.servers):
             connection.execute(sql.delete(pools_table).where(*self._pool(name)))
-            row = {"name": name, "settings": _encoded(after.pool), "servers": _encoded(after.servers)}
+            row = {"name": name, "settings": _encode(after.pool), "servers": _encode(after.servers)}
             connection.execute(sql.insert(pools_table).values(vcenter=self._vcenter, **row))
         for lease in (lease for lease in after.leases if before is None or lease not in before.leases):
             connection.execute(sql.delete(leases_table).where(*self._leases(name), leases_table.c.id == lease.id))
             if lease.holds:
-                row = {"id": lease.id, "asked_at": lease.asked_at.isoformat(), "body": _encoded(lease)}
+                row = {"id": lease.id, "asked_at": lease.asked_at.isoformat(), "body": _encode(lease)}
                 connection.execute(sql.insert(leases_table).values(vcenter=self._vcenter, pool=name, open=True, **row))
 
 
@@ -192,11 +194,11 @@ def _has_tables(connection: Connection, database: Database) -> bool:
     return sql.inspect(connection).has_table(pools_table.name)
 
 
-def _encoded(value: object) -> str:
-    return msgspec.json.encode(to_stored(value)).decode()
+def _encode(record: object) -> str:
+    return msgspec.json.encode(to_stored(record)).decode()
 
 
-def _decoded(body: str, kind: type[Value], pool: str) -> Value:
+def _decode(body: str, kind: type[Value], pool: str) -> Value:
     try:
         return msgspec.convert(with_field_names(kind, msgspec.json.decode(body)), type=kind)
     except (*NOT_PARSED, msgspec.MsgspecError) as error:

@@ -81,7 +81,7 @@ class PoolGuests:
         self._write(lambda book: lending.hooks_begin(book, id, self.site.clock()))
         due = lending.to_enable(self.book) if enable else lending.to_disable(self.book, self.site.clock())
         for lease in (lease for lease in due if lease.id == id):  # else another command has done it
-            if self._granted(lease) if enable else self._revoked(lease):
+            if self._grant(lease) if enable else self._revoke(lease):
                 self._write(lambda book: lending.hooks_ended(book, id, enable, self.site.clock()))
 
     def _write(self, change: Callable[[LeaseBook], LeaseBook]) -> None:
@@ -90,7 +90,7 @@ class PoolGuests:
         ended = [lease for lease in self.book.leases if not lease.holds and after.lease(lease.id) is None]
         self.book = after.with_leases(ended)
 
-    def _granted(self, lease: GpuLease) -> bool:
+    def _grant(self, lease: GpuLease) -> bool:
         program, client = self._program(), self._running(lease.wish.client_uuid, lease.client)
         client_address, endpoints = self._address(client), list[tuple[str, int]]()
         for share in lease.shares:
@@ -103,7 +103,7 @@ class PoolGuests:
         self._run(client, guest_scripts.grant_in_client(program, lease.id, endpoints))
         return True
 
-    def _revoked(self, lease: GpuLease) -> bool:
+    def _revoke(self, lease: GpuLease) -> bool:
         """Cut the client off; whether every server has revoked its shares. The guest of the client is only cleared: a
         failure there is a warning."""
         failed = len(self.failed)
