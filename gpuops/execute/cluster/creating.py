@@ -115,7 +115,7 @@ def _look(
         vcenter.folder_at(wish.folder) if wish.folder is not None else None,
     )
     inventory = site.with_vgpus(inventory)
-    plan = question.planned(inventory, catalog_of(inventory), site.clock())
+    plan = question.plan(inventory, catalog_of(inventory), site.clock())
     required = required_privileges(plan, question.folder, inventory)
     return reject_missing_privileges(plan, port.lacking_on_objects(required), inventory), inventory
 

@@ -18,7 +18,7 @@ from gpuops.execute.vm_removal import execute_removals, next_removal_step, remov
 from gpuops.model.vcenter.inventory import Inventory
 from gpuops.plan.cluster.answers import ClusterRemoved
 from gpuops.plan.cluster.members import MarkedVm, marked_vms
-from gpuops.plan.cluster.removal import REMOVE_PRIVILEGES, removal_refused
+from gpuops.plan.cluster.removal import REMOVE_PRIVILEGES, removal_refusals
 from gpuops.plan.core.plan import Rejection
 
 ROUNDS: Final = 4
@@ -34,7 +34,7 @@ def delete(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
     cluster_port(site)  # refuses a saved inventory
     inventory = site.vcenter.inventory()
     members = marked_vms(inventory, name)
-    refusals = removal_refused(members) + _missing_privileges(members, site)
+    refusals = removal_refusals(members) + _missing_privileges(members, site)
     if refusals or not apply:
         with site.journal_to_read(inventory.vcenter) as journal:
             overridden_vms = [
@@ -52,7 +52,7 @@ def delete(name: str, site: Site, *, apply: bool) -> ClusterRemoved:
             settle_removals(inventory, journal, run, site)
             inventory = site.vcenter.inventory()
             members = marked_vms(inventory, name)
-            refusals = removal_refused(members)  # an admin may have made a copy meanwhile
+            refusals = removal_refusals(members)  # an admin may have made a copy meanwhile
             if refusals:
                 return ClusterRemoved(name, members, rejections=refusals)
             with keep_runs_away(site, name, members, inventory):

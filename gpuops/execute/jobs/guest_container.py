@@ -63,8 +63,8 @@ class GuestContainers:
         """Start the container under the name `gpuops-ATTEMPT`, unless this attempt was started before.
 
         `attempt`: small letters, digits and `-`, at most 100. `resume`: set the variable `GPUOPS_JOB_RESUMED=1`, so
-        that the job continues from its checkpoint. A missing image is pulled after this returns. Raises Refused if the guest
-        has no runtime for the job, or if the words cannot be sent to it.
+        that the job continues from its checkpoint. A missing image is pulled after this returns. Raises Refused if the
+        guest has no runtime for the job, or if the words cannot be sent to it.
         """
         ready = replace(job, runtime=self._runtime_of(vm, job))
         words = run_words(ready, scripts.container(attempt), resumed=resume)
