@@ -1,7 +1,7 @@
 """The books of a vCenter's pools: in their own SQLite file next to the journal, or in the journal's PostgreSQL.
 
 There is one row for each pool and one for each open lease. A change reads and writes a pool in one transaction, and
-only one such transaction runs at a time: of two commands the second decides on what the first has written.
+only one such transaction runs at a time, so the second of two commands decides by what the first has written.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ leases_table: Final = Table(
 )
 Value = TypeVar("Value")
 Decide = Callable[[LeaseBook | None, tuple[LeaseBook, ...]], LeaseBook]
-"""Returns a book as it is to be; it is given the book as it is and the vCenter's other pools."""
+"""Returns the changed book; gets the present book and the other pools of the vCenter."""
 
 
 class PoolBooks:
@@ -95,7 +95,7 @@ class PoolBooks:
             return self._read(connection, name)
 
     def change(self, name: str, decide: Decide, *, write: bool = True) -> tuple[LeaseBook | None, LeaseBook]:
-        """Change the book, and return it before and after, with the leases that ended; `write` False = only foresee it.
+        """Change the book, and return it before and after, with the leases that ended. Without `write` only compute it.
 
         While `decide` runs, no other process changes a pool of this vCenter. The change is on disk when this returns.
         If `decide` raises, nothing is changed.
@@ -127,7 +127,7 @@ class PoolBooks:
 
     @contextmanager
     def _alone(self) -> Iterator[Connection]:
-        """Yield a transaction; until it ends no other one writes pools of this vCenter."""
+        """Yield a transaction. Until it ends, no other transaction writes pools of this vCenter."""
         if self._database is None:
             raise StateDamaged("the book of pools was opened to read", hint="this is a fault of gpuops: report it")
         with self._database.writing() as connection:
@@ -190,7 +190,7 @@ def opened_database(state_dir: Path, url: str, *, write: bool) -> Database | Non
 
 
 def _has_tables(connection: Connection, database: Database) -> bool:
-    database.revision(connection)  # which refuses that of a later gpuops
+    database.revision(connection)  # raises if a later gpuops wrote it
     return sql.inspect(connection).has_table(pools_table.name)
 
 

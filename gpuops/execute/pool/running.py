@@ -51,8 +51,10 @@ class NotDecided(Exception):
 
 
 def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
-    """Make the pool of this file, or change it to that; without servers it is deleted. Raises UsageError, StateDamaged,
-    NotConnected."""
+    """Make the pool of this file, or change it; without servers it is deleted.
+
+    Raises UsageError, StateDamaged, NotConnected.
+    """
     pool = wish.pool
     if pool.program is not None:
         load_program(pool.program)
@@ -71,7 +73,7 @@ def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
 
 
 def show(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
-    """Return pools as they stand in the book, or the one of this name. Raises UsageError, StateDamaged."""
+    """Return the books of all pools, or of the one with this name. Raises UsageError, StateDamaged."""
     with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=False) as books:
         names = books.names() if name is None else (pool_meant(name, books.names()),)
         return tuple(known_book(books.read(pool), pool) for pool in names)
@@ -143,7 +145,7 @@ def _command(name: str | None, site: Site, new: LendingPool | None = None, *, ap
         needs_tags = (new or known_book(books.read(pool), pool).pool).owner_by.needs_tags
         began, inventory = site.clock(), site.vcenter.inventory()
         ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None
-        if trouble := clock_trouble(ahead, "when a lease ends cannot be told"):
+        if trouble := clock_trouble(ahead, "it is unknown when a lease ends"):
             raise Refused(f"clocks: {trouble}", hint="set both by NTP; servers end their leases by themselves")
         inventory = site.vcenter.with_tags(inventory) if needs_tags else inventory
         yield _PoolCommand(site, books, pool, apply, new, began, inventory)

@@ -257,7 +257,7 @@ class _Planning:
         )  # fmt: skip
         cloning = request.planned(self.inventory, self.question.folder)
         if cloning.new is None:
-            name_in_use = Rejection(wish.vm_name(rank), "a VM of that name is there, and is none of this cluster")
+            name_in_use = Rejection(wish.vm_name(rank), "a VM of that name exists and does not belong to this cluster")
             return cloning.rejections or (replace(name_in_use, hint="rename it, or name the cluster otherwise"),)
         marker = ClusterMarker(wish.name, rank, wish.nodes, self.question.id, wish.digest, wish.gpus, wish.rdma)
         settings = {MARKER_KEY: marker.text, **({HUGE_PAGES: "TRUE"} if wish.huge_pages else {})}
@@ -326,7 +326,7 @@ def _warn_once(warnings: Sequence[str], names: Sequence[str]) -> tuple[str, ...]
         kind = tuple("" if word in names else "N" if word.isdigit() else word for word in re.split(r"[ :]", line))
         alike.setdefault(kind, []).append(line)
     return tuple(
-        lines[0] if len(lines) == 1 else f"{lines[0]} (likewise of {len(lines) - 1} more)" for lines in alike.values()
+        lines[0] if len(lines) == 1 else f"{lines[0]} (also for {len(lines) - 1} more)" for lines in alike.values()
     )
 
 
