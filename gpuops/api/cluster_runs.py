@@ -50,10 +50,10 @@ def cluster_run(name: str, wish: RunWish, site: Site, hear: Callable[[bytes], No
     cannot be made ready, NotConnected.
     """
     from gpuops.execute.cluster import standing
-    from gpuops.plan.cluster_run.launch import planned
+    from gpuops.plan.cluster_run.launch import plan_launch
 
     cluster = standing(name, site)
-    plan = planned(wish, cluster, secrets.token_hex(8))
+    plan = plan_launch(wish, cluster, secrets.token_hex(8))
     reasons = _no_way_in(cluster, site)
     if reasons:
         plan = replace(plan, launch=None, rejections=(*plan.rejections, *reasons))

@@ -45,7 +45,7 @@ def diagnose(
     kept = Diagnoses(site.state_dir)
     model = kept.model()
     there = [each for each in vms if each.ref in cases]
-    corrections = LocalCorrections.of(kept.settled(inventory.vcenter), inventory.vms)
+    corrections = LocalCorrections.of(kept.settled_diagnoses(inventory.vcenter), inventory.vms)
     by_model = diagnosed([cases[each.ref] for each in there], model)
     answers = [corrections.applied(answer, each) for each, answer in zip(there, by_model, strict=True)]
     found = []
@@ -92,7 +92,7 @@ def train(state_dir: Path) -> Trained:
     from gpuops.advise.diagnosis.learning import trained
 
     kept = Diagnoses(state_dir)
-    found = trained(kept.confirmed(), kept.model())
+    found = trained(kept.confirmed_cases(), kept.model())
     if found.replaced:
         kept.set_model(found.model)
     return found

@@ -69,7 +69,7 @@ def job_submit(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None =
     if rejections:
         return JobSubmission(rejections=rejections)
     found = store.submit(jobs, str(who), site.clock())
-    return JobSubmission(found.added, found.there)
+    return JobSubmission(found.added, found.existing)
 
 
 def job_submission_foreseen(jobs: Sequence[ContainerJob], site: Site, policy: Policy | None = None) -> JobSubmission:

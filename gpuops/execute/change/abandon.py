@@ -1,6 +1,6 @@
-"""Gives up for good one host of a change that did not end, or one VM that was taken from a host.
+"""Gives up one host of an unfinished change, or one VM that was taken from a host, for good.
 
-It is written into the journal and nothing is asked of vCenter: it is for what does not answer any more.
+This is for hosts and VMs that do not respond any more: it writes to the journal and changes nothing in vCenter.
 """
 
 from __future__ import annotations
@@ -32,59 +32,63 @@ STATUS: Final = "gpuops change status shows what is open"
 
 
 def abandon(
-    site: Site, thing: Thing, name: str, *, apply: bool = True, consent: Agreed = lambda found: None
+    site: Site, thing: Thing, name: str, *, apply: bool = True, consent: Agreed = lambda abandonment: None
 ) -> Abandonment:
-    """Gives up the host of that name, or the VM that was taken from a host; the change ends when nothing else is left.
+    """Give up the host of that name, or the VM that was taken from a host. The change ends if nothing else is left.
 
-    Raises Refused where no change holds it, Locked while somebody is at the change.
+    Raises Refused if the host or VM is not part of an open change, Locked while another run works on the change.
     """
     inventory = site.vcenter.inventory()
-    with site.journal_to_read(inventory.vcenter) as seen:
-        found = _found(seen, thing, name, inventory)
+    with site.journal_to_read(inventory.vcenter) as readable_journal:
+        abandonment = _describe_abandonment(readable_journal, thing, name, inventory)
     holder = rotating(site.state_dir, inventory.vcenter)
     if holder is not None:
         raise Locked(f"{holder} is changing this vCenter: nothing is given up", hint="gpuops change status shows it")
-    if found.already or not apply:
-        return replace(found, applied=apply)
-    consent(found)
+    if abandonment.already or not apply:
+        return replace(abandonment, applied=apply)
+    consent(abandonment)
     with site.locked_journal(inventory.vcenter, alone=True) as journal:
-        found = _found(journal, thing, name, inventory)
+        abandonment = _describe_abandonment(journal, thing, name, inventory)
         run = open_change(journal)
-        if found.already or run is None:
-            return replace(found, applied=True)
-        journal.give_up(found.things, run)
+        if abandonment.already or run is None:
+            return replace(abandonment, applied=True)
+        journal.give_up(abandonment.things, run)
         note_returned(journal, inventory)
-        if not _Open.of(run, journal, inventory).left():
+        if not _OpenChange.of(run, journal, inventory).open_host_names():
             journal.end(run)
-        return replace(found, applied=True)
+        return replace(abandonment, applied=True)
 
 
-def _found(journal: Journal | None, thing: Thing, name: str, inventory: Inventory) -> Abandonment:
-    """What is meant, as the journal has it now. Raises Refused."""
+def _describe_abandonment(journal: Journal | None, thing: Thing, name: str, inventory: Inventory) -> Abandonment:
+    """Return what giving up that host or VM would mean, by the current journal. Raises Refused."""
     run = open_change(journal)
     if journal is not None and run is not None:
         if moves.load_moves(run.order) is not None:
             raise Refused("the change that is open is moves of VMs", hint="gpuops change abort ends it")
-        standing = _Open.of(run, journal, inventory)
-        meant = standing.host(name) if thing is Thing.HOST else standing.vm(name)
-        if meant is not None:
-            return standing.without(meant)
-    before = next((each for each in journal.given_up() if _is_called(each, thing, name)), None) if journal else None
+        open_change_state = _OpenChange.of(run, journal, inventory)
+        target = open_change_state.host(name) if thing is Thing.HOST else open_change_state.vm(name)
+        if target is not None:
+            return open_change_state.without(target)
+    before = (
+        next((given_up for given_up in journal.given_up() if _is_called(given_up, thing, name)), None)
+        if journal
+        else None
+    )
     if before is not None:
         return Abandonment((before,), (f"it was given up at {format_zoned_minute(before.at)}",), already=True)
     if run is None:
         raise Refused(f"{name}: no change of hosts is open", hint=STATUS)
-    what = "is no host of the change that is open" if thing is Thing.HOST else "was taken from no host, or is back"
-    raise Refused(f"{name} {what}", hint=STATUS)
+    objection = "is no host of the change that is open" if thing is Thing.HOST else "was taken from no host, or is back"
+    raise Refused(f"{name} {objection}", hint=STATUS)
 
 
-def _is_called(given: GivenUp, thing: Thing, name: str) -> bool:
-    return given.thing is thing and name in (given.name, f"moid:{given.ref}")
+def _is_called(given_up: GivenUp, thing: Thing, name: str) -> bool:
+    return given_up.thing is thing and name in (given_up.name, f"moid:{given_up.ref}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """The change that is open, its hosts and VMs by the ids they have now."""
+class _OpenChange:
+    """The open change, with the current ids of its hosts and VMs."""
 
     run: Run
     order: ChangeOrder
@@ -93,73 +97,75 @@ class _Open:
     journal: Journal
 
     @classmethod
-    def of(cls, run: Run, journal: Journal, inventory: Inventory) -> _Open:
+    def of(cls, run: Run, journal: Journal, inventory: Inventory) -> _OpenChange:
         mine, order = journal.state.runs[run.id], load_order(run.order)
         ids = ids_now(order.uuids, mine.intents.values(), inventory)
         given_up = {ids.get(ref, ref) for ref in mine.given_up}
         history = history_of(intents_now(mine.intents.values(), ids), given_up)
         return cls(run, order_now(order, ids), history, inventory, journal)
 
-    def left(self) -> tuple[str, ...]:
-        """Names of the hosts that are under way or to do."""
-        over = self.history.ended | self.history.given_up
-        return tuple(self.order.names[step.host] for step in self.order.steps if step.host not in over)
+    def open_host_names(self) -> tuple[str, ...]:
+        """Return the names of the hosts that are not done and not given up."""
+        closed_hosts = self.history.ended | self.history.given_up
+        return tuple(self.order.names[step.host] for step in self.order.steps if step.host not in closed_hosts)
 
     def host(self, name: str) -> GivenUp | None:
-        """The host of that name, or of that first label, that is under way or to do."""
-        over = self.history.ended | self.history.given_up
-        names = {ref: each for ref, each in self.order.names.items() if ref not in over}
-        exact = [ref for ref, each in names.items() if name in (each, ref)]
-        meant = exact or [ref for ref, each in names.items() if each.split(".")[0] == name]
-        if len(meant) != 1:
+        """Return the open host with that name, ref or first label of its name; None if it is not exactly one."""
+        closed_hosts = self.history.ended | self.history.given_up
+        names = {ref: name_of_host for ref, name_of_host in self.order.names.items() if ref not in closed_hosts}
+        exact = [ref for ref, name_of_host in names.items() if name in (name_of_host, ref)]
+        matches = exact or [ref for ref, name_of_host in names.items() if name_of_host.split(".")[0] == name]
+        if len(matches) != 1:
             return None
-        [ref] = meant
-        there = host_now(ref, self.order.uuids.get(ref), self.inventory)
-        uuid = self.order.uuids.get(ref) or (there.uuid if there is not None else None)
+        [ref] = matches
+        current_host = host_now(ref, self.order.uuids.get(ref), self.inventory)
+        uuid = self.order.uuids.get(ref) or (current_host.uuid if current_host is not None else None)
         return GivenUp(Thing.HOST, ref, uuid, names[ref], self.order.verb, self.journal.clock())
 
     def vm(self, name: str) -> GivenUp | None:
-        """The VM of that name that was taken from a host and is not back."""
-        meant = [each for each in self._taken() if name in (each.name, f"moid:{each.vm}")]
-        return self._given_up(meant[0]) if len(meant) == 1 else None
+        """Return the VM of that name that was taken from a host and is not back; None if it is not exactly one."""
+        matches = [taken_vm for taken_vm in self._list_taken_vms() if name in (taken_vm.name, f"moid:{taken_vm.vm}")]
+        return self._as_given_up(matches[0]) if len(matches) == 1 else None
 
-    def without(self, meant: GivenUp) -> Abandonment:
-        """What it means to give this up."""
-        after = replace(self.history, given_up=self.history.given_up | {meant.ref})
-        left = replace(self, history=after).left()
-        taken = tuple(self.history.taken.get(meant.ref, {}).values())
-        along = tuple(self._given_up(each) for each in taken if each.stopped)
+    def without(self, target: GivenUp) -> Abandonment:
+        """Return what follows from giving this host or VM up."""
+        after = replace(self.history, given_up=self.history.given_up | {target.ref})
+        open_names = replace(self, history=after).open_host_names()
+        taken_vms = tuple(self.history.taken.get(target.ref, {}).values())
+        along = tuple(self._as_given_up(vm) for vm in taken_vms if vm.stopped)
         return Abandonment(
-            (meant, *along),
-            tuple(self._means(meant, taken, ends=not left)),
-            () if not left else (f"{RESUME_CHANGE} goes on with {', '.join(left)}; gpuops change abort ends it",),
+            (target, *along),
+            tuple(self._consequences(target, taken_vms, ends=not open_names)),
+            ()
+            if not open_names
+            else (f"{RESUME_CHANGE} goes on with {', '.join(open_names)}; gpuops change abort ends it",),
         )
 
-    def _means(self, meant: GivenUp, taken: Iterable[Taken], *, ends: bool) -> Iterator[str]:
-        now = state_of(meant, self.inventory)
-        if meant.thing is Thing.HOST:
-            yield f"{meant.name} stays as it is ({now}); what was to be set on it may be set or not"
-            elsewhere = ", ".join(sorted(each.name for each in taken if not each.stopped))
+    def _consequences(self, target: GivenUp, taken_vms: Iterable[Taken], *, ends: bool) -> Iterator[str]:
+        now = state_of(target, self.inventory)
+        if target.thing is Thing.HOST:
+            yield f"{target.name} stays as it is ({now}); what was to be set on it may be set or not"
+            elsewhere = ", ".join(sorted(vm.name for vm in taken_vms if not vm.stopped))
             if elsewhere:
                 yield f"{elsewhere}: not moved back, they stay where they are"
-            stopped = ", ".join(sorted(each.name for each in taken if each.stopped))
+            stopped = ", ".join(sorted(vm.name for vm in taken_vms if vm.stopped))
             if stopped:
                 yield f"{stopped}: shut down for it, and not started again"
         else:
-            yield f"{meant.name} stays as it is ({now}): it is neither started nor moved back to its host"
+            yield f"{target.name} stays as it is ({now}): it is neither started nor moved back to its host"
         yield NAMED_UNTIL_BACK
         if ends:
             yield f"nothing else is left of {self.order.verb}: the change ends, rolls and nights are free to go on"
 
-    def _taken(self) -> list[Taken]:
+    def _list_taken_vms(self) -> list[Taken]:
         given_up = self.history.given_up
         return [
-            each
+            vm
             for host, vms in self.history.taken.items()
             if host not in given_up
-            for ref, each in vms.items()
+            for ref, vm in vms.items()
             if ref not in given_up
         ]
 
-    def _given_up(self, taken: Taken) -> GivenUp:
-        return GivenUp(Thing.VM, taken.vm, taken.uuid, taken.name, self.order.verb, self.journal.clock())
+    def _as_given_up(self, vm: Taken) -> GivenUp:
+        return GivenUp(Thing.VM, vm.vm, vm.uuid, vm.name, self.order.verb, self.journal.clock())

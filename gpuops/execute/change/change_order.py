@@ -1,4 +1,4 @@
-"""What a change is about, as the journal keeps it from before its first effect on, so that it can be resumed."""
+"""The order of a change. The journal stores it before the first request is sent, so that the change can be resumed."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ChangeOrder:
-    """Which hosts are set to what, in which order, and how they are rebooted."""
+    """The settings of each host, the order of the hosts, and how they are rebooted."""
 
     verb: str
     """The command: `scheduler set`."""
     steps: tuple[HostStep, ...]
     names: dict[str, str]
-    """Of each host, by ref."""
+    """Names of the hosts, by ref."""
     gpus: dict[str, tuple[PciAddress, ...]]
-    """The GPUs that each host's driver listed before."""
+    """The GPUs that the host's driver listed before the change, by ref of the host."""
     mig: dict[str, tuple[PciAddress, ...]] = field(default_factory=dict)
-    """Those of them that were in MIG mode, and are to be so again."""
+    """The GPUs among them that were in MIG mode and must be in MIG mode again after the change."""
     rolling: Rolling = field(default_factory=Rolling)
     lock_vm: str | None = None
-    """The lock VM of the rotation, whose lease keeps rotations away."""
+    """The lock VM of the rotation. Its lease prevents rotations during the change."""
     uuids: dict[str, str] = field(default_factory=dict)
-    """Of each host whose hardware uuid is known."""
+    """Hardware uuids by ref, where they are known."""
 
-    def but(self, ended: frozenset[str]) -> tuple[HostStep, ...]:
-        """The steps of the hosts that are left."""
-        return tuple(step for step in self.steps if step.host not in ended)
+    def but(self, ended_hosts: frozenset[str]) -> tuple[HostStep, ...]:
+        """Return the steps of the other hosts."""
+        return tuple(step for step in self.steps if step.host not in ended_hosts)
 
 
 def dump_order(order: ChangeOrder) -> str:
-    """The order as JSON."""
+    """Return the order as JSON."""
     rolling = order.rolling
     body = {
         "format": _FORMAT,
         "verb": order.verb,
         "steps": [dump_step(step) for step in order.steps],
         "names": order.names,
-        "gpus": _spelled(order.gpus),
-        "mig": _spelled(order.mig),
+        "gpus": _format_addresses(order.gpus),
+        "mig": _format_addresses(order.mig),
         "uuids": order.uuids,
         "rolling": {
             "max_hosts": rolling.max_hosts,
@@ -64,7 +64,7 @@ def dump_order(order: ChangeOrder) -> str:
 
 
 def load_order(text: str) -> ChangeOrder:
-    """The order that `dump_order` wrote. Raises StateDamaged."""
+    """Return the order that `dump_order` wrote. Raises StateDamaged."""
     try:
         body = json.loads(text)
         if body["format"] != _FORMAT:
@@ -72,10 +72,10 @@ def load_order(text: str) -> ChangeOrder:
         rolling = body["rolling"]
         return ChangeOrder(
             verb=body["verb"],
-            steps=tuple(_host_step(each) for each in body["steps"]),
+            steps=tuple(_host_step(step) for step in body["steps"]),
             names=dict(body["names"]),
-            gpus=_parsed(body["gpus"]),
-            mig=_parsed(body.get("mig", {})),  # an earlier version did not ask
+            gpus=_parse_addresses(body["gpus"]),
+            mig=_parse_addresses(body.get("mig", {})),  # an earlier version did not ask
             uuids=dict(body.get("uuids", {})),
             rolling=Rolling(
                 max_hosts=int(rolling["max_hosts"]),
@@ -89,12 +89,12 @@ def load_order(text: str) -> ChangeOrder:
         raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
 
 
-def _spelled(gpus: Mapping[str, tuple[PciAddress, ...]]) -> dict[str, list[str]]:
-    return {ref: [str(each) for each in addresses] for ref, addresses in gpus.items()}
+def _format_addresses(gpus: Mapping[str, tuple[PciAddress, ...]]) -> dict[str, list[str]]:
+    return {ref: [str(address) for address in addresses] for ref, addresses in gpus.items()}
 
 
-def _parsed(gpus: Mapping[str, list[str]]) -> dict[str, tuple[PciAddress, ...]]:
-    return {ref: tuple(PciAddress.parse(each) for each in addresses) for ref, addresses in gpus.items()}
+def _parse_addresses(gpus: Mapping[str, list[str]]) -> dict[str, tuple[PciAddress, ...]]:
+    return {ref: tuple(PciAddress.parse(address) for address in addresses) for ref, addresses in gpus.items()}
 
 
 def _host_step(body: Mapping[str, Any]) -> HostStep:

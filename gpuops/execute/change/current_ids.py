@@ -1,7 +1,7 @@
-"""Finds the ids that the hosts and VMs of a change have now.
+"""Finds the current ids of the hosts and VMs of a change.
 
-A host that is removed from vCenter and added again has another id, and so have its VMs; the journal speaks of the old
-ones. A host is known by the uuid of its hardware, a VM by its instance uuid.
+A host that is removed from vCenter and added again gets a new id, and so do its VMs; the journal holds the old ids.
+A host is recognized by the uuid of its hardware, a VM by its instance uuid.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from gpuops.plan.core.abandonment import host_now, vm_now
 Value = TypeVar("Value")
 
 Ids = Mapping[str, str]
-"""The id that something has now, by the one that the journal knows it by; one that did not change is left out."""
+"""Current ids by the ids in the journal, without ids that did not change."""
 
 _FIELDS = ("host", "vm")
 
 
 def ids_now(uuids: Mapping[str, str], intents: Iterable[Intended], inventory: Inventory) -> Ids:
-    """The ids that changed. `uuids`: those of the hosts of the change, by the id they had when it was begun."""
-    found: dict[str, str] = {}
-    for ref, uuid in uuids.items():
-        host = host_now(ref, uuid, inventory)
+    """Return the ids that changed. `uuids`: the hardware uuids of the hosts by their ids at the start of the change."""
+    current_ids: dict[str, str] = {}
+    for ref, host_uuid in uuids.items():
+        host = host_now(ref, host_uuid, inventory)
         if host is not None:
-            found[ref] = host.ref
+            current_ids[ref] = host.ref
     for intended in intents:
         [(_, fields)] = intended.step.items()
-        known = intended.before.get("uuid")
-        if known is None:
+        uuid = intended.before.get("uuid")
+        if uuid is None:
             continue
         ref = fields["vm"] if "vm" in fields else fields["host"]
-        there = vm_now(ref, known, inventory) if "vm" in fields else host_now(ref, known, inventory)
-        if there is not None:
-            found[ref] = there.ref
-    return {ref: now for ref, now in found.items() if ref != now}
+        target = vm_now(ref, uuid, inventory) if "vm" in fields else host_now(ref, uuid, inventory)
+        if target is not None:
+            current_ids[ref] = target.ref
+    return {ref: now for ref, now in current_ids.items() if ref != now}
 
 
 def order_now(order: ChangeOrder, ids: Ids) -> ChangeOrder:
-    """The order, its hosts by the ids they have now."""
+    """Return the order with the current ids of its hosts."""
     return replace(
         order,
         steps=tuple(replace(step, host=ids.get(step.host, step.host)) for step in order.steps),
-        names=_keyed(order.names, ids),
-        gpus=_keyed(order.gpus, ids),
-        mig=_keyed(order.mig, ids),
-        uuids=_keyed(order.uuids, ids),
+        names=_with_current_ids(order.names, ids),
+        gpus=_with_current_ids(order.gpus, ids),
+        mig=_with_current_ids(order.mig, ids),
+        uuids=_with_current_ids(order.uuids, ids),
     )
 
 
 def intents_now(intents: Iterable[Intended], ids: Ids) -> Iterator[Intended]:
-    """The intents, their hosts and VMs by the ids they have now."""
+    """Yield the intents with the current ids of their hosts and VMs."""
     for intended in intents:
         if not ids:
             yield intended
             continue
         step = {
-            kind: {name: ids.get(value, value) if name in _FIELDS else value for name, value in fields.items()}
+            kind: {name: ids.get(content, content) if name in _FIELDS else content for name, content in fields.items()}
             for kind, fields in intended.step.items()
         }
         before = dict(intended.before)
@@ -70,5 +70,5 @@ def intents_now(intents: Iterable[Intended], ids: Ids) -> Iterator[Intended]:
         yield replace(intended, step=step, before=before)
 
 
-def _keyed(by_ref: Mapping[str, Value], ids: Ids) -> dict[str, Value]:
-    return {ids.get(ref, ref): value for ref, value in by_ref.items()}
+def _with_current_ids(by_ref: Mapping[str, Value], ids: Ids) -> dict[str, Value]:
+    return {ids.get(ref, ref): attribute for ref, attribute in by_ref.items()}

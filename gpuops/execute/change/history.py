@@ -1,4 +1,4 @@
-"""What the journal says of a change that did not end: which hosts are done, and what was taken from the others."""
+"""Rebuilds an unfinished change from the journal: which hosts are done, and which VMs left the others."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ class Taken:
 
 @dataclass(slots=True)
 class History:
-    """What the intents of a run come to, in order."""
+    """The state of a change after the intents of a run, taken in order."""
 
     ended: set[str] = field(default_factory=set)
     """Hosts that are done."""
     begun: set[str] = field(default_factory=set)
     """Hosts that were begun, those that are done too."""
     reboots: dict[str, RebootHost] = field(default_factory=dict)
-    """The reboot that was asked of a host."""
-    asked: dict[str, datetime] = field(default_factory=dict)
-    """When it was asked for, by vCenter's clock."""
+    """The reboot that was requested, by host."""
+    reboot_requested_at: dict[str, datetime] = field(default_factory=dict)
+    """The time of that request by vCenter's clock, by host."""
     taken: dict[str, dict[str, Taken]] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
-    """Hosts and VMs that a person gave up."""
+    """Hosts and VMs that an admin gave up."""
 
     @property
     def left_open(self) -> frozenset[str]:
-        """Hosts that were begun and are not done."""
+        """Return the hosts that were begun and are not done."""
         return frozenset(self.begun - self.ended - self.given_up)
 
     def _note(self, intended: Intended) -> None:
@@ -68,7 +68,7 @@ class History:
                 self.begun.add(host)
                 if not failed:
                     self.reboots[host] = step
-                    self.asked[host] = intended.seen
+                    self.reboot_requested_at[host] = intended.seen
             case EnterMaintenance(host=host) | LeaveMaintenance(host=host):
                 self.begun.add(host)
             case ConfigureModule(host=host) | ConfigureGraphics(host=host):
@@ -81,34 +81,33 @@ class History:
     def _note_vm(self, step: Recorded, intended: Intended) -> None:
         match step:
             case RelocateVm(vm=vm, host=host) if vm in self.taken.get(host, {}):
-                self._returned(host, vm, intended)
+                self._note_return(host, vm, intended)
             case PowerOnVm(vm=vm):
                 for host in self.taken:
-                    self._returned(host, vm, intended)
+                    self._note_return(host, vm, intended)
             case RelocateVm(vm=vm):
-                self._took(vm, intended, stopped=False)
+                self._note_taken(vm, intended, stopped=False)
             case ShutDownGuest(vm=vm) | PowerOffVm(vm=vm):
-                self._took(vm, intended, stopped=True)
+                self._note_taken(vm, intended, stopped=True)
             case _:
                 pass
 
-    def _took(self, vm: str, intended: Intended, *, stopped: bool) -> None:
+    def _note_taken(self, vm: str, intended: Intended, *, stopped: bool) -> None:
         host = str(intended.before.get("host") or "")
         self.begun.add(host)
-        # one that failed counts too: a guest that was asked may shut down after all, and who runs where it belongs
-        # is left alone anyway
+        # failed steps count too: the guest may still shut down later; and a VM that runs on its own host is not touched
         name = str(intended.before.get("name", vm))
         already = self.taken.setdefault(host, {}).get(vm)
         stopped = stopped or (already is not None and already.stopped)
         self.taken[host][vm] = Taken(vm, name, stopped, intended.before.get("uuid"))
 
-    def _returned(self, host: str, vm: str, intended: Intended) -> None:
+    def _note_return(self, host: str, vm: str, intended: Intended) -> None:
         if intended.state is IntentState.DONE:
             self.taken.get(host, {}).pop(vm, None)
 
 
 def history_of(intents: Iterable[Intended], given_up: Collection[str] = ()) -> History:
-    """What these intents come to, but for what a person gave up.
+    """Return the history that these intents make, without what an admin gave up.
 
     Raises StateDamaged for a step that this version cannot read.
     """
@@ -119,7 +118,7 @@ def history_of(intents: Iterable[Intended], given_up: Collection[str] = ()) -> H
 
 
 def taken_from(host: str, history: History) -> Mapping[str, Taken]:
-    """By ref, the VMs that belong to the host and are not back."""
+    """Return the VMs that belong to the host and are not back, by ref."""
     if host in history.given_up:
         return {}
-    return {ref: taken for ref, taken in history.taken.get(host, {}).items() if ref not in history.given_up}
+    return {ref: vm for ref, vm in history.taken.get(host, {}).items() if ref not in history.given_up}

@@ -1,7 +1,8 @@
-"""Takes a round of hosts through a change: emptied, set, rebooted, looked at, and filled again.
+"""Takes a round of hosts through a change: move VMs away, apply the setting, reboot, check, and bring the VMs back.
 
-Every part is skipped that vCenter shows as done, so a round that was cut off is resumed by going through it again.
-A host that is not as it should be ends the change: it stays as it is, with what to do; nothing is tried twice on it.
+A part that vCenter shows as done is skipped, so an interrupted round is resumed by running it again. If a host is not
+in the expected state, the change stops: the host is left as it is, the report names the next step, and nothing is
+tried twice on it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from gpuops.plan.hosts.change.rolling_plan import PlannedHost, planned_together
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 
 DRIVER_S: Final = 600.0
-"""So long after its boot a host's driver may take to list its GPUs."""
+"""The time that a host's driver may take after a boot to list its GPUs."""
 
 DRIVER_LOOK_S: Final = 30.0
 
@@ -51,99 +52,104 @@ class HostRounds:
     executor: HostTaskExecutor
     told: Told = lambda line: None
     wrong: dict[str, str] = field(default_factory=dict)
-    """By host, what went wrong on it."""
+    """The reason of the failure, by host."""
     half_set: set[str] = field(default_factory=set)
     """Hosts that may need a reboot for what was set on them before their setting ended in an error."""
 
     def take(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
-        """What became of these hosts, begun by the latest look, which the caller has just made.
+        """Take these hosts through the change and return their outcomes.
 
-        Raises NotConnected and StateDamaged: the change can be gone on with.
+        Starts from the latest inventory, which the caller has just read. Raises NotConnected and StateDamaged; the
+        change can be resumed afterwards.
         """
         history = self.history()
-        there = self.executor.inventory.hosts
-        self.wrong |= {step.host: GONE for step in steps if step.host not in there}
-        going = [step for step in steps if step.host in there and not self._rebooted(step, history)]
-        fresh = [step for step in going if step.host not in history.reboots]
-        self.wrong |= {step.host: UNCONNECTED for step in fresh if there[step.host].connected is not True}
-        fresh = [step for step in fresh if step.host not in self.wrong]
-        refused = self._empty(fresh) if fresh else None
-        if refused is not None:
-            begun = [step for step in steps if step.host in history.begun]
-            self.wrong |= {step.host: refused for step in begun}
-            return [self._end(step) if step in begun else Outcome(step, Verdict.SKIPPED, refused) for step in steps]
-        asked = self._set([step for step in fresh if step.host not in self.wrong])
-        again = [history.reboots[step.host] for step in going if step.host in history.reboots]
-        self._tasks([*asked, *again], "reboots")
+        hosts = self.executor.inventory.hosts
+        self.wrong |= {step.host: GONE for step in steps if step.host not in hosts}
+        pending_steps = [step for step in steps if step.host in hosts and not self._is_reboot_over(step, history)]
+        new_steps = [step for step in pending_steps if step.host not in history.reboots]
+        self.wrong |= {step.host: UNCONNECTED for step in new_steps if hosts[step.host].connected is not True}
+        new_steps = [step for step in new_steps if step.host not in self.wrong]
+        refusal = self._empty(new_steps) if new_steps else None
+        if refusal is not None:
+            begun_steps = [step for step in steps if step.host in history.begun]
+            self.wrong |= {step.host: refusal for step in begun_steps}
+            return [
+                self._end(step) if step in begun_steps else Outcome(step, Verdict.SKIPPED, refusal) for step in steps
+            ]
+        new_reboots = self._set([step for step in new_steps if step.host not in self.wrong])
+        open_reboots = [history.reboots[step.host] for step in pending_steps if step.host in history.reboots]
+        self._tasks([*new_reboots, *open_reboots], "reboots")
         self._look_at([step for step in steps if step.host not in self.wrong])
         return [self._end(step) for step in steps]
 
     def give_up(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
-        """These hosts in service again as they are, their VMs back on them; whatever was to be set on them.
+        """Put these hosts back into service without further settings, with their VMs back on them.
 
-        A reboot that was asked for is waited for: a host that still boots serves nobody.
+        Waits for a reboot that was requested before: a host cannot run VMs until it has booted.
         """
         history = self.history()
-        booting = [step for step in steps if step.host in history.reboots and not self._rebooted(step, history)]
-        if booting:
-            self._say(booting, "still boots, and is waited for")
-            self.wrong.update(self.executor.wait_for_sent([history.reboots[step.host] for step in booting]))
-        for step in booting:
+        booting_steps = [
+            step for step in steps if step.host in history.reboots and not self._is_reboot_over(step, history)
+        ]
+        if booting_steps:
+            self._say(booting_steps, "still boots, and is waited for")
+            self.wrong.update(self.executor.wait_for_sent([history.reboots[step.host] for step in booting_steps]))
+        for step in booting_steps:
             if step.host not in self.wrong:
                 self._wait_for_driver(step)
         return [self._end(step) for step in steps]
 
     def history(self) -> History:
-        """What the journal says has happened so far."""
+        """Return the history of this change, as the journal holds it."""
         return self.executor.history()
 
     # its parts
 
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
-        """Why none of these hosts is touched; None = their VMs are gone, but for those of hosts that are wrong now.
+        """Move the VMs away from these hosts. Return the reason why no host may be changed, or None.
 
-        By the latest look, with which `take` was begun.
+        None: every host is empty, except hosts that are now in `wrong`. Uses the inventory that `take` started with.
         """
         inventory = self.executor.inventory
-        found = planned_together(steps, self.order.rolling, inventory, catalog_of(inventory))
-        refusals = [str(each) for each in found if isinstance(each, Rejection)]
+        planned_hosts = planned_together(steps, self.order.rolling, inventory, catalog_of(inventory))
+        refusals = [str(rejection) for rejection in planned_hosts if isinstance(rejection, Rejection)]
         if refusals:
             return "; ".join(refusals)
-        hosts = [each for each in found if isinstance(each, PlannedHost)]
-        away = [each for planned in hosts for each in planned.away]
-        self._say(steps, f"{len(away)} VMs leave" if away else "no VM is in the way")
-        for outcome in self._vms(leaving(away), inventory):
+        ready_hosts = [planned_host for planned_host in planned_hosts if isinstance(planned_host, PlannedHost)]
+        moves_away = [move for planned_host in ready_hosts for move in planned_host.away]
+        self._say(steps, f"{len(moves_away)} VMs leave" if moves_away else "no VM is in the way")
+        for outcome in self._vms(leaving(moves_away), inventory):
             if outcome.verdict not in _GOOD:
                 vm = inventory.vm(outcome.step.vm)
                 self.wrong.setdefault(vm.host or "", f"{vm.name} did not leave it: {outcome.reason}")
         return None
 
     def _set(self, steps: Sequence[HostStep]) -> list[RebootHost]:
-        """Sets these hosts, out of service; the reboots that this calls for."""
+        """Put these hosts into maintenance mode, apply their settings, and return the reboots that are needed."""
         mode = self.order.rolling.vsan_mode
         self._tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
         inventory = self.executor.inventory
         booted = {step.host: host.booted for step in steps if (host := inventory.hosts.get(step.host)) is not None}
         setting = self._setting(inventory)
         for step in steps:
-            # who was suspended there meanwhile would meet another driver or scheduler when he comes back
+            # a VM that was suspended here in the meantime would resume under another driver or scheduler
             host = inventory.hosts.get(step.host)
-            kept = next(kept_as_they_are(host, inventory), None) if host is not None else GONE
-            if kept is not None:
-                self.wrong.setdefault(step.host, str(kept))
-            elif step.host not in self.wrong and (done := setting.set(step)).verdict not in _GOOD:
-                self.wrong[step.host] = f"it was not set: {done.reason}"
+            blocked = next(kept_as_they_are(host, inventory), None) if host is not None else GONE
+            if blocked is not None:
+                self.wrong.setdefault(step.host, str(blocked))
+            elif step.host not in self.wrong and (outcome := setting.set(step)).verdict not in _GOOD:
+                self.wrong[step.host] = f"it was not set: {outcome.reason}"
         self.half_set |= setting.half_set
         set_ = [step for step in steps if step.host not in self.wrong]
         return [RebootHost(step.host, booted[step.host]) for step in set_ if self._reboots(step, setting)]
 
     def _reboots(self, step: HostStep, setting: SettingExecutor) -> bool:
-        """Whether the setting takes a reboot: not where vCenter said that it takes none, and shows it in force.
+        """Return whether the setting needs a reboot: not if vCenter said so and shows the setting in force.
 
-        Of a host that was set by a run which was cut off, nobody knows any more what vCenter said: it is rebooted.
+        If an interrupted run applied the setting, the answer of vCenter is lost, and the host is rebooted.
         """
-        told = setting.impacts.get(step.host)
-        if told is None or ConfigureImpact.REBOOT in told:
+        impacts = setting.impacts.get(step.host)
+        if impacts is None or ConfigureImpact.REBOOT in impacts:
             return True
         host = self._with_settings(step)
         if host is None or self._not_in_force(step, host) is not None:
@@ -152,7 +158,7 @@ class HostRounds:
         return False
 
     def _look_at(self, steps: Sequence[HostStep]) -> None:
-        """Waits for the GPUs' driver, and then sees whether the setting is in force."""
+        """Wait until the driver lists the GPUs, then check that the setting is in force."""
         for step in steps:
             host, missing = self._wait_for_driver(step)
             if host is None:
@@ -166,10 +172,10 @@ class HostRounds:
                 self.told(f"{self.order.names[step.host]}: {back}")
 
     def _wait_for_driver(self, step: HostStep) -> tuple[Host | None, list[str]]:
-        """(the host, None where it is gone from vCenter; the GPUs that its driver does not list in good time)."""
+        """Return the host (None if it is gone from vCenter) and the GPUs that its driver did not list in time."""
         host, waited_s = self._with_settings(step), 0.0
-        while host is not None and (missing := self._undriven(step, host)) and waited_s < DRIVER_S:
-            self.executor.rest(step.host, DRIVER_LOOK_S)
+        while host is not None and (missing := self._missing_gpus(step, host)) and waited_s < DRIVER_S:
+            self.executor.pause(step.host, DRIVER_LOOK_S)
             waited_s += DRIVER_LOOK_S
             host = self._with_settings(step)
         return host, missing if host is not None else []
@@ -178,31 +184,34 @@ class HostRounds:
         return not_in_force(step, host) or undivided(self.order.mig.get(step.host, ()), host)
 
     def _with_settings(self, step: HostStep) -> Host | None:
-        """The host with its settings, looked at anew; None = it is gone from vCenter."""
+        """Read the inventory again and return the host with its settings, or None if it is gone from vCenter."""
         self.executor.inventory = self.executor.hosts.with_settings(self.executor.look(), [step.host])
         return self.executor.inventory.hosts.get(step.host)
 
-    def _undriven(self, step: HostStep, host: Host) -> list[str]:
-        return [str(each) for each in undriven(step, self.order.gpus.get(step.host, ()), host)]
+    def _missing_gpus(self, step: HostStep, host: Host) -> list[str]:
+        return [str(address) for address in undriven(step, self.order.gpus.get(step.host, ()), host)]
 
     def _end(self, step: HostStep) -> Outcome[HostStep]:
-        """The host serves VMs again, and has its own back; one that is wrong stays out of service if it was rebooted,
-        or was set in part and may need to be."""
+        """Take the host out of maintenance mode and bring its VMs back.
+
+        A host that failed stays in maintenance mode if it was rebooted, or if it may need a reboot for a partial
+        setting.
+        """
         reason = self.wrong.get(step.host)
         host = self.executor.look().hosts.get(step.host)
         if host is None or host.connected is not True:
-            gone = GONE if host is None else UNCONNECTED
+            state = GONE if host is None else UNCONNECTED
             stays = "in maintenance mode" if host is not None and host.in_maintenance else "as it is"
-            again = command("change abandon", host=self.order.names[step.host])
-            reason = f"{reason or gone}; it stays {stays}; if it never comes back: {again}"
+            abandon_command = command("change abandon", host=self.order.names[step.host])
+            reason = f"{reason or state}; it stays {stays}; if it never comes back: {abandon_command}"
             return Outcome(step, Verdict.FAILED, reason)
-        rebooted = step.host in self.history().reboots  # asked for for all that is known
+        rebooted = step.host in self.history().reboots  # or may have been: the request was sent
         if reason is not None and (rebooted or step.host in self.half_set):
             return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
-        late = self.wrong.get(step.host)
-        if late is not None and reason is None:
-            return Outcome(step, Verdict.FAILED, late)
+        failure = self.wrong.get(step.host)
+        if failure is not None and reason is None:
+            return Outcome(step, Verdict.FAILED, failure)
         missing, notes = self._bring_back(step.host)
         if reason is not None or missing:
             return Outcome(step, Verdict.FAILED, "; ".join([*([reason] if reason else []), *missing]))
@@ -212,25 +221,27 @@ class HostRounds:
         return Outcome(step, Verdict.DONE, "; ".join(notes))
 
     def _bring_back(self, host: str) -> tuple[list[str], tuple[str, ...]]:
-        """(each VM that is not back, and why; what was left as somebody made it), by the latest look."""
-        taken, inventory = taken_from(host, self.history()), self.executor.inventory
+        """Return the VMs that are not back with the reasons, and notes about VMs that an admin changed since."""
+        taken_vms, inventory = taken_from(host, self.history()), self.executor.inventory
         home = inventory.hosts.get(host)
         if home is None:
             return [GONE], ()
-        there = {ref: vm for ref in taken if (vm := inventory.vms.get(ref)) is not None}
+        returning_vms = {ref: vm for ref in taken_vms if (vm := inventory.vms.get(ref)) is not None}
         plan, notes = returning(
             home,
-            [vm for ref, vm in there.items() if taken[ref].stopped],
-            [vm for ref, vm in there.items() if not taken[ref].stopped],
+            [vm for ref, vm in returning_vms.items() if taken_vms[ref].stopped],
+            [vm for ref, vm in returning_vms.items() if not taken_vms[ref].stopped],
             inventory,
             catalog_of(inventory),
         )
-        gone = tuple(f"{taken[ref].name} is gone from vCenter" for ref in taken if ref not in there)
+        removal_notes = tuple(
+            f"{taken_vms[ref].name} is gone from vCenter" for ref in taken_vms if ref not in returning_vms
+        )
         return [
             f"{inventory.vm(outcome.step.vm).name} is not back: {outcome.reason}"
             for outcome in self._vms(plan, inventory)
             if outcome.verdict not in _GOOD
-        ], (*notes, *gone)
+        ], (*notes, *removal_notes)
 
     # the executors
 
@@ -259,19 +270,19 @@ class HostRounds:
             passed_s=passed_s,
         )
 
-    def _tasks(self, tasks: Iterable[HostTask], what: str) -> None:
-        wanted = list(tasks)
-        if wanted:
-            self.told(f"{', '.join(self.order.names[each.host] for each in wanted)}: {what}")
-            self.wrong.update(self.executor.tasks(wanted))
+    def _tasks(self, tasks: Iterable[HostTask], activity: str) -> None:
+        task_list = list(tasks)
+        if task_list:
+            self.told(f"{', '.join(self.order.names[task.host] for task in task_list)}: {activity}")
+            self.wrong.update(self.executor.tasks(task_list))
 
-    def _rebooted(self, step: HostStep, history: History) -> bool:
-        """Whether the reboot that was asked for is over, as the host's boot time tells."""
+    def _is_reboot_over(self, step: HostStep, history: History) -> bool:
+        """Return whether the requested reboot is over, by the boot time of the host."""
         reboot = history.reboots.get(step.host)
         if reboot is None:
             return False
         host = self.executor.look().hosts.get(step.host)
         return host is not None and task_satisfied(reboot, host)
 
-    def _say(self, steps: Sequence[HostStep], what: str) -> None:
-        self.told(f"{', '.join(self.order.names[step.host] for step in steps)}: {what}")
+    def _say(self, steps: Sequence[HostStep], activity: str) -> None:
+        self.told(f"{', '.join(self.order.names[step.host] for step in steps)}: {activity}")

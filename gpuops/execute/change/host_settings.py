@@ -1,6 +1,6 @@
-"""A plan for hosts carried out, one host after another. `api.configure` calls it.
+"""Carries out a plan for hosts, one host after another, for `api.configure`.
 
-A host that fails ends nothing for the others: their settings do not depend on it.
+If a host fails, the other hosts are still changed: their settings do not depend on it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from gpuops.plan.hosts.host_plan import HostRequest, left_to_do, tells_impact
 
 
 def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostStep]:
-    """What the request would change on this site's hosts, and with `apply` what became of it.
+    """Return what the request would change on this site's hosts, and with `apply` the outcomes.
 
-    An infeasible plan is an answer. Raises UsageError, NotConnected, StateDamaged, Locked while a rotation runs.
+    An infeasible plan is returned, not raised. Raises UsageError, NotConnected, StateDamaged, and Locked while a
+    rotation runs.
     """
     report = _look(request, site)
     if not apply or not report.plan.feasible or not report.plan.steps:
         return Report(request, report.before, report.plan, applied=apply)
     with site.locked_journal(report.before.vcenter, alone=False) as journal:
-        # what a rotation did while this waited for the lock is seen: nothing is set on a host whose desktops it took
+        # read again under the lock: a rotation may have suspended desktops of a host meanwhile, which then stays as is
         report = _look(request, site)
         if not report.plan.feasible or not report.plan.steps:
             return Report(request, report.before, report.plan, applied=True)
@@ -43,7 +44,7 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
 
 
 def settings_for(request: HostRequest, site: Site, before: Inventory, hosts: Collection[str]) -> Inventory:
-    """The snapshot with the settings of these hosts, and with all their devices where the request names any."""
+    """Return the snapshot with the settings of these hosts, and with all their devices if the request names one."""
     before = site.hosts.with_settings(before, hosts)
     named = isinstance(request, SetPassthrough) and request.device
     return site.hosts.with_other_devices(before, hosts) if named else before
@@ -53,11 +54,11 @@ def _look(request: HostRequest, site: Site) -> Report[HostStep]:
     before = site.vcenter.inventory()
     before = settings_for(request, site, before, request.hosts(before))
     plan = request.plan(before, catalog_of(before))
-    return Report(request, before, _permitted(plan, site.hosts, before))
+    return Report(request, before, _refuse_without_privileges(plan, site.hosts, before))
 
 
-def _permitted(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan[HostStep]:
-    """The plan, refused when this login lacks a privilege that one of its steps needs."""
+def _refuse_without_privileges(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan[HostStep]:
+    """Return the plan, or a refused plan if this login lacks a privilege that a step needs."""
     steps = plan.steps or plan.withheld
     needed: dict[str, frozenset[str]] = {}
     for step in steps:

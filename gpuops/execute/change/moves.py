@@ -1,7 +1,7 @@
-"""Carries out the moves of a defragmentation one after another, each checked again on what vCenter shows.
+"""Carries out the moves of a defragmentation one after another. Each is checked again before it starts.
 
-A move that finds no certain room any more, or a VM that is not where it was, ends it there: nothing is half done, and a
-new plan is better than the rest of an old one. Only a run that was cut off is gone on with.
+If a move has no certain room any more, or its VM is on another host, the run ends there. Nothing is half done, and a
+new plan is better than the remaining moves of an old one. Only an interrupted run is resumed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 
 VERB: Final = "defrag"
 _FORMAT: Final = 1
-AGAIN: Final = "gpuops defrag plans anew on what is there now"
+PLAN_AGAIN: Final = "gpuops defrag plans anew on what is there now"
 NO_ROOM: Final = "its host has no room for it that is certain any more"
 
 
@@ -52,7 +52,7 @@ NO_ROOM: Final = "its host has no room for it that is certain any more"
 )
 @dataclass(frozen=True, slots=True)
 class JournalMove:
-    """One move as the journal keeps it: from host to host, while the VM runs or powered off."""
+    """One move as the journal stores it: from host to host, with the VM running or powered off."""
 
     vm: str
     name: str
@@ -61,7 +61,7 @@ class JournalMove:
     target_name: str
     powered_off: bool
     pins: Mapping[str, str] = field(default_factory=dict)
-    """The extraConfig entries that bind its vGPUs to GPUs of the new host, set before it starts there."""
+    """The extraConfig entries that bind the VM's vGPUs to GPUs of the new host; set before it starts there."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -76,14 +76,14 @@ class JournalMove:
 
 
 def dump_moves(moves: Iterable[JournalMove]) -> str:
-    """The moves as JSON."""
+    """Return the moves as JSON."""
     return json.dumps(
         {"format": _FORMAT, "verb": VERB, "moves": [to_stored(move) for move in moves]}, ensure_ascii=False
     )
 
 
 def load_moves(text: str) -> tuple[JournalMove, ...] | None:
-    """The moves that `dump_moves` wrote; None = the order of another change. Raises StateDamaged."""
+    """Return the moves that `dump_moves` wrote, or None for the order of another change. Raises StateDamaged."""
     try:
         body = json.loads(text)
         if body["verb"] != VERB:
@@ -94,7 +94,7 @@ def load_moves(text: str) -> tuple[JournalMove, ...] | None:
 
 
 def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> Report:
-    """The moves that free the most, and with `apply` what became of each.
+    """Return the moves that free the most, and with `apply` the outcome of each.
 
     Raises UsageError, Refused, NotConnected, StateDamaged, Locked while a rotation runs.
     """
@@ -102,7 +102,7 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
     if not apply or not report.plan.feasible or not moves:
         return replace(report, applied=apply)
     while True:
-        consent(report)  # not under the lock: while somebody thinks it over, a return of desktops may begin
+        consent(report)  # not under the lock: `rotate day` may start while the admin decides
         agreed_to = report.plan
         with site.locked_journal(report.before.vcenter, alone=True) as journal:
             no_change_open(journal)
@@ -112,22 +112,22 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
             with lease_during_run(
                 site, policy.lock_vm if policy else None, journal, policies, returning=False
             ) as lease:
-                seen = journal.runs_seen(EXCLUSIVE_RUNS)
+                known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
                 report, moves = _look(request, site)
                 if not report.plan.feasible or not moves:
                     return replace(report, applied=True)
                 if report.plan != agreed_to:
                     continue
-                run = journal.begin(CHANGE, order=dump_moves(moves), known_runs=seen)
-                return gone_on_with(run, moves, site, journal, lease.held, report)
+                run = journal.begin(CHANGE, order=dump_moves(moves), known_runs=known_runs)
+                return finish_moves(run, moves, site, journal, lease.held, report)
 
 
-def gone_on_with(
+def finish_moves(
     run: Run, moves: tuple[JournalMove, ...], site: Site, journal: Journal, lease: HeldLease | None, report: Report
 ) -> Report:
-    """The moves that are left, one after another, until one is not as it was planned."""
+    """Make the remaining moves, one after another, until one cannot be made as planned."""
     try:
-        outcomes = _MoveRun(run, site, journal, lease).all(moves)
+        outcomes = _MoveRun(run, site, journal, lease).move_all(moves)
     except NotConnected as lost:
         lost.then_finish(RESUME_CHANGE)
         raise
@@ -135,18 +135,18 @@ def gone_on_with(
     return replace(report, outcomes=tuple(outcomes), applied=True)
 
 
-def given_up(run: Run, site: Site, journal: Journal, lease: HeldLease | None, report: Report) -> Report:
-    """The change ended; a VM that was shut down for its move runs again, where it is."""
+def end_moves(run: Run, site: Site, journal: Journal, lease: HeldLease | None, report: Report) -> Report:
+    """End the change. A VM that was shut down for its move is started again on the host where it is."""
     moves = _MoveRun(run, site, journal, lease)
-    outcomes = moves.settled()
-    outcomes += moves.started_again()
+    outcomes = moves.settle()
+    outcomes += moves.restart_stopped_vms()
     journal.end(run, cut_off=True)
     return replace(report, outcomes=tuple(outcomes), applied=True)
 
 
 def move_status(run: Run, moves: tuple[JournalMove, ...], inventory: Inventory, holder: str) -> ChangeStatus:
-    """Which moves are done, by what vCenter shows."""
-    found = [
+    """Return which moves are done, by the inventory."""
+    parts = [
         PartProgress(
             move.vm,
             f"{move.name} to {move.target_name}",
@@ -154,16 +154,16 @@ def move_status(run: Run, moves: tuple[JournalMove, ...], inventory: Inventory, 
         )
         for move in moves
     ]
-    return ChangeStatus(VERB, run.started, holder, tuple(found), noun="move")
+    return ChangeStatus(VERB, run.started, holder, tuple(parts), noun="move")
 
 
 def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]:
     before = site.vcenter.inventory()
-    found = request.planned(before, catalog_of(before))
-    moves = tuple(_journal_move(move) for move in found.moves)
+    defrag_plan = request.planned(before, catalog_of(before))
+    moves = tuple(_journal_move(move) for move in defrag_plan.moves)
     waves = tuple(Wave(f"move {number}", move.steps) for number, move in enumerate(moves, 1))
     plan = Plan(waves, because=() if moves else ("no move frees anything",), disruptive=bool(moves))
-    lacking = site.vcenter.lacking(_needed(moves)) if moves else {}
+    lacking = site.vcenter.lacking(_needed_privileges(moves)) if moves else {}
     return Report(request, before, refused_without(plan, lacking, before)), moves
 
 
@@ -173,8 +173,9 @@ def _journal_move(move: PlannedMove) -> JournalMove:
     return JournalMove(move.vm.ref, move.vm.name, source, target.ref, target.name, powered_off, move.pin_entries)
 
 
-def _needed(moves: Iterable[JournalMove]) -> Mapping[str, frozenset[str]]:
-    """A VM that runs moves by another privilege than one that is off (vSphere API reference, RelocateVM_Task)."""
+def _needed_privileges(moves: Iterable[JournalMove]) -> Mapping[str, frozenset[str]]:
+    """Return the privileges by VM. Moving a running VM needs another privilege than moving a VM that is powered off
+    (vSphere API reference, RelocateVM_Task)."""
     return {move.vm: needed(move.steps)[move.vm] if move.powered_off else HOT_MOVE for move in moves}
 
 
@@ -187,57 +188,62 @@ class _MoveRun:
     journal: Journal
     lease: HeldLease | None
 
-    def all(self, moves: tuple[JournalMove, ...]) -> list[Outcome]:
-        outcomes, stopped, reason = self.settled(), self.stopped(), ""
+    def move_all(self, moves: tuple[JournalMove, ...]) -> list[Outcome]:
+        outcomes, stopped_vms, reason = self.settle(), self.stopped_vms(), ""
         for move in moves:
             inventory = self.site.vcenter.inventory()
             vm = inventory.vms.get(move.vm)
             if vm is not None and move.is_done(vm):
                 continue
-            reason = reason or self._against(move, vm, inventory, begun=move.vm in stopped)
+            reason = reason or self._against(move, vm, inventory, begun=move.vm in stopped_vms)
             if reason:
                 outcomes += [Outcome(step, Verdict.SKIPPED, reason) for step in move.steps]
                 continue
-            made = self.done(move.steps, inventory)
-            outcomes += made
-            bad = next((each for each in made if each.verdict not in (Verdict.DONE, Verdict.ALREADY)), None)
-            if bad is not None:
-                outcomes += self.started_again()
-                reason = f"{move.name} was not moved; {AGAIN}"
+            step_outcomes = self.execute_steps(move.steps, inventory)
+            outcomes += step_outcomes
+            if any(outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) for outcome in step_outcomes):
+                outcomes += self.restart_stopped_vms()
+                reason = f"{move.name} was not moved; {PLAN_AGAIN}"
         return outcomes
 
-    def started_again(self) -> list[Outcome]:
-        """VMs that were shut down for a move that did not come about, running again where they are."""
+    def restart_stopped_vms(self) -> list[Outcome]:
+        """Start the VMs that were shut down for a move that was not made, on the hosts where they are."""
         inventory = self.site.vcenter.inventory()
-        off = [ref for ref in self.stopped() if ref in inventory.vms and inventory.vm(ref).power is PowerState.OFF]
-        return [each for ref in off for each in self.done((PowerOnVm(ref, inventory.vm(ref).host),), inventory)]
+        stopped_vms = [
+            ref for ref in self.stopped_vms() if ref in inventory.vms and inventory.vm(ref).power is PowerState.OFF
+        ]
+        return [
+            outcome
+            for ref in stopped_vms
+            for outcome in self.execute_steps((PowerOnVm(ref, inventory.vm(ref).host),), inventory)
+        ]
 
-    def settled(self) -> list[Outcome]:
-        """What a run that was cut off left in flight is waited for; one that did not happen is made anew."""
-        found = settle_open(self._executor(self.site.vcenter.inventory()), timeout_s=Limits().step_timeout_s)
-        return [outcome for outcome in found if outcome.verdict is Verdict.DONE]
+    def settle(self) -> list[Outcome]:
+        """Wait for the steps that an interrupted run left in flight, and return those that are done."""
+        outcomes = settle_open(self._executor(self.site.vcenter.inventory()), timeout_s=Limits().step_timeout_s)
+        return [outcome for outcome in outcomes if outcome.verdict is Verdict.DONE]
 
-    def stopped(self) -> frozenset[str]:
-        """VMs that this run has shut down for their move."""
-        taken = history_of(self.journal.state.runs[self.run.id].intents.values()).taken
-        return frozenset(each.vm for vms in taken.values() for each in vms.values() if each.stopped)
+    def stopped_vms(self) -> frozenset[str]:
+        """Return the VMs that this run has shut down for their move."""
+        vms_by_host = history_of(self.journal.state.runs[self.run.id].intents.values()).taken
+        return frozenset(vm.vm for vms_of_host in vms_by_host.values() for vm in vms_of_host.values() if vm.stopped)
 
-    def done(self, steps: tuple[Step, ...], inventory: Inventory) -> list[Outcome]:
-        """The steps of one VM, each after the one before."""
+    def execute_steps(self, steps: tuple[Step, ...], inventory: Inventory) -> list[Outcome]:
+        """Carry out the steps of one VM, one after another."""
         waves = tuple(Wave("move", (step,)) for step in steps)
         return list(execute(Plan(waves), self._executor(inventory), Limits(), self.site.progress))
 
     def _against(self, move: JournalMove, vm: Vm | None, inventory: Inventory, *, begun: bool) -> str:
-        """Why the move must not be made now; empty = it is as it was planned, or was begun and must be finished."""
+        """Return why the move must not be made now; empty if it is possible as planned or was begun."""
         if vm is None:
-            return f"{move.name} is gone from vCenter; {AGAIN}"
+            return f"{move.name} is gone from vCenter; {PLAN_AGAIN}"
         if begun and vm.power is PowerState.OFF:
             return ""
         if vm.host != move.source or vm.power is not PowerState.ON:
-            return f"{move.name} is not where it was any more, or does not run; {AGAIN}"
+            return f"{move.name} is not where it was any more, or does not run; {PLAN_AGAIN}"
         pins = {0: move.pins} if move.pins else {}
         if not admitted_moves([RelocateVm(move.vm, move.target)], inventory, catalog_of(inventory), pins):
-            return f"{move.name}: {NO_ROOM}; {AGAIN}"
+            return f"{move.name}: {NO_ROOM}; {PLAN_AGAIN}"
         return ""
 
     def _executor(self, inventory: Inventory) -> VmExecutor:

@@ -1,4 +1,4 @@
-"""Brings a plan for hosts into force by rolling reboots; resumes, aborts or shows a change that did not end."""
+"""Applies a plan for hosts by rolling reboots; resumes, aborts or shows an unfinished change."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from gpuops.plan.hosts.change.rolling_plan import (
 from gpuops.plan.hosts.host_plan import HostRequest
 
 Agreed = Callable[[ChangeReport], None]
-"""Called just before anything is changed; what it raises ends the run with nothing changed."""
+"""Called before the first change. If it raises, the run ends and nothing is changed."""
 
 RESUME: Final = f"{RESUME_CHANGE} goes on with it"
 ABORT: Final = "gpuops change abort gives it up"
@@ -57,11 +57,11 @@ NO_CHANGE: Final = Roll(because=("no change of hosts was cut off",))
 
 
 def agreed(report: ChangeReport) -> None:
-    """The consent of a caller that asked before, or need not ask."""
+    """Consent without a question, for callers that need none."""
 
 
 def unheard(line: str) -> None:
-    """What is told to a caller that does not listen."""
+    """Ignore the line, for callers without an output."""
 
 
 def roll(
@@ -74,18 +74,18 @@ def roll(
     consent: Agreed = agreed,
     told: Told = unheard,
 ) -> ChangeReport:
-    """What the request would change on this site's hosts by rolling reboots, and with `apply` what became of it.
+    """Return what the request would change on this site's hosts by rolling reboots, and with `apply` the outcomes.
 
-    `verb` is the command for people (`scheduler set`), `told` is called with a line as it goes on. An infeasible plan
-    is an answer. Raises UsageError, NotConnected, StateDamaged, Refused while another change or a rotation is open,
-    Locked.
+    `verb` is the command in messages (`scheduler set`); `told` is called with a line of progress. An infeasible plan
+    is returned, not raised. Raises UsageError, NotConnected, StateDamaged, Locked, and Refused while another change or
+    a rotation is open.
     """
     with site.journal_to_read(site.vcenter.uuid) as journal:
         report = _look(request, verb, rolling, site, journal)
     if not apply or not report.plan.feasible or not report.plan.rounds:
         return replace(report, applied=apply)
     while True:
-        consent(report)  # not under the lock: while somebody thinks it over, a return of desktops may begin
+        consent(report)  # not under the lock: `rotate day` may start while the admin decides
         agreed_to = report.plan.does
         with site.locked_journal(report.before.vcenter, alone=True) as journal:
             no_change_open(journal)
@@ -94,35 +94,35 @@ def roll(
             policy = last_policy(journal)
             lock = policy.lock_vm if policy else None
             with lease_during_run(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
-                # what came to pass while this waited for an answer is seen
-                seen = journal.runs_seen(EXCLUSIVE_RUNS)
+                # read again: the inventory may have changed while the question was open
+                known_runs = journal.runs_seen(EXCLUSIVE_RUNS)
                 report = _look(request, verb, rolling, site, journal)
                 if not report.plan.feasible or not report.plan.rounds:
                     return replace(report, applied=True)
                 if report.plan.does != agreed_to:
                     continue
                 order = _order(report, lock)
-                run = journal.begin(CHANGE, order=dump_order(order), known_runs=seen)
-                done = _gone_on_with(_host_rounds(run, order, site, journal, lease.held, told))
-                # as it was before: a host may be gone from vCenter since
-                return replace(done, before=report.before, plan=replace(report.plan, because=()))
+                run = journal.begin(CHANGE, order=dump_order(order), known_runs=known_runs)
+                change_report = _finish_rounds(_host_rounds(run, order, site, journal, lease.held, told))
+                # the inventory before the change: a host may be gone from vCenter since
+                return replace(change_report, before=report.before, plan=replace(report.plan, because=()))
 
 
 def resume(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:
-    """Goes on with the change that did not end, of hosts or of moves; an empty plan when there is none.
+    """Resume the unfinished change of hosts or moves. Return an empty plan if no change is open.
 
-    A host whose turn has begun is finished at any hour; no other is begun while the window is closed.
+    A host that was begun is finished at any hour; no other host is begun while the window is closed.
     """
-    return _go_on(site, apply=apply, consent=consent, told=told, giving_up=False)
+    return _resume_or_abort(site, apply=apply, consent=consent, told=told, giving_up=False)
 
 
 def abort(site: Site, *, apply: bool = True, consent: Agreed = agreed, told: Told = unheard) -> ChangeReport | Report:
-    """Ends the change: hosts whose turn has begun serve VMs again, with their own back; the others are left alone."""
-    return _go_on(site, apply=apply, consent=consent, told=told, giving_up=True)
+    """End the change. Hosts that were begun go back into service, with their VMs back; the others are not touched."""
+    return _resume_or_abort(site, apply=apply, consent=consent, told=told, giving_up=True)
 
 
 def status(site: Site) -> ChangeStatus:
-    """The change that has not ended, part by part."""
+    """Return the progress of the unfinished change, host by host or move by move."""
     with site.journal_to_read(site.vcenter.uuid) as journal:
         given_up = still_given_up(journal, site)
         run = open_change(journal)
@@ -141,40 +141,40 @@ def status(site: Site) -> ChangeStatus:
 
 
 def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
-    """(how far the change of the host is, names of its VMs that are not back)."""
+    """Return the state of the host in the change, and the names of its VMs that are not back."""
     if step.host in history.given_up:
         return "given up", ()
     state = "to do" if step.host not in history.begun else "under way"
-    away = tuple(sorted(taken.name for taken in taken_from(step.host, history).values()))
-    return "done" if step.host in history.ended else state, away
+    away_names = tuple(sorted(vm.name for vm in taken_from(step.host, history).values()))
+    return "done" if step.host in history.ended else state, away_names
 
 
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
     before = site.vcenter.inventory()
-    meant = request.hosts(before)
-    before = settings_for(request, site, before, meant)
-    leave = stun_hosts([before.hosts[ref] for ref in meant if ref in before.hosts], before)
+    host_refs = request.hosts(before)
+    before = settings_for(request, site, before, host_refs)
+    leave = stun_hosts([before.hosts[ref] for ref in host_refs if ref in before.hosts], before)
     before = site.vcenter.with_config_targets(before, leave)
     catalog = catalog_of(before)
     plan = rolled(request.plan(before, catalog), rolling, before, catalog, site.clock())
     rejections = [
         *in_rotation(journal, [planned.host.ref for planned in plan.planned_hosts], before),
         *(too_old(before) if plan.planned_hosts else ()),
-        *_lacking(plan, site, before),
+        *_missing_privileges(plan, site, before),
     ]
     return ChangeReport(verb, rolling, before, Roll(rejections=tuple(rejections)) if rejections else plan)
 
 
-def _lacking(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection]:
-    """A refusal for each host and VM on which this login lacks a privilege that the roll needs."""
+def _missing_privileges(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection]:
+    """Yield a refusal for each host and VM on which this login lacks a privilege that the change needs."""
     on_hosts, on_vms = needed(plan.planned_hosts)
     missing: dict[str, Collection[str]] = {}
     if on_hosts:
         lacking = site.hosts.lacking(on_hosts)
         missing |= {inventory.hosts[ref].name: privileges for ref, privileges in lacking.items() if privileges}
     if on_vms:
-        found: Mapping[str, Collection[str]] = site.vcenter.lacking(on_vms)
-        missing |= {inventory.vm(ref).name: privileges for ref, privileges in found.items() if privileges}
+        lacking_on_vms: Mapping[str, Collection[str]] = site.vcenter.lacking(on_vms)
+        missing |= {inventory.vm(ref).name: privileges for ref, privileges in lacking_on_vms.items() if privileges}
     hint = "ask for a role with it there, or log in as somebody who has it"
     for name, privileges in missing.items():
         yield Rejection(name, f"this login lacks {', '.join(sorted(privileges))}", hint=hint)
@@ -194,10 +194,10 @@ def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
     )
 
 
-def _go_on(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: bool) -> ChangeReport | Report:
-    """What became of the change that did not end, gone on with or given up."""
-    with site.journal_to_read(site.vcenter.uuid) as seen:
-        run = open_change(seen)
+def _resume_or_abort(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: bool) -> ChangeReport | Report:
+    """Resume the unfinished change, or with `giving_up` end it, and return the report."""
+    with site.journal_to_read(site.vcenter.uuid) as readable_journal:
+        run = open_change(readable_journal)
     before = site.vcenter.inventory()
     if run is None:
         return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=apply)
@@ -221,14 +221,14 @@ def _go_on(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: b
             if order is None:
                 finished = Report(None, before, Plan())
                 if giving_up:
-                    return moves.given_up(run, site, journal, lease.held, finished)
-                return moves.gone_on_with(run, planned_moves or (), site, journal, lease.held, finished)
+                    return moves.end_moves(run, site, journal, lease.held, finished)
+                return moves.finish_moves(run, planned_moves or (), site, journal, lease.held, finished)
             host_rounds = _host_rounds(run, order, site, journal, lease.held, told)
-            return _given_up(host_rounds, before) if giving_up else _gone_on_with(host_rounds)
+            return _end_rounds(host_rounds, before) if giving_up else _finish_rounds(host_rounds)
 
 
 def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:
-    """For people to agree to: what is gone on with, or given up."""
+    """Return the report that an admin is asked to agree to before the change is resumed or aborted."""
     if moves.load_moves(run.order) is not None:
         return ChangeReport(moves.VERB, Rolling(), before, Roll(), taking_up=taking_up)
     order = load_order(run.order)
@@ -252,32 +252,32 @@ def _host_rounds(
     return HostRounds(site, order_now(order, executor.ids), executor, told)
 
 
-def _gone_on_with(host_rounds: HostRounds) -> ChangeReport:
-    """Carries out the rounds that are left until one goes wrong or the window closes."""
+def _finish_rounds(host_rounds: HostRounds) -> ChangeReport:
+    """Carry out the remaining rounds until one fails or the window closes."""
     try:
         outcomes = _rounds_left(host_rounds)
     except NotConnected as lost:
         lost.then_finish(RESUME_CHANGE)
         raise
-    return _ended(host_rounds, outcomes, host_rounds.executor.inventory, giving_up=False)
+    return _report_outcomes(host_rounds, outcomes, host_rounds.executor.inventory, giving_up=False)
 
 
-def _given_up(host_rounds: HostRounds, before: Inventory) -> ChangeReport:
+def _end_rounds(host_rounds: HostRounds, before: Inventory) -> ChangeReport:
     _settle(host_rounds)
     open_hosts = host_rounds.history().left_open
     outcomes = host_rounds.give_up([step for step in host_rounds.order.steps if step.host in open_hosts])
-    return _ended(host_rounds, outcomes, before, giving_up=True)
+    return _report_outcomes(host_rounds, outcomes, before, giving_up=True)
 
 
-def _ended(
+def _report_outcomes(
     host_rounds: HostRounds, outcomes: Sequence[Outcome[HostStep]], before: Inventory, *, giving_up: bool
 ) -> ChangeReport:
-    """The report; where nothing is left to do, the change is over."""
+    """Return the report, and end the change in the journal if nothing is left to do."""
     order = host_rounds.order
-    left = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
-    if not left:
+    open_outcomes = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
+    if not open_outcomes:
         host_rounds.executor.journal.end(host_rounds.executor.run, cut_off=giving_up)
-    afterwards = (_next_move(host_rounds, left, giving_up=giving_up),) if left else ()
+    afterwards = (_next_move(host_rounds, open_outcomes, giving_up=giving_up),) if open_outcomes else ()
     return ChangeReport(
         order.verb,
         order.rolling,
@@ -290,24 +290,25 @@ def _ended(
     )
 
 
-def _next_move(host_rounds: HostRounds, left: Sequence[Outcome[HostStep]], *, giving_up: bool) -> str:
-    """What somebody must see to, and the command after it. The change stopped for a reason: to type `resume` at once
-    would only stop it there again."""
-    wrong = [each for each in left if each.verdict is not Verdict.SKIPPED]
-    names = ", ".join(host_rounds.order.names[each.step.host] for each in wrong or left)
-    window_is_closed = not wrong and next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
+def _next_move(host_rounds: HostRounds, open_outcomes: Sequence[Outcome[HostStep]], *, giving_up: bool) -> str:
+    """Return what to fix first, and the command to run after it: an immediate `resume` would stop at the same host."""
+    failed = [outcome for outcome in open_outcomes if outcome.verdict is not Verdict.SKIPPED]
+    names = ", ".join(host_rounds.order.names[outcome.step.host] for outcome in failed or open_outcomes)
+    window_is_closed = not failed and next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
     first = "wait until its window opens" if window_is_closed else f"put right what is said of {names}"
     if giving_up:
         return f"{first}, then {ABORT}; {STATUS}"
     hosts = host_rounds.executor.inventory.hosts
-    there = [host for each in wrong if (host := hosts.get(each.step.host)) is not None and host.connected is True]
-    if wrong and not there:  # a host that does not answer cannot be put back into service either
+    connected_hosts = [
+        host for outcome in failed if (host := hosts.get(outcome.step.host)) is not None and host.connected is True
+    ]
+    if failed and not connected_hosts:  # a host that does not answer cannot be put back into service either
         return f"{first}, then {RESUME}, or then {ABORT}; {STATUS}"
     return f"{first}, then {RESUME}; {ABORT}; {STATUS}"
 
 
 def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
-    """What became of each host of the change, those done before too."""
+    """Carry out the remaining rounds and return the outcome of each host, including those done before."""
     _settle(host_rounds)
     order, history = host_rounds.order, host_rounds.history()
     outcomes = [Outcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
@@ -331,24 +332,24 @@ def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
 
 
 def _why_none_is_begun(host_rounds: HostRounds) -> str:
-    """Why no other host may be begun now; empty = one may."""
+    """Return why no other host may be begun now; empty if one may."""
     closed = next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None)
     return host_rounds.executor.lease_objection() or (str(closed) if closed is not None else "")
 
 
 def _fit(host_rounds: HostRounds, waiting: Sequence[HostStep]) -> int:
-    """How many of the next hosts can be down together."""
+    """Return how many of the next hosts can be down together."""
     inventory = host_rounds.executor.look()
     return next_round(waiting, host_rounds.order.rolling, inventory, catalog_of(inventory))[0]
 
 
 def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: ChangeOrder) -> str:
-    bad = [each for each in outcomes if each.verdict not in (Verdict.DONE, Verdict.ALREADY)]
-    return f"not begun, because of {order.names[bad[0].step.host]}" if bad else ""
+    failed = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
+    return f"not begun, because of {order.names[failed[0].step.host]}" if failed else ""
 
 
 def _settle(host_rounds: HostRounds) -> None:
-    """What a run that was cut off left in flight on VMs is waited for, and noted as vCenter shows it."""
+    """Wait for the steps on VMs that an interrupted run left in flight, and record their outcomes."""
     executor = host_rounds.executor
     vms = VmExecutor(
         executor.vcenter, executor.journal, executor.run, executor.inventory, passed_s=host_rounds.site.passed_s

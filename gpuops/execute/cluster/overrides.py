@@ -1,9 +1,8 @@
-"""Overrides of DRS of the VMs that the removal of a cluster leaves: they are somebody else's now, or could not be
-removed.
+"""Removes overrides of DRS from VMs that stay when a cluster is removed: another user has them, or the removal failed.
 
-With a VM that is removed goes its override (vSphere API reference, ClusterConfigInfoEx.drsVmConfig, which has VMs of
-the cluster alone). Of the others the journal knows which ones a cluster has set; the markers of VMs that were renamed
-would tell of copies too, whose overrides are their owners'.
+vCenter removes an override together with its VM (vSphere API reference, ClusterConfigInfoEx.drsVmConfig: only VMs of
+the cluster). For the other VMs the journal shows which overrides a cluster has set. Markers cannot show it: copies of
+a VM have the same marker, and their overrides belong to their owners.
 """
 
 from __future__ import annotations
@@ -27,33 +26,39 @@ from gpuops.plan.core.plan import Plan, Verdict, Wave
 from gpuops.plan.core.steps import SetVmDrs
 
 
-def overridden(name: str, inventory: Inventory, journal: Journal | None) -> tuple[Vm, ...]:
-    """The VMs that are there with the override that the cluster has set, by name."""
-    setters = _setters(journal)
-    marked = {each.vm.ref for each in marked_vms(inventory, name)}
-    ours = {vm for vm in (*marked, *setters) if setters.get(vm, name if vm in marked else None) == name}
-    found = [vm for vm in inventory.vms.values() if vm.ref in ours and inventory.drs_of(vm) is VmDrs.MANUAL]
-    return tuple(sorted(found, key=lambda vm: (vm.name, vm.ref)))
+def vms_with_override(name: str, inventory: Inventory, journal: Journal | None) -> tuple[Vm, ...]:
+    """Return the VMs that still have the override that the cluster has set, sorted by name."""
+    setters = _last_setters(journal)
+    marked = {member.vm.ref for member in marked_vms(inventory, name)}
+    cluster_vms = {vm for vm in (*marked, *setters) if setters.get(vm, name if vm in marked else None) == name}
+    vms = [vm for vm in inventory.vms.values() if vm.ref in cluster_vms and inventory.drs_of(vm) is VmDrs.MANUAL]
+    return tuple(sorted(vms, key=lambda vm: (vm.name, vm.ref)))
 
 
 def take_back(
     vms: tuple[Vm, ...], inventory: Inventory, journal: Journal, run: Run, site: Site
 ) -> Iterator[tuple[str, str]]:
-    """Takes the overrides away: the name of each VM, and why its override stays; empty = it is taken back.
+    """Remove the overrides. Yield the name of each VM and why its override stays; empty if it was removed.
 
     Raises NotConnected.
     """
     names = {vm.ref: vm.name for vm in vms}
     executor = VmExecutor(site.vcenter, journal, run, inventory, passed_s=site.passed_s)
     plan = Plan((Wave("leave to DRS", tuple(SetVmDrs(ref, VmDrs.CLUSTER) for ref in names)),))
-    for each in execute(plan, executor, Limits(), site.progress, in_flight=site.in_flight) if vms else ():
-        done = each.verdict in (Verdict.DONE, Verdict.ALREADY)
-        yield names[each.step.vm], "" if done else f"its override of DRS stays: {each.reason or each.verdict}"
+    for outcome in execute(plan, executor, Limits(), site.progress, in_flight=site.in_flight) if vms else ():
+        is_done = outcome.verdict in (Verdict.DONE, Verdict.ALREADY)
+        yield (
+            names[outcome.step.vm],
+            "" if is_done else f"its override of DRS stays: {outcome.reason or outcome.verdict}",
+        )
 
 
-def _setters(journal: Journal | None) -> dict[str, str | None]:
-    """VM -> the cluster that was the last to set its override; None = a night has since, or it was taken back: one that
-    is there now is its owner's. As long as its run is open, nobody knows whether it was taken back."""
+def _last_setters(journal: Journal | None) -> dict[str, str | None]:
+    """Return the cluster that last set the override, by VM.
+
+    None: a night has set it since, or it was removed; an override that exists now was set by the owner. A removal
+    counts when its run has ended, because before that it may not have happened.
+    """
     clusters: dict[str, str] = {}
     last: dict[str, str | None] = {}
     taken_back: dict[str, set[str]] = {}

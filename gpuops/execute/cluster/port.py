@@ -1,4 +1,4 @@
-"""What making and removing clusters needs of a vCenter beside what any run needs."""
+"""The methods of a vCenter that only the commands for clusters need."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class ClusterPort(Protocol):
     """A vCenter in which clusters are made and removed."""
 
     def networks(self) -> Networks:
-        """Distributed switches, and what the hosts have for RDMA."""
+        """Return the distributed switches and the RDMA devices of the hosts."""
         ...
 
     def guest_id(self, vm: str) -> str:
-        """What the VM was made for: `ubuntu64Guest`; empty = it cannot be read."""
+        """Return the guest OS type of the VM, for example `ubuntu64Guest`; empty if it cannot be read."""
         ...
 
     def lacking_on_objects(
         self, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
     ) -> Mapping[str, Collection[str]]:
-        """By object, those of the privileges needed on it that this login lacks; a vCenter that does not tell: none."""
+        """Return the needed privileges that this login lacks, by object; empty if vCenter does not report them."""
         ...
 
 
 def cluster_port(site: Site) -> ClusterPort:
-    """The same vCenter, as one in which clusters are made. Raises Refused for a saved inventory."""
+    """Return the vCenter of the site as a ClusterPort. Raises Refused for a saved inventory."""
     vcenter = site.vcenter
     if not isinstance(vcenter, ClusterPort):
         raise Refused("a saved inventory makes no VMs", hint="use --vcenter")

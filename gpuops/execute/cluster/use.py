@@ -1,10 +1,11 @@
-"""One run at a time uses a cluster, on whatever machine: it holds a lease on the VM of rank 0 while it goes on.
-Whoever removes VMs of a cluster that a run could use takes the same lease first.
+"""Ensures that one run at a time uses a cluster, on all machines, by a lease on the VM of rank 0.
 
-It is the lease of rotations (`gpuops.execute.lease`), in extraConfig of that VM, compared and set: the second run is
-refused before it starts anything, and the machine of a run that was killed knows its lease for dead. Other machines
-wait until it has run out by vCenter's clock, three minutes at the most, and then take it over: the preparation of a run
-ends what is left of the one before.
+A run holds the lease until it ends. A call that removes VMs of a cluster which a run could use takes the lease first.
+
+It is the lease of rotations (`gpuops.execute.lease`), written to extraConfig of that VM by compare and set. A second
+run is refused before it starts anything. The machine of a killed run recognizes its own lease as dead. Other machines
+wait until it has expired by vCenter's clock, at most three minutes, and take it over: the preparation of a run ends
+the processes of the run before.
 """
 
 from __future__ import annotations
@@ -28,48 +29,57 @@ if TYPE_CHECKING:
 
 @contextmanager
 def used_alone(site: Site, cluster: TrainingCluster, doing: str) -> Iterator[HeldLease]:
-    """While this lasts no other run uses the cluster. Raises Locked, naming who does, and Refused where the lease
-    cannot be written."""
+    """Hold the lease of the cluster, so that no other run uses it.
+
+    Raises Locked with the holder of the lease, and Refused if the lease cannot be written.
+    """
     first = cluster.members[0]
-    with alone_with(site, cluster.name, doing), _leased(site, cluster.name, first.name, first.vm) as held:
-        yield held
+    with alone_with(site, cluster.name, doing), _hold_lease(site, cluster.name, first.name, first.vm) as lease:
+        yield lease
 
 
 @contextmanager
-def kept_from_runs(site: Site, name: str, there: Sequence[MarkedVm], seen: Inventory) -> Iterator[None]:
-    """While this lasts no run of another machine begins; where the cluster does not run whole, none can.
+def keep_runs_away(site: Site, name: str, members: Sequence[MarkedVm], inventory: Inventory) -> Iterator[None]:
+    """Prevent runs of other machines. If the cluster does not run completely, no run can begin anyway.
 
-    `there`: its VMs in the latest look, `seen`. Only under the lock of `alone_with`. Raises as `used_alone` does.
+    `members`: its VMs in `inventory`, which was read last. Call this only inside `alone_with`. Raises like
+    `used_alone`.
     """
     with ExitStack() as stack:
-        if there and len(there) == there[0].marker.nodes and all(each.vm.power is PowerState.ON for each in there):
-            first = min(there, key=lambda each: each.marker.rank).vm
-            stack.enter_context(_leased(site, name, first.name, first.ref, seen))
+        if (
+            members
+            and len(members) == members[0].marker.nodes
+            and all(member.vm.power is PowerState.ON for member in members)
+        ):
+            first = min(members, key=lambda member: member.marker.rank).vm
+            stack.enter_context(_hold_lease(site, name, first.name, first.ref, inventory))
         yield
 
 
-def require_ours(held: HeldLease, cluster: str) -> None:
-    """Raises Locked where another machine has taken the lease, or nobody can tell that it has not."""
-    why = held.objection()
-    if why is not None:
-        raise lost(cluster, why)
+def require_ours(lease: HeldLease, cluster: str) -> None:
+    """Raise Locked if another machine has taken the lease, or if that cannot be excluded."""
+    objection = lease.objection()
+    if objection is not None:
+        raise lease_lost_error(cluster, objection)
 
 
-def lost(cluster: str, why: str) -> Locked:
-    """The error of a run whose lease is gone."""
-    reason = why.replace("the lock VM", "its VM of rank 0")
+def lease_lost_error(cluster: str, objection: str) -> Locked:
+    """Return the error of a run that has lost its lease."""
+    reason = objection.replace("the lock VM", "its VM of rank 0")
     return Locked(f"cluster {cluster}: {reason}", hint="another run may use it; gpuops cluster show shows its VMs")
 
 
 @contextmanager
-def _leased(site: Site, cluster: str, first: str, ref: str, seen: Inventory | None = None) -> Iterator[HeldLease]:
-    """The lease on the first VM of the cluster, by name and managed object id."""
+def _hold_lease(
+    site: Site, cluster: str, first: str, ref: str, inventory: Inventory | None = None
+) -> Iterator[HeldLease]:
+    """Hold a lease on the first VM of the cluster, which is given by name and managed object id."""
     try:
-        held = take(site, first, Nonces(site.state_dir, site.vcenter.uuid), ref=ref, before=seen)
+        lease = take(site, first, Nonces(site.state_dir, site.vcenter.uuid), ref=ref, before=inventory)
     except NotWritten as unwritten:
         busy = unwritten.failed is None or unwritten.failed.trouble is Trouble.BUSY
-        told = f"{unwritten.failed.hint}; " if unwritten.failed is not None and unwritten.failed.hint else ""
-        hint = f"{told}look at the tasks of {first} in vCenter, then say the same again"
+        vcenter_hint = f"{unwritten.failed.hint}; " if unwritten.failed is not None and unwritten.failed.hint else ""
+        hint = f"{vcenter_hint}look at the tasks of {first} in vCenter, then say the same again"
         kind = Locked if busy else Refused
         raise kind(f"cluster {cluster}: its use cannot be marked: {unwritten.message}", hint=hint) from unwritten
     except Locked as other:
@@ -79,7 +89,7 @@ def _leased(site: Site, cluster: str, first: str, ref: str, seen: Inventory | No
         hint = unusable.hint or f"look at {first}"
         raise Refused(f"cluster {cluster}: its use cannot be marked: {reason}", hint=hint) from unusable
     try:
-        yield held
+        yield lease
     finally:
-        with suppress(GpuopsError):  # it runs out by itself, or is gone with its VM; how the call ended stays so
-            held.give_back()
+        with suppress(GpuopsError):  # the lease expires by itself or is gone with its VM; the outcome of the call stays
+            lease.give_back()

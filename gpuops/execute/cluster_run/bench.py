@@ -15,28 +15,28 @@ from gpuops.guest_scripts.commands import shell_command
 from gpuops.model.workloads.cluster import TrainingCluster
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchCell, BenchResult, BenchWish, RunWish, Transport
 from gpuops.plan.cluster_run import all_reduce
-from gpuops.plan.cluster_run.launch import Launch, planned
+from gpuops.plan.cluster_run.launch import Launch, plan_launch
 from gpuops.plan.core.rejection import said_once
 
 if TYPE_CHECKING:
     from gpuops.execute.site import Site
 
 _MOST_PRINTED: Final = 1 << 20
-"""Bytes of what is read of a measurement."""
+"""The limit for bytes that are read of a measurement."""
 SIMULATED: Final = "simulated: not measured"
 
 
 def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
-    """What was measured, and of what was not the reason. Raises Refused where nothing can be, NotConnected."""
+    """Return the measurements, and the reasons for missing ones. Raises Refused if none is possible, NotConnected."""
     port = guest_work(site.vcenter)
-    run = secrets.token_hex(8)
-    whole = planned(RunWish(("true",)), _part(cluster, max(wish.nodes)), run)
-    if whole.launch is None:
-        reasons = said_once(whole.rejections)
+    run_id = secrets.token_hex(8)
+    launch_plan = plan_launch(RunWish(("true",)), _part(cluster, max(wish.nodes)), run_id)
+    if launch_plan.launch is None:
+        reasons = said_once(launch_plan.rejections)
         raise Refused("; ".join(map(str, reasons)), hint=reasons[0].hint)
-    with used_alone(site, cluster, "cluster bench") as held:
+    with used_alone(site, cluster, "cluster bench") as lease:
         look = shell_command("all_reduce_programs")
-        program = wish.program or all_reduce.chosen_program(guests.look(whole.launch, look, port))
+        program = wish.program or all_reduce.chosen_program(guests.look(launch_plan.launch, look, port))
         if program is None:
             raise Refused(
                 f"{cluster.members[0].name}: its guest has nothing that measures an all-reduce",
@@ -45,17 +45,17 @@ def bench(wish: BenchWish, cluster: TrainingCluster, site: Site) -> BenchResult:
         cells: list[BenchCell] = []
         for transport in wish.transports:
             for nodes in wish.nodes:
-                cells.append(_cell(wish, program, cluster, nodes, transport, site, held, simulated=port.is_simulated))
+                cells.append(_cell(wish, program, cluster, nodes, transport, site, lease, simulated=port.is_simulated))
                 if cells[-1].left:
                     break
     return BenchResult(cluster.name, program, tuple(cells), simulated=port.is_simulated)
 
 
 def _part(cluster: TrainingCluster, nodes: int) -> TrainingCluster:
-    """Its first nodes. Raises UsageError where it has fewer."""
+    """Return the cluster with only its first nodes. Raises UsageError if it has fewer."""
     if nodes > len(cluster.members):
-        there = len(cluster.members)
-        raise UsageError(f"--nodes {nodes}: cluster {cluster.name} has {there}", hint=f"--nodes {there} is the most")
+        most = len(cluster.members)
+        raise UsageError(f"--nodes {nodes}: cluster {cluster.name} has {most}", hint=f"--nodes {most} is the most")
     return replace(cluster, members=cluster.members[:nodes])
 
 
@@ -66,32 +66,34 @@ def _cell(
     nodes: int,
     transport: Transport,
     site: Site,
-    held: HeldLease,
+    lease: HeldLease,
     *,
     simulated: bool,
 ) -> BenchCell:
-    part = _part(cluster, nodes)
-    cell = BenchCell(len(part.members), sum(each.gpus for each in part.members), transport)
+    first_nodes = _part(cluster, nodes)
+    cell = BenchCell(len(first_nodes.members), sum(member.gpus for member in first_nodes.members), transport)
     if transport is Transport.RDMA and simulated:
         return replace(cell, why_not=SIMULATED)
-    run = secrets.token_hex(8)
+    run_id = secrets.token_hex(8)
     lines: list[str] = []
     launch: Launch | None = None
     for command in all_reduce.measuring_commands(program, wish.sizes):
-        plan = planned(RunWish(command, transport=transport, limit_s=wish.limit_s, ssh_port=wish.ssh_port), part, run)
+        plan = plan_launch(
+            RunWish(command, transport=transport, limit_s=wish.limit_s, ssh_port=wish.ssh_port), first_nodes, run_id
+        )
         if plan.launch is None:
             return replace(cell, why_not="; ".join(map(str, said_once(plan.rejections))))
         launch = plan.launch
         lines += launch.command_lines
     assert launch is not None, "there is a size"
-    site.say(f"{transport}, {len(part.members)} of {max(wish.nodes)} nodes")
+    site.say(f"{transport}, {len(first_nodes.members)} of {max(wish.nodes)} nodes")
     printed = bytearray()
 
     def hear(piece: bytes) -> None:
         printed.extend(piece[: _MOST_PRINTED - len(printed)])
 
     launch = replace(launch, command_lines=(" && ".join(lines),), unused=cluster.members[nodes:])
-    end = running.run(launch, site, held, hear)
+    end = running.run(launch, site, lease, hear)
     text = printed.decode("utf-8", "replace")
     if end.exit_code:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")

@@ -49,14 +49,14 @@ def prepare(launch: Launch, port: GuestWork) -> ReadyGuests:
             else scripts.step_command("end_earlier", launch)
         )
 
-    ends = _each(every, port, script, entering=True)
+    ends = _run_in_each(every, port, script, entering=True)
     home = home_directory(ends[0].printed)
     if not launch.over_ssh:
         return ReadyGuests(home)
-    known = tuple(line for member in launch.members for line in _known_hosts(member, launch.ssh_port, port))
+    known_hosts = tuple(line for member in launch.members for line in _known_hosts(member, launch.ssh_port, port))
     key = scripts.public_key(ends[0].printed)
-    _each(launch.members, port, lambda _: scripts.step_command("admit", launch, key))
-    return ReadyGuests(home, known)
+    _run_in_each(launch.members, port, lambda _: scripts.step_command("admit", launch, key))
+    return ReadyGuests(home, known_hosts)
 
 
 def clear(launch: Launch, port: GuestWork, unfinished: Sequence[RunningCommand] = ()) -> tuple[str, ...]:
@@ -86,10 +86,10 @@ def start(launch: Launch, node: int, known_hosts: tuple[str, ...], port: GuestWo
 
 def look(launch: Launch, script: str, port: GuestWork) -> str:
     """Return what a short script prints in the first guest. Raises Refused."""
-    return _each(launch.members[:1], port, lambda _: script)[0].printed
+    return _run_in_each(launch.members[:1], port, lambda _: script)[0].printed
 
 
-def _each(
+def _run_in_each(
     members: Sequence[Member], port: GuestWork, script_of: Callable[[Member], str], *, entering: bool = False
 ) -> tuple[CommandEnd, ...]:
     """Run a script in each guest and return the ends in the order of ranks. Raises Refused if one failed."""

@@ -1,7 +1,7 @@
-"""Runs a launch to its end: starts it in the guests, passes on what rank 0 prints, and leaves nothing behind.
+"""Runs a launch to its end: starts it in the guests, passes on the output of rank 0, and cleans up.
 
-What stays of a run that was killed is removed by the next one of its cluster; two of one cluster never run at once
-(`use`). Ctrl-C, SIGTERM and the limit end the processes in every guest.
+The next run of the cluster removes what a killed run left; two runs never use a cluster at once (`use`). Ctrl-C,
+SIGTERM and the limit end the processes in every guest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
-from gpuops.execute.cluster.use import lost, require_ours
+from gpuops.execute.cluster.use import lease_lost_error, require_ours
 from gpuops.execute.cluster_run import guests
 from gpuops.execute.cluster_run.guests import ReadyGuests
 from gpuops.execute.lease.lease import HeldLease
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 1.0
 PATIENCE_S: Final = 300.0
-"""How long a guest, its host or vCenter may not answer before a run is given up: a VM moves, VMware Tools restart."""
+"""How long a guest, its host or vCenter may not answer before the run fails: VMs move, and VMware Tools restart."""
 MOST_FETCHED: Final = scripts.SHOWN + scripts.PART
-"""Bytes of output, whatever a guest has of it."""
+"""The limit for bytes of output, however much a guest holds."""
 TIMED_OUT: Final = 124
-"""As timeout(1) says it."""
+"""The exit code of timeout(1)."""
 Hear = Callable[[bytes], None]
-"""Told of what rank 0 prints, piece by piece, as it is; whoever shows it makes it harmless."""
+"""Called with the output of rank 0, piece by piece, without changes; callers that show it must escape it."""
 
 
-def run(launch: Launch, site: Site, held: HeldLease, hear: Hear) -> RunEnd:
-    """How it ended; nothing of it is left in the guests but what `RunEnd.left` names.
+def run(launch: Launch, site: Site, lease: HeldLease, hear: Hear) -> RunEnd:
+    """Run the launch and return how it ended. Only what `RunEnd.left` names stays in the guests.
 
-    `held`: the use of the cluster. Raises Refused where a guest cannot be made ready, Locked where another machine has
-    taken the cluster over, NotConnected where vCenter is lost: then the next run of this cluster ends what goes on.
+    `lease`: the lease on the cluster. Raises Refused if a guest cannot be prepared, Locked if another machine has taken
+    the cluster over, NotConnected if vCenter is lost: the next run of this cluster then ends the processes.
     """
     port = guest_work(site.vcenter)
-    running = _Running(launch, site, port, held, hear)
+    running = _Running(launch, site, port, lease, hear)
     try:
         ready = guests.prepare(launch, port)
-        require_ours(held, launch.cluster)
-        end = running.to_the_end(ready)
+        require_ours(lease, launch.cluster)
+        end = running.run_to_end(ready)
     except NotConnected:
         site.say(f"vCenter is lost: the run of {launch.cluster} may go on; the next one ends it")
         raise
@@ -54,17 +54,17 @@ def run(launch: Launch, site: Site, held: HeldLease, hear: Hear) -> RunEnd:
         raise
     except BaseException:
         site.say(f"ending what runs in the {len(launch.members)} guests of {launch.cluster}")
-        for each in guests.clear(launch, port, running.unfinished):
-            site.say(f"left: {each}")
+        for failure in guests.clear(launch, port, running.unfinished_launchers):
+            site.say(f"left: {failure}")
         raise
-    return replace(end, left=guests.clear(launch, port, running.unfinished))
+    return replace(end, left=guests.clear(launch, port, running.unfinished_launchers))
 
 
 class _Running:
-    """A launch on its way."""
+    """A launch that is being run."""
 
-    def __init__(self, launch: Launch, site: Site, port: GuestWork, held: HeldLease, hear: Hear) -> None:
-        self._launch, self._site, self._port, self._held, self._hear = launch, site, port, held, hear
+    def __init__(self, launch: Launch, site: Site, port: GuestWork, lease: HeldLease, hear: Hear) -> None:
+        self._launch, self._site, self._port, self._lease, self._hear = launch, site, port, lease, hear
         self._running: dict[int, RunningCommand] = {}
         self._ends: dict[int, CommandEnd] = {}
         self._unseen_since_s: float | None = None
@@ -74,42 +74,44 @@ class _Running:
         self._cut = False
 
     @property
-    def unfinished(self) -> tuple[RunningCommand, ...]:
-        """The launchers whose end was not seen."""
+    def unfinished_launchers(self) -> tuple[RunningCommand, ...]:
+        """Return the launchers whose end is not known."""
         return tuple(self._running.values())
 
-    def to_the_end(self, ready: ReadyGuests) -> RunEnd:
-        """Starts every launcher, and waits for that of the first node, or for one of another node that fails; once the
-        first did well, for a while for the others."""
+    def run_to_end(self, ready: ReadyGuests) -> RunEnd:
+        """Start every launcher, and wait for the one of the first node, or for a failure on another node.
+
+        If the first node succeeds, wait a short time for the others.
+        """
         self._directory = f"{ready.home}/{self._launch.directory}"
         began_s, limit_s = self._site.passed_s(), self._launch.limit_s
         others_until_s: float | None = None
         for node in range(len(self._launch.command_lines)):
             self._running[node] = guests.start(self._launch, node, ready.known_hosts, self._port)
         while True:
-            seen = self._look()
-            if self._held.lost is not None:
-                raise lost(self._launch.cluster, self._held.lost)
-            took_s = self._site.passed_s() - began_s
+            was_read = self._look()
+            if self._lease.lost is not None:
+                raise lease_lost_error(self._launch.cluster, self._lease.lost)
+            elapsed_s = self._site.passed_s() - began_s
             failed = next((node for node, end in sorted(self._ends.items()) if end.exit_code), None)
             if 0 in self._ends and others_until_s is None:
-                others_until_s = took_s + guests.ENDED_S
-            over = others_until_s is not None and (not self._running or took_s >= others_until_s)
-            if seen and (failed is not None or over):
-                return self._end_of(failed or 0, took_s)
-            if limit_s is not None and took_s >= limit_s:
-                return RunEnd(TIMED_OUT, took_s, self._bytes, self._is_cut())
+                others_until_s = elapsed_s + guests.ENDED_S
+            is_over = others_until_s is not None and (not self._running or elapsed_s >= others_until_s)
+            if was_read and (failed is not None or is_over):
+                return self._end_of(failed or 0, elapsed_s)
+            if limit_s is not None and elapsed_s >= limit_s:
+                return RunEnd(TIMED_OUT, elapsed_s, self._bytes, self._is_cut())
             self._site.pause(POLL_S)
 
     def _look(self) -> bool:
-        """Notes which launchers have ended, and passes on all that was printed; whether that could be seen.
+        """Record which launchers have ended and pass on new output. Return whether the guests could be read.
 
-        Raises what is wrong for `PATIENCE_S`.
+        Raises an error only if it lasts for `PATIENCE_S`.
         """
         try:
-            self._held.keep()
-            for node, each in tuple(self._running.items()):
-                self._note_end(node, self._port.command_end(each))
+            self._lease.keep()
+            for node, command in tuple(self._running.items()):
+                self._note_end(node, self._port.command_end(command))
             self._fetch()
             self._cut = bool(self._ends) and self._is_cut()
         except LoginRefused:
@@ -126,7 +128,7 @@ class _Running:
         return True
 
     def _note_end(self, node: int, end: CommandEnd | None) -> None:
-        """Raises OutcomeUnknown where nobody can tell whether the launcher runs, or how it ended."""
+        """Record the end of a launcher. Raises OutcomeUnknown if it is unknown whether it runs or how it ended."""
         if end is not None and end.exit_code is None:
             raise OutcomeUnknown(f"{end.name}: {end.error}", hint="look at its guest; the same again starts anew")
         if end is not None:
@@ -136,12 +138,12 @@ class _Running:
     def _end_of(self, node: int, took_s: float) -> RunEnd:
         end = self._ends[node]
         if not self._bytes:
-            self._hear(end.printed.encode())  # what a shell said that came to no launcher
+            self._hear(end.printed.encode())  # the error of a shell that could not start the launcher
         assert end.exit_code is not None, "only such ends are noted"
         return RunEnd(end.exit_code, took_s, self._bytes, self._cut, end.name if node else "")
 
     def _fetch(self) -> None:
-        """Passes on the parts of the output that are there and were not passed on."""
+        """Pass on the new parts of the output."""
         while self._bytes < MOST_FETCHED and (part := self._file(f"part.{self._parts}")):
             self._parts += 1
             self._bytes += len(part)
@@ -151,6 +153,6 @@ class _Running:
         return self._bytes >= MOST_FETCHED or self._file("cut") is not None
 
     def _file(self, name: str) -> bytes | None:
-        """A file of the run's directory in the guest of the first node; None = there is none."""
+        """Return a file of the run's directory in the guest of the first node, or None if it does not exist."""
         first = self._launch.members[0]
         return self._port.guest_file_if_there(first.vm, first.name, f"{self._directory}/{name}")

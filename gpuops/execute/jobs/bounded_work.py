@@ -1,8 +1,8 @@
-"""Does several things side by side, for so long at the most: what hangs in one of them keeps nobody waiting.
+"""Does several things in parallel for a limited time, so that one that hangs does not delay the others.
 
-A call may hang where no time-out of its own reaches: in the middle of a TLS record, on a disk that is away, behind a
-lock of a database. What is still under way when the time is up is left behind in a thread that the end of the process
-does not wait for; it is up to the work itself to do nothing further then.
+A call can hang where its own timeout does not apply: in the middle of a TLS record, on a disk that does not respond,
+behind a lock of a database. When the time is up, such a call stays in a thread that does not keep the process alive;
+the work itself must then do nothing further.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 from gpuops import clock
 
 AT_A_TIME: Final = 32
-"""Our own figure: so many connections to vCenter at the most."""
+"""The limit for parallel work, which also limits the connections to vCenter (our own choice)."""
 
 
 def side_by_side(works: Sequence[Callable[[], object]], limit_s: float) -> bool:
-    """Whether all of them have ended within `limit_s` seconds.
+    """Run all works in parallel and return whether all have ended within `limit_s` seconds.
 
-    Raises the first error of one of them once all have ended; what is no `Exception`, such as a signal's, at once.
+    Raises the first error of a work after all have ended; other exceptions, such as that of a signal, at once.
     """
     waiting = SimpleQueue[Callable[[], object]]()
     ended = SimpleQueue[BaseException | None]()

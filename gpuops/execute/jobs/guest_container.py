@@ -62,9 +62,9 @@ class GuestContainers:
     def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None:
         """Start the container under the name `gpuops-ATTEMPT`, unless this attempt was started before.
 
-        `attempt`: small letters, digits and `-`, at most 100. `resume`: the job is told by the variable
-        `GPUOPS_JOB_RESUMED=1` that it goes on from its checkpoint. An image that must be pulled is pulled after that.
-        Raises Refused where the guest has no runtime for it, or the words cannot be sent to it.
+        `attempt`: small letters, digits and `-`, at most 100. `resume`: set the variable `GPUOPS_JOB_RESUMED=1`, so
+        that the job continues from its checkpoint. A missing image is pulled after this returns. Raises Refused if the
+        guest has no runtime for the job, or if the words cannot be sent to it.
         """
         ready = replace(job, runtime=self._runtime_of(vm, job))
         words = run_words(ready, scripts.container(attempt), resumed=resume)
@@ -90,22 +90,22 @@ class GuestContainers:
         return self._state(vm, end)
 
     def output(self, vm: Vm, attempt: str, offset: int, limit: int) -> bytes:
-        """At most `limit` bytes of what it wrote from `offset` on, as they are: whoever shows them makes them harmless.
+        """Return at most `limit` bytes of its output from `offset` on, without changes; callers must escape them.
 
-        b"" = nothing further yet. The guest keeps the first 4 MiB and, once it has ended, the last 256 to 512 KiB of
-        more, with a line between that says how much was left out.
+        b"" means no further output yet. The guest keeps the first 4 MiB and, after the job has ended, also the last 256
+        to 512 KiB of longer output, with a line between them about the omitted bytes.
         """
-        home, pieces, left = self._guest(vm).home, [], limit
-        while left > 0:
+        home, pieces, remaining_bytes = self._guest(vm).home, [], limit
+        while remaining_bytes > 0:
             self._time_for(vm)
             number = min(offset // scripts.PART, scripts.HEAD_PARTS)
             text = self._port.guest_file_if_there(vm.ref, vm.name, scripts.log_part(home, attempt, number)) or b""
             at = offset - number * scripts.PART
-            whole = text if number == scripts.HEAD_PARTS else text[: scripts.PART]
-            piece = whole[at : at + left]
+            part = text if number == scripts.HEAD_PARTS else text[: scripts.PART]
+            piece = part[at : at + remaining_bytes]
             pieces.append(piece)
-            offset, left = offset + len(piece), left - len(piece)
-            if len(whole) < scripts.PART or number == scripts.HEAD_PARTS:
+            offset, remaining_bytes = offset + len(piece), remaining_bytes - len(piece)
+            if len(part) < scripts.PART or number == scripts.HEAD_PARTS:
                 break
         return b"".join(pieces)
 
@@ -161,7 +161,7 @@ class GuestContainers:
         return facts
 
     def _runtime_of(self, vm: Vm, job: ContainerJob) -> ContainerRuntime:
-        """Return the runtime for this job in that guest. Raises Refused if there is none."""
+        """Return the runtime for this job in that guest. Raises Refused if it has no suitable one."""
         facts = self._guest(vm)
         if facts.lacks:
             missing = f"{vm.name}: its guest lacks {', '.join(facts.lacks)}"

@@ -33,15 +33,15 @@ from gpuops.plan.jobs.job_answers import JobDeed
 from gpuops.plan.jobs.job_turns import JobTurn, vm_of
 
 STOP_GRACE: Final = timedelta(seconds=20)
-"""What a container has between its request to end and its end."""
+"""The time that a container has to end after the request to end."""
 PIECE_BYTES: Final = 256 * 1024
-"""Of output that is read at once; a pass reads four of them of a job that runs on, and of one that has ended all."""
+"""Bytes of output that are read at once. A pass reads four pieces of a running job, and all of an ended one."""
 _MOST_PIECES: Final = 4 + LOG_LIMIT // PIECE_BYTES
 _MORNING: Final = "stopped in the morning"
 
 
 class JobGuests(Protocol):
-    """What runs the containers; `GuestContainers` is it."""
+    """Runs the containers; implemented by `GuestContainers`."""
 
     def start(self, vm: Vm, job: ContainerJob, attempt: str, *, resume: bool) -> None: ...
     def look(self, vm: Vm, attempt: str) -> ContainerState: ...
@@ -54,7 +54,7 @@ class JobGuests(Protocol):
 
 @dataclass(slots=True)
 class JobPass:
-    """One pass. `stops`: nothing is started, and whatever runs is stopped."""
+    """One pass. `stops`: start nothing and stop all running jobs."""
 
     store: JobStore
     guests: JobGuests
@@ -63,13 +63,13 @@ class JobPass:
     checkpoint: timedelta
     stops: bool = False
     until: datetime | None = None
-    """All is over by then, the end of what is stopped too; None = each checkpoint has its own limit alone."""
+    """The time by which the pass must end, including stops; None: only the limit of each checkpoint applies."""
     deeds: list[JobDeed] = field(default_factory=list)
 
     def run(self, submitted: Sequence[SubmittedJob]) -> list[JobDeed]:
-        """Look at the jobs that run, and stop them where this pass stops; return what became of each.
+        """Look at the running jobs, stop them if this pass stops jobs, and return what happened to each.
 
-        Raises NotConnected alone: a guest that refuses keeps nobody else waiting.
+        Raises only NotConnected: an error in one guest does not affect the other jobs.
         """
         for job in submitted:
             if job.state is JobState.RUNNING:
@@ -78,22 +78,22 @@ class JobPass:
                         job, "no time is left to stop it: it ends with its VM, and is looked at when that runs again"
                     )
                     continue
-                self._guarded(job, self._followed)
+                self._run_guarded(job, self._follow)
         return self.deeds
 
     def begin(self, turns: Sequence[JobTurn]) -> list[JobDeed]:
-        """Begin the jobs whose turn it is in the VMs that they get; return what this pass has done with all jobs.
+        """Begin the jobs that have a VM now; return what this pass has done with all jobs.
 
-        `turns` are of the jobs as `run` has left them, so that the VM of one that has just ended gets the next at once.
-        Raises NotConnected alone.
+        `turns` must be computed after `run`, so that the VM of a job that has just ended gets its next job at once.
+        Raises only NotConnected.
         """
         for turn in turns:
             vm = turn.vm
             if vm is not None and turn.job.waits:
-                self._guarded(turn.job, partial(self._begun, vm=vm))
+                self._run_guarded(turn.job, partial(self._begin, vm=vm))
         return self.deeds
 
-    def _guarded(self, job: SubmittedJob, deed: Callable[[SubmittedJob], None]) -> None:
+    def _run_guarded(self, job: SubmittedJob, deed: Callable[[SubmittedJob], None]) -> None:
         try:
             deed(job)
         except NotConnected:
@@ -103,60 +103,60 @@ class JobPass:
         except GpuopsError as error:
             self.deeds.append(JobDeed(job, error.line, failed=True))
 
-    def _begun(self, job: SubmittedJob, vm: Vm) -> None:
-        """A new attempt in this VM."""
+    def _begin(self, job: SubmittedJob, vm: Vm) -> None:
+        """Begin a new attempt in this VM."""
         job = self._add(job, JobEvent.BEGUN, vm=vm.instance_uuid or vm.ref, vm_name=vm.name)
-        self._started(job, vm)
+        self._start(job, vm)
 
-    def _started(self, job: SubmittedJob, vm: Vm) -> None:
-        """Its container on its way; asked again it starts nothing twice."""
+    def _start(self, job: SubmittedJob, vm: Vm) -> None:
+        """Start the container of the attempt. A second call does not start it again."""
         self.guests.start(vm, job.job, job.attempt_name, resume=job.resumes_from_checkpoint)
         try:
             job = self._add(job, JobEvent.STARTED)
         except JobChanged:
-            self._ended_unless_followed(job, vm)
+            self._end_unless_followed(job, vm)
             raise
         self._note(job, f"started in {vm.name}")
 
-    def _ended_unless_followed(self, job: SubmittedJob, vm: Vm) -> None:
-        """Ends what was just started here where another pass has looked before that, and noted that it was not."""
-        now = next(each for each in self.store.read() if each.number == job.number)
-        if now.state is not JobState.RUNNING or now.attempt_name != job.attempt_name:
+    def _end_unless_followed(self, job: SubmittedJob, vm: Vm) -> None:
+        """Stop the container that was just started, if another pass has recorded meanwhile that it was not started."""
+        current_job = next(submitted for submitted in self.store.read() if submitted.number == job.number)
+        if current_job.state is not JobState.RUNNING or current_job.attempt_name != job.attempt_name:
             self.guests.stop(vm, job.attempt_name, timedelta())
             self.guests.clear(vm, job.attempt_name)
 
-    def _followed(self, job: SubmittedJob) -> None:
+    def _follow(self, job: SubmittedJob) -> None:
         """Look at an attempt that may be running, record its state, and stop it if this pass stops jobs."""
         attempt, vm = job.attempt, vm_of(job, self.inventory)
         assert attempt is not None, "what runs was begun"
         if vm is None:
-            self._interrupted(job, "its VM is not in vCenter any more", None)
+            self._record_interruption(job, "its VM is not in vCenter any more", None)
             return
         if vm.power is not PowerState.ON:
             self._note(job, f"{vm.name} is off: it is looked at when it runs again")
             return
-        seen = self.guests.look(vm, job.attempt_name)
-        if seen.state is ContainerPhase.ABSENT and not attempt.started and (self.stops or job.cancel_wanted):
-            seen = self.guests.revoke(vm, job.attempt_name)  # another pass may be about to start it
-        stops = seen.state is ContainerPhase.RUNNING and (self.stops or job.cancel_wanted)
-        if not stops:  # else its state is saved first
-            self._kept_output(job, vm, whole=seen.state is not ContainerPhase.RUNNING)
-        if seen.state is ContainerPhase.ABSENT:
-            self._absent(job, vm)
-        elif seen.state is ContainerPhase.ENDED:
-            self._ended(job, vm, seen)
+        state = self.guests.look(vm, job.attempt_name)
+        if state.state is ContainerPhase.ABSENT and not attempt.started and (self.stops or job.cancel_wanted):
+            state = self.guests.revoke(vm, job.attempt_name)  # another pass may be about to start it
+        stops = state.state is ContainerPhase.RUNNING and (self.stops or job.cancel_wanted)
+        if not stops:  # otherwise the output is read after the checkpoint
+            self._store_output(job, vm, whole=state.state is not ContainerPhase.RUNNING)
+        if state.state is ContainerPhase.ABSENT:
+            self._handle_absent(job, vm)
+        elif state.state is ContainerPhase.ENDED:
+            self._record_end(job, vm, state)
         else:
             if not attempt.started:
                 job = self._add(job, JobEvent.STARTED)
             if stops:
-                self._stopped(job, vm)
+                self._stop(job, vm)
 
-    def _absent(self, job: SubmittedJob, vm: Vm) -> None:
+    def _handle_absent(self, job: SubmittedJob, vm: Vm) -> None:
         """The guest knows nothing of the attempt: it was not started yet, or its files are gone."""
         attempt = job.attempt
         assert attempt is not None
         if attempt.started:
-            self._interrupted(job, f"{vm.name} knows nothing of it any more", None)
+            self._record_interruption(job, f"{vm.name} knows nothing of it any more", None)
         elif job.cancel_wanted:
             self._add(job, JobEvent.CANCELLED)
             self._note(job, "cancelled before it was started")
@@ -164,23 +164,23 @@ class JobPass:
             self._add(job, JobEvent.NOT_STARTED, reason="the morning came before it was started")
             self._note(job, "not started: it waits as before")
         else:
-            self._started(job, vm)
+            self._start(job, vm)
 
-    def _stopped(self, job: SubmittedJob, vm: Vm) -> None:
-        """Its state saved, as far as there is time, and its container ended."""
+    def _stop(self, job: SubmittedJob, vm: Vm) -> None:
+        """Save the state of the job if there is time, and stop its container."""
         attempt = job.attempt
         assert attempt is not None
         if not attempt.stopping:
-            saved, why = self._saved(job, vm)
+            saved, why = self._save_state(job, vm)
             job = self._add(job, JobEvent.STOPPING, saved=saved, reason=why)
         grace = STOP_GRACE
-        if self.until is not None:  # half of what is left: the look at how it ended takes time too
+        if self.until is not None:  # half of the remaining time: reading how it ended takes time too
             grace = min(grace, max(timedelta(), self.until - self.clock()) / 2)
-        seen = self.guests.stop(vm, job.attempt_name, grace)
-        self._kept_output(job, vm, whole=True)
-        self._ended(job, vm, seen)
+        state = self.guests.stop(vm, job.attempt_name, grace)
+        self._store_output(job, vm, whole=True)
+        self._record_end(job, vm, state)
 
-    def _saved(self, job: SubmittedJob, vm: Vm) -> tuple[bool, str]:
+    def _save_state(self, job: SubmittedJob, vm: Vm) -> tuple[bool, str]:
         if not job.job.checkpoint:
             return False, "it has no checkpoint command"
         limit = self.checkpoint
@@ -196,37 +196,38 @@ class JobPass:
             return False, f"its checkpoint failed: {error.message}"
         return end.saved, "" if end.saved else f"its checkpoint failed: {end.reason}"
 
-    def _ended(self, job: SubmittedJob, vm: Vm, seen: ContainerState) -> None:
-        """Its container is over: by itself, by us, or with its guest. What ends well when it is asked to end has saved
-        its state, maybe, and has not come to its end: its exit code says nothing."""
-        ran = None
-        if seen.ended is not None and seen.began is not None:
-            ran = max(timedelta(), seen.ended - seen.began)  # the guest's clock may have been set back meanwhile
-        if seen.asked_to_end:
-            self._interrupted(job, "", ran)
-        elif seen.exit_code is None:
-            self._interrupted(job, f"{vm.name} went down while it ran", ran)
+    def _record_end(self, job: SubmittedJob, vm: Vm, state: ContainerState) -> None:
+        """Record the end of a container that ended by itself, was stopped by gpuops, or went down with its guest.
+
+        The exit code of a stopped container is ignored: it may be 0 although the job is not finished.
+        """
+        run_time = None
+        if state.ended is not None and state.began is not None:
+            run_time = max(timedelta(), state.ended - state.began)  # the guest's clock may have been set back meanwhile
+        if state.asked_to_end:
+            self._record_interruption(job, "", run_time)
+        elif state.exit_code is None:
+            self._record_interruption(job, f"{vm.name} went down while it ran", run_time)
         else:
-            self._add(job, JobEvent.ENDED, exit_code=seen.exit_code, ran=ran)
-            self._note(job, f"ended with exit code {seen.exit_code}")
+            self._add(job, JobEvent.ENDED, exit_code=state.exit_code, ran=run_time)
+            self._note(job, f"ended with exit code {state.exit_code}")
         self.guests.clear(vm, job.attempt_name)
 
-    def _interrupted(self, job: SubmittedJob, why: str, ran: timedelta | None) -> None:
+    def _record_interruption(self, job: SubmittedJob, why: str, run_time: timedelta | None) -> None:
         attempt = job.attempt
         assert attempt is not None
         if job.cancel_wanted:
-            self._add(job, JobEvent.CANCELLED, reason=why, ran=ran)
+            self._add(job, JobEvent.CANCELLED, reason=why, ran=run_time)
             self._note(job, "cancelled")
             return
         saved = "its checkpoint was made" if attempt.saved else job.reason if attempt.stopping else ""
         reason = why or "; ".join(filter(None, (_MORNING, saved)))
-        job = self._add(job, JobEvent.INTERRUPTED, reason=reason, ran=ran)
-        again = "it goes on in a later night" if job.state is JobState.INTERRUPTED else "it may not go on once more"
-        self._note(job, f"{reason}: {again}")
+        job = self._add(job, JobEvent.INTERRUPTED, reason=reason, ran=run_time)
+        outlook = "it goes on in a later night" if job.state is JobState.INTERRUPTED else "it may not go on once more"
+        self._note(job, f"{reason}: {outlook}")
 
-    def _kept_output(self, job: SubmittedJob, vm: Vm, *, whole: bool) -> None:
-        """What it wrote since the last look: of what has ended all that its guest keeps, which is then removed there,
-        and whose last lines tell why it ended."""
+    def _store_output(self, job: SubmittedJob, vm: Vm, *, whole: bool) -> None:
+        """Store the new output; with `whole`, for a job that has ended, all output that its guest still holds."""
         begins = self.store.output_end(job)
         for _ in range(_MOST_PIECES if whole else 4):
             piece = self.guests.output(vm, job.attempt_name, begins, PIECE_BYTES)
@@ -235,8 +236,8 @@ class JobPass:
             self.store.add_output(job, begins, piece)
             begins += len(piece)
 
-    def _add(self, job: SubmittedJob, event: JobEvent, **told: object) -> SubmittedJob:
-        return self.store.add(job, JobRecord(event, self.clock(), **told))  # type: ignore[arg-type]
+    def _add(self, job: SubmittedJob, event: JobEvent, **fields: object) -> SubmittedJob:
+        return self.store.add(job, JobRecord(event, self.clock(), **fields))  # type: ignore[arg-type]
 
-    def _note(self, job: SubmittedJob, what: str) -> None:
-        self.deeds.append(JobDeed(job, what))
+    def _note(self, job: SubmittedJob, text: str) -> None:
+        self.deeds.append(JobDeed(job, text))

@@ -37,26 +37,28 @@ from gpuops.plan.rotation.returns.return_time import Durations, Load, ReturnTime
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms, vms_of
 
 CALLED_EVERY: Final = timedelta(minutes=5)
-"""How often a clock is to call a pass: the next one may be too late for what this one leaves."""
+"""The interval of passes. A pass stops jobs early, because the next pass may be too late."""
 AT_ONCE: Final = timedelta(seconds=30)
 """Time to look at one guest and to end its container, in addition to the checkpoint."""
 LOOK: Final = timedelta(seconds=60)
-"""What a return gives to reading the jobs, and where they run."""
+"""The time that a return allows for reading the jobs and their VMs."""
 _NEXT_TIME: Final = "its guest has not answered in time: the next pass looks at it"
 _NOT_STOPPED: Final = "its guest has not answered in time: it ends with its VM, and is looked at when that runs again"
 
 
 def guests_of(site: Site, left_s: Callable[[], float] = lambda: math.inf) -> JobGuests:
-    """Those of this vCenter; `left_s`: the seconds in which they may still be asked. Raises Refused for a saved
-    inventory."""
+    """Return the guests of this vCenter. `left_s`: the remaining seconds for calls to them.
+
+    Raises Refused for a saved inventory.
+    """
     return GuestContainers(guest_work(site.vcenter), left_s)
 
 
 def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
-    """One pass: starts jobs in VMs that tonight has started, keeps what they write, ends what is over or cancelled.
+    """Make one pass: start jobs in VMs that the night has started, store output, end finished and cancelled jobs.
 
-    When the window is about to close, or with `stop`, it stops all of them. Raises UsageError for a policy without
-    `jobs`, Refused, NotConnected, StateDamaged.
+    If the window is about to close, or with `stop`, stop all jobs. Raises UsageError for a policy without `jobs`,
+    Refused, NotConnected, StateDamaged.
     """
     rules = policy.jobs
     if rules is None:
@@ -65,15 +67,15 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
         )
     store = job_store(site)
     submitted = store.read()
-    if all(each.ended for each in submitted):
+    if all(job.ended for job in submitted):
         return JobsRun((), stop)
     inventory = site.vcenter.inventory()
     now = site.clock()
-    running = [each for each in submitted if each.state is JobState.RUNNING]
+    running = [job for job in submitted if job.state is JobState.RUNNING]
     if stop or _closes(policy, len(running), now):
-        left = _to_stop_all(rules.checkpoint, len(running)) + CALLED_EVERY
+        time_left = _to_stop_all(rules.checkpoint, len(running)) + CALLED_EVERY
         to_stop = _ToStop(tuple(running), inventory, rules.checkpoint, None)
-        return JobsRun(_stopped(to_stop, site, left, _NEXT_TIME), stopped=True)
+        return JobsRun(_stop_all(to_stop, site, time_left, _NEXT_TIME), stopped=True)
     one_pass = JobPass(store, guests_of(site), inventory, site.clock, rules.checkpoint)
     one_pass.run(submitted)
     turns = _turns(policy, rules, store.read() if running else submitted, inventory, site, now)
@@ -81,22 +83,22 @@ def run_jobs(policy: Policy, site: Site, *, stop: bool = False) -> JobsRun:
 
 
 def stop_before_return(site: Site) -> tuple[JobDeed, ...]:
-    """Stops the jobs of the nights that a return ends, each after its checkpoint and all at once, as far as there is
-    time: when that is up this returns, whatever hangs. Nothing is asked of a guest any more then.
+    """Stop the jobs of the nights that a return ends, in parallel, each after its checkpoint.
 
-    Raises what reading the jobs raises; a job whose guest does not answer keeps no other one waiting.
+    Returns when the time is up even if a guest hangs, and then sends no request to a guest any more. A guest that does
+    not answer does not delay the other jobs. Raises the errors of reading the jobs.
     """
-    found = list[_ToStop]()
-    if not side_by_side([lambda: found.extend(_to_stop(site))], LOOK.total_seconds()):
+    to_stop_lists = list[_ToStop]()
+    if not side_by_side([lambda: to_stop_lists.extend(_to_stop(site))], LOOK.total_seconds()):
         raise OutcomeUnknown(f"they could not be read within {LOOK.total_seconds():.0f} s")
-    if not found:
+    if not to_stop_lists:
         return ()
-    (to_stop,) = found
-    assert to_stop.until is not None, "a return waits so long at the most"
-    left = max(timedelta(), to_stop.until - site.clock())
-    names = ", ".join(each.job.name for each in to_stop.jobs[:5]) + (", ..." if len(to_stop.jobs) > 5 else "")
-    site.say(f"jobs that run save their state first, for {left.total_seconds():.0f} s at most: {names}")
-    return _stopped(to_stop, site, left, _NOT_STOPPED)
+    (to_stop,) = to_stop_lists
+    assert to_stop.until is not None, "a return has a limit"
+    time_left = max(timedelta(), to_stop.until - site.clock())
+    names = ", ".join(job.job.name for job in to_stop.jobs[:5]) + (", ..." if len(to_stop.jobs) > 5 else "")
+    site.say(f"jobs that run save their state first, for {time_left.total_seconds():.0f} s at most: {names}")
+    return _stop_all(to_stop, site, time_left, _NOT_STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,12 @@ class _ToStop:
     inventory: Inventory
     checkpoint: timedelta
     until: datetime | None
-    """The return begins then; None = none waits for it."""
+    """The begin of the return; None if no return waits."""
 
 
-def _stopped(to_stop: _ToStop, site: Site, left: timedelta, unanswered: str) -> tuple[JobDeed, ...]:
-    """What became of each, all at once; of one whose guest hangs when the time is up, that is said."""
-    until_s = clock.passed_s() + left.total_seconds()
+def _stop_all(to_stop: _ToStop, site: Site, time_left: timedelta, unanswered: str) -> tuple[JobDeed, ...]:
+    """Stop these jobs in parallel and return what happened to each, with `unanswered` for a guest that hangs."""
+    until_s = clock.passed_s() + time_left.total_seconds()
     guests = guests_of(site, left_s=lambda: until_s - clock.passed_s())
     passes = {
         job.number: JobPass(
@@ -120,15 +122,17 @@ def _stopped(to_stop: _ToStop, site: Site, left: timedelta, unanswered: str) -> 
         )
         for job in to_stop.jobs
     }
-    side_by_side([partial(passes[job.number].run, [job]) for job in to_stop.jobs], left.total_seconds())
-    hung = [JobDeed(job, unanswered, failed=True) for job in to_stop.jobs]
+    side_by_side([partial(passes[job.number].run, [job]) for job in to_stop.jobs], time_left.total_seconds())
+    unanswered_deeds = [JobDeed(job, unanswered, failed=True) for job in to_stop.jobs]
     return tuple(
-        deed for job, late in zip(to_stop.jobs, hung, strict=True) for deed in passes[job.number].deeds[:] or [late]
+        deed
+        for job, late in zip(to_stop.jobs, unanswered_deeds, strict=True)
+        for deed in passes[job.number].deeds[:] or [late]
     )
 
 
 def _to_stop(site: Site) -> tuple[_ToStop, ...]:
-    """What is to be stopped; empty = nothing."""
+    """Return the jobs to stop before the return, as one group; empty if no job must be stopped."""
     with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
         policies = [policy for policy in policies_of(journal) if policy.jobs is not None]
         originals = NightVms(journal).all() if journal is not None else ()
@@ -137,9 +141,9 @@ def _to_stop(site: Site) -> tuple[_ToStop, ...]:
     policy = next(iter(policies), None)
     if policy is None or policy.jobs is None:
         return ()
-    if refused_beside_another(policies, site):
-        return ()  # what runs may run on
-    submitted = tuple(each for each in job_store(site).read() if each.state is JobState.RUNNING)
+    if is_return_refused(policies, site):
+        return ()  # the return is refused, so the jobs continue
+    submitted = tuple(job for job in job_store(site).read() if job.state is JobState.RUNNING)
     if not submitted:
         return ()
     inventory = site.vcenter.inventory()
@@ -148,13 +152,13 @@ def _to_stop(site: Site) -> tuple[_ToStop, ...]:
     return (_ToStop(submitted, inventory, policy.jobs.checkpoint, until if begins is None else min(until, begins)),)
 
 
-def told_before_return(site: Site) -> None:
+def stop_and_report(site: Site) -> None:
     """Run `stop_before_return` and report what became of each job; an error is reported, never raised."""
     try:
         deeds = stop_before_return(site)
     except (NotConnected, StateDamaged):
-        return  # the return tells of it, and waits for its vCenter; a job ends with its VM then
-    except Exception as error:  # whatever it is, the return goes on: desktops come first
+        return  # the return reports it and waits for its vCenter; jobs then end with their VMs
+    except Exception as error:  # the return must continue after any error: desktops come first
         why = error.message if isinstance(error, GpuopsError) else f"{type(error).__name__}: {error}"
         site.say(f"jobs were not stopped before their VMs: {why}")
         return
@@ -162,20 +166,20 @@ def told_before_return(site: Site) -> None:
         site.say(f"job {deed.job.job.name}: {deed.what}")
 
 
-def refused_beside_another(policies: Iterable[Policy], site: Site) -> bool:
-    """Whether a return of these nights is refused, since another run holds the lock before their windows close."""
-    early = any(not each.windows or _is_open(each, site.clock()) for each in policies)
-    return early and rotating(site.state_dir, site.vcenter.uuid) is not None
+def is_return_refused(policies: Iterable[Policy], site: Site) -> bool:
+    """Return whether the return of these nights is refused: another run holds the lock before their windows close."""
+    is_early = any(not policy.windows or _is_open(policy, site.clock()) for policy in policies)
+    return is_early and rotating(site.state_dir, site.vcenter.uuid) is not None
 
 
 def _is_open(policy: Policy, now: datetime) -> bool:
-    """Whether a night of it is in the hours in which it takes something."""
+    """Return whether a night of the policy is in the hours in which it takes desktops."""
     night = policy.night_at(now)
     return night is not None and now < night.closes
 
 
 def _closes(policy: Policy, running: int, now: datetime) -> bool:
-    """Whether so many jobs must be stopped from now on to be over when the window closes; or it has closed."""
+    """Return whether this number of jobs must be stopped now to end before the window closes, or it has closed."""
     if not policy.windows or policy.jobs is None:
         return False
     night = policy.night_at(now)
@@ -183,14 +187,14 @@ def _closes(policy: Policy, running: int, now: datetime) -> bool:
 
 
 def _to_stop_all(checkpoint: timedelta, jobs: int) -> timedelta:
-    """What it takes to stop so many jobs side by side."""
+    """Return the time that it takes to stop this number of jobs in parallel."""
     return math.ceil(jobs / AT_A_TIME) * (checkpoint + STOP_GRACE + AT_ONCE)
 
 
 def _turns(
     policy: Policy, rules: JobRules, submitted: Sequence[SubmittedJob], inventory: Inventory, site: Site, now: datetime
 ) -> tuple[JobTurn, ...]:
-    """Which of the VMs that tonight has started may get a job, where the night is long enough for one."""
+    """Return the jobs for VMs that the night has started, if the rest of the night is long enough for them."""
     night = policy.night_at(now)
     usable = {vm.ref for vm in _started_tonight(policy, inventory, site, now)}
     share = policy.fair_share
@@ -204,7 +208,7 @@ def _turns(
 
 
 def _started_tonight(policy: Policy, inventory: Inventory, site: Site, now: datetime) -> Iterator[Vm]:
-    """The ML VMs that this night has started and that run; a VM that somebody else started runs no job."""
+    """Yield the running ML VMs that this night has started. Jobs do not run in VMs that an admin started."""
     with site.journal_to_read(inventory.vcenter) as journal:
         originals = NightVms(journal).all() if journal is not None else ()
     open_nights = {night.id for window in policy.windows if (night := window.night_at(now)) is not None}
@@ -227,11 +231,15 @@ def return_begins(
     None = no desktop is away, or no window says when they are due.
     """
     due = night_due(policy, originals, now)
-    away = [each for each in taken_vms(policy, originals, inventory) if each.whereabouts is Whereabouts.AWAY]
-    desktops = [each.vm for each in away if each.original.role is not Role.ML and each.vm is not None]
+    away_vms = [
+        taken_vm for taken_vm in taken_vms(policy, originals, inventory) if taken_vm.whereabouts is Whereabouts.AWAY
+    ]
+    desktops = [
+        taken_vm.vm for taken_vm in away_vms if taken_vm.original.role is not Role.ML and taken_vm.vm is not None
+    ]
     if due is None or not desktops:
         return None
-    hosts = (each.vm.host for each in away if each.original.role is Role.ML and each.vm is not None)
-    load = Load.of(desktops, hosts, longest_checkpoint_s(policy, (each.original for each in away)))
+    hosts = (taken_vm.vm.host for taken_vm in away_vms if taken_vm.original.role is Role.ML and taken_vm.vm is not None)
+    load = Load.of(desktops, hosts, longest_checkpoint_s(policy, (taken_vm.original for taken_vm in away_vms)))
     times = ReturnTime(policy, durations, due.back_by)
     return min(times.of(vm.host, load) for vm in desktops)

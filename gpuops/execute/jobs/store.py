@@ -1,7 +1,7 @@
-"""Jobs that were submitted, in the database of the journal: one row for each job, and one for each of its records.
+"""Stores submitted jobs in the database of the journal: one row for each job, and one for each of its records.
 
-Records are only added, each behind the last one that its writer has seen: of two that add at once one loses
-(JobChanged), and looks anew. What a job is is told by its records alone (`model/workloads/job_record`).
+Records are only appended, each after the last one that its writer has read. If two writers append at once, one of them
+gets JobChanged and must read again. The state of a job follows from its records only (`model/workloads/job_record`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpuops.model.workloads.job import ContainerJob, ContainerRuntime, Mount
 from gpuops.model.workloads.job_record import JobEvent, JobRecord, SubmittedJob
 
 MOST_OUTPUT_BYTES: Final = 1 << 20
-"""Of one job: the newest. What it wrote before is cut off, with a note."""
+"""The output that is kept of a job, the newest part. Older output is removed, with a note."""
 
 _metadata = MetaData()
 
@@ -67,7 +67,7 @@ _output: Final = Table(
 
 
 class JobChanged(Locked):
-    """Somebody else has changed the job since it was read; nothing was written."""
+    """Another run has changed the job since it was read; nothing was written."""
 
     def __init__(self, job: SubmittedJob, event: JobEvent) -> None:
         super().__init__(
@@ -78,18 +78,18 @@ class JobChanged(Locked):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What became of jobs that somebody submits."""
+    """The outcome of a submission of jobs."""
 
     added: tuple[SubmittedJob, ...]
-    there: tuple[SubmittedJob, ...]
-    """The same jobs, submitted before and not ended: they are not added again."""
+    existing: tuple[SubmittedJob, ...]
+    """Identical jobs that were submitted before and have not ended. They are not added again."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStore:
     """Reads and adds to the jobs of one vCenter, in a file of the state directory or a PostgreSQL database by URL.
 
-    Raises StateDamaged for a database that cannot be used, UsageError for a URL that is none.
+    Raises StateDamaged for a database that cannot be used, UsageError for an invalid URL.
     """
 
     vcenter: str
@@ -97,30 +97,30 @@ class JobStore:
     url: str = ""
 
     def read(self) -> tuple[SubmittedJob, ...]:
-        """All jobs, by number. Nothing is made."""
+        """Return all jobs, sorted by number. Creates nothing."""
         with self._reading() as connection:
             return () if connection is None else self._read(connection)
 
     def role(self) -> str:
-        """As whom the server of a PostgreSQL database knows this process; empty for the file."""
+        """Return the role of this process in a PostgreSQL database; empty for the file."""
         if not self.url:
             return ""
         with closing(open_database(self.url)) as database, database.reading() as connection:
             return str(connection.scalar(sql_text("SELECT session_user")))
 
     def submit(self, jobs: Sequence[ContainerJob], by: str, now: datetime) -> Submission:
-        """All of them, or none. One that is there already, word for word, and has not ended stays as it is.
+        """Add all of these jobs, or none. An identical job that has not ended is not added again.
 
-        Raises Refused where another job of that name has not ended.
+        Raises Refused if a different job of that name has not ended.
         """
-        added, there = list[SubmittedJob](), list[SubmittedJob]()
+        added, existing = list[SubmittedJob](), list[SubmittedJob]()
         with self._writing() as connection:
-            known = {each.job.name: each for each in self._read(connection) if not each.ended}
+            open_jobs = {submitted.job.name: submitted for submitted in self._read(connection) if not submitted.ended}
             last = connection.scalar(select(func.max(_jobs.c.number)).where(_jobs.c.vcenter == self.vcenter)) or 0
             for job in jobs:
-                before = known.get(job.name)
+                before = open_jobs.get(job.name)
                 if before is not None and before.job == job:
-                    there.append(before)
+                    existing.append(before)
                     continue
                 if before is not None:
                     raise another_unended(before)
@@ -129,57 +129,57 @@ class JobStore:
                 row = {"number": last, "name": job.name, "at": format_iso_utc(now), "by": by, "body": _job_text(job)}
                 connection.execute(insert(_jobs).values(vcenter=self.vcenter, **row))
                 added.append(submitted)
-        return Submission(tuple(added), tuple(there))
+        return Submission(tuple(added), tuple(existing))
 
-    def add(self, seen: SubmittedJob, record: JobRecord) -> SubmittedJob:
-        """The job with one more record, durable when this returns. Raises JobChanged."""
-        if not seen.may_have(record.event):
-            raise JobChanged(seen, record.event)
-        seq = len(seen.records) + 1
-        of_job = (_records.c.vcenter == self.vcenter, _records.c.number == seen.number)
+    def add(self, latest: SubmittedJob, record: JobRecord) -> SubmittedJob:
+        """Add a record to the job and return the job. The record is durable when this returns. Raises JobChanged."""
+        if not latest.may_have(record.event):
+            raise JobChanged(latest, record.event)
+        seq = len(latest.records) + 1
+        of_job = (_records.c.vcenter == self.vcenter, _records.c.number == latest.number)
         with self._writing() as connection:
-            if (connection.scalar(select(func.max(_records.c.seq)).where(*of_job)) or 0) != len(seen.records):
-                raise JobChanged(seen, record.event)
+            if (connection.scalar(select(func.max(_records.c.seq)).where(*of_job)) or 0) != len(latest.records):
+                raise JobChanged(latest, record.event)
             row = {
                 "seq": seq,
                 "event": record.event.value,
                 "at": format_iso_utc(record.at),
                 "body": _record_text(record),
             }
-            connection.execute(insert(_records).values(vcenter=self.vcenter, number=seen.number, **row))
-        return seen.with_record(record)
+            connection.execute(insert(_records).values(vcenter=self.vcenter, number=latest.number, **row))
+        return latest.with_record(record)
 
     def add_output(self, job: SubmittedJob, begins: int, piece: bytes) -> None:
-        """What its last attempt wrote from that byte on; the same again changes nothing."""
+        """Store output of the last attempt from the byte `begins` on. Storing the same again changes nothing."""
         attempt = job.attempt
         if attempt is None or not piece:
             return
         with self._writing() as connection:
             mine = (_output.c.vcenter == self.vcenter, _output.c.number == job.number)
-            here = (*mine, _output.c.attempt == attempt.number, _output.c.begins == begins)
-            connection.execute(deleting(_output).where(*here))
+            of_piece = (*mine, _output.c.attempt == attempt.number, _output.c.begins == begins)
+            connection.execute(deleting(_output).where(*of_piece))
             row = {"number": job.number, "attempt": attempt.number, "begins": begins, "piece": piece}
             connection.execute(insert(_output).values(vcenter=self.vcenter, **row))
-            kept = 0
+            kept_bytes = 0
             order = (_output.c.attempt.desc(), _output.c.begins.desc())
-            for each in connection.execute(select(_output).where(*mine).order_by(*order)).all():
-                kept += len(each.piece)
-                if kept > MOST_OUTPUT_BYTES and kept > len(each.piece):
-                    old = (*mine, _output.c.attempt == each.attempt, _output.c.begins == each.begins)
+            for stored in connection.execute(select(_output).where(*mine).order_by(*order)).all():
+                kept_bytes += len(stored.piece)
+                if kept_bytes > MOST_OUTPUT_BYTES and kept_bytes > len(stored.piece):
+                    old = (*mine, _output.c.attempt == stored.attempt, _output.c.begins == stored.begins)
                     connection.execute(deleting(_output).where(*old))
 
     def output(self, job: SubmittedJob) -> tuple[bytes, int]:
-        """What is kept of what its attempts wrote, in order, and how many bytes of its attempts are cut off before."""
+        """Return the stored output of all attempts in order, and the number of bytes that were removed before it."""
         with self._reading() as connection:
             if connection is None:
                 return b"", 0
             mine = (_output.c.vcenter == self.vcenter, _output.c.number == job.number)
             order = (_output.c.attempt, _output.c.begins)
             rows = connection.execute(select(_output).where(*mine).order_by(*order)).all()
-        return b"".join(each.piece for each in rows), rows[0].begins if rows else 0
+        return b"".join(row.piece for row in rows), rows[0].begins if rows else 0
 
     def output_end(self, job: SubmittedJob) -> int:
-        """From which byte on the output of its last attempt is not kept yet."""
+        """Return the number of bytes of the last attempt's output that are stored."""
         attempt = job.attempt
         if attempt is None:
             return 0
@@ -196,10 +196,12 @@ class JobStore:
     def _read(self, connection: Connection) -> tuple[SubmittedJob, ...]:
         rows = connection.execute(select(_jobs).where(_jobs.c.vcenter == self.vcenter).order_by(_jobs.c.number)).all()
         order = (_records.c.number, _records.c.seq)
-        found = connection.execute(select(_records).where(_records.c.vcenter == self.vcenter).order_by(*order)).all()
+        record_rows = connection.execute(
+            select(_records).where(_records.c.vcenter == self.vcenter).order_by(*order)
+        ).all()
         try:
             by_number: dict[int, list[JobRecord]] = {}
-            for row in found:
+            for row in record_rows:
                 by_number.setdefault(row.number, []).append(_record(row._mapping))
             return tuple(
                 SubmittedJob(
@@ -215,13 +217,13 @@ class JobStore:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection | None]:
-        """None = nothing was ever submitted."""
+        """Yield a connection, or None if no job was ever submitted."""
         database = open_database(self.url) if self.url else file_database(self.state_dir)
         if database is None:
             yield None
             return
         with closing(database), database.reading() as connection:
-            database.revision(connection)  # which refuses that of a later gpuops
+            database.revision(connection)  # raises if a later gpuops wrote it
             yield connection if inspect(connection).has_table(_output.name) else None
 
     @contextmanager
@@ -229,7 +231,7 @@ class JobStore:
         with closing(self._database()) as database:
             bring_up(database, Contents.JOURNAL)
             with database.writing() as connection:
-                hold_to_the_end(connection, DatabaseLock.JOBS)  # two machines that both add: one after the other
+                hold_to_the_end(connection, DatabaseLock.JOBS)  # two machines add one after the other
                 yield connection
 
     def _database(self) -> Database:
@@ -237,7 +239,7 @@ class JobStore:
 
 
 def another_unended(before: SubmittedJob) -> Refused:
-    """Why a job of that name cannot be submitted."""
+    """Return the error for a job whose name is in use."""
     name = before.job.name
     return Refused(
         f"job {name}: another one of that name has not ended (number {before.number})",
@@ -262,7 +264,7 @@ def _job(text: str) -> ContainerJob:
 
 
 _IN_BODY: Final = ("vm", "vm_name", "exit_code", "saved", "reason", "ran_s")
-"""Stored fields of a record that its body has; the others are columns."""
+"""The stored fields of a record that are in its body; the others are columns."""
 
 
 def _record_text(record: JobRecord) -> str:

@@ -44,26 +44,26 @@ def read_cases(
 ) -> tuple[dict[str, DiagnosisCase], dict[str, str]]:
     """Return the case of each of these VMs by id, and why a VM has none by its name.
 
-    Raises UsageError where none has any history; StateDamaged.
+    Raises UsageError if no VM has a history; StateDamaged.
     """
     begin = inventory.taken_at - LOOKED_AT if since is None else since
     begin_s = int(begin.timestamp()) // FINE_S * FINE_S
     steps = max(0, -(-int(inventory.taken_at.timestamp()) // FINE_S) - begin_s // FINE_S)
     cases: dict[str, DiagnosisCase] = {}
-    found = MeasurementReads.found(*store, inventory.vcenter)
-    if found is not None:
-        with found:
-            cases = _CaseReading(found, inventory, catalog, begin_s, steps).cases(vms)
+    store_reads = MeasurementReads.open_if_exists(*store, inventory.vcenter)
+    if store_reads is not None:
+        with store_reads:
+            cases = _CaseReading(store_reads, inventory, catalog, begin_s, steps).cases(vms)
     left_out = {vm.name: "0 h of history" for vm in vms if vm.ref not in cases}
     if not cases:
         names = sorted(left_out)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        raise UsageError(f"0 h of history for {', '.join(names[:3])}{more}", hint=_NEXT)
+        more_text = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise UsageError(f"0 h of history for {', '.join(names[:3])}{more_text}", hint=_NEXT)
     return cases, left_out
 
 
 class _CaseReading:
-    """Reads what the store holds of one span."""
+    """Reads the cases of one span of time from the store."""
 
     def __init__(
         self, store: MeasurementReads, inventory: Inventory, catalog: Catalog, begin_s: int, steps: int
@@ -73,103 +73,103 @@ class _CaseReading:
 
     def cases(self, vms: Sequence[Vm]) -> dict[str, DiagnosisCase]:
         hosts = [self._inventory.hosts[ref] for ref in sorted({vm.host for vm in vms if vm.host is not None})]
-        there = {other.ref for host in hosts for other in self._inventory.vms_on(host)}
-        of_vm = dict(self._store.arrays(there | {vm.ref for vm in vms}, OF_VM, self._begin_s, self._steps))
+        neighbour_refs = {tenant.ref for host in hosts for tenant in self._inventory.vms_on(host)}
+        of_vm = dict(self._store.arrays(neighbour_refs | {vm.ref for vm in vms}, OF_VM, self._begin_s, self._steps))
         of_host = {host.ref: self._of_host(host) for host in hosts}
         best = self._best(hosts, of_host)
-        found = {}
+        case_by_vm = {}
         for vm in vms:
-            mine = _averages(of_vm.get(vm.ref, {}))
-            if max((int((~np.isnan(values)).sum()) for values in mine.values()), default=0) < LEAST_STEPS:
+            vm_averages = _averages(of_vm.get(vm.ref, {}))
+            if max((int((~np.isnan(averages)).sum()) for averages in vm_averages.values()), default=0) < LEAST_STEPS:
                 continue
-            found[vm.ref] = self._case(vm, mine, of_vm, of_host, best)
-        return found
+            case_by_vm[vm.ref] = self._case(vm, vm_averages, of_vm, of_host, best)
+        return case_by_vm
 
     def _case(
         self,
         vm: Vm,
-        mine: Mapping[str, NDArray[np.float64]],
+        vm_averages: Mapping[str, NDArray[np.float64]],
         of_vm: Mapping[str, Mapping[str, Values]],
         of_host: Mapping[str, Mapping[str, NDArray[np.float64]]],
         best: Mapping[str, tuple[int | None, int | None]],
     ) -> DiagnosisCase:
-        series = {f"vm:{name}": values for name, values in mine.items()}
+        series = {f"vm:{name}": averages for name, averages in vm_averages.items()}
         host = self._inventory.hosts.get(vm.host or "")
         if host is None:
             return DiagnosisCase(FINE_S, series, _facts(vm, None, None, self._catalog, best, None))
-        told = of_host[host.ref]
-        series |= {f"host:{name}": told[name] for name in OF_HOST if name in told}
+        host_averages = of_host[host.ref]
+        series |= {f"host:{name}": host_averages[name] for name in OF_HOST if name in host_averages}
         state = _gpu_of(vm, gpu_states(host, self._inventory, self._catalog))
         limit_w = None
         if state is not None:
-            limit_w = _newest(told.get(f"{SMI_POWER_LIMIT}@{state.gpu.address}"))
-            of_gpu = {name: told.get(f"{name}@{state.gpu.address}") for name in OF_GPU}
-            series |= {f"gpu:{name}": values for name, values in of_gpu.items() if values is not None}
-            others = {tenant.vm for tenant in state.tenants} - {vm.ref}
-            used = [_averages(of_vm.get(ref, {})).get(GPU_USE) for ref in sorted(others)]
-            known = [values for values in used if values is not None]
-            if len(known) == len(used):
-                series[f"neighbours:{GPU_USE}"] = np.sum([*known, np.zeros(self._steps)], axis=0)
+            limit_w = _newest(host_averages.get(f"{SMI_POWER_LIMIT}@{state.gpu.address}"))
+            of_gpu = {name: host_averages.get(f"{name}@{state.gpu.address}") for name in OF_GPU}
+            series |= {f"gpu:{name}": averages for name, averages in of_gpu.items() if averages is not None}
+            neighbours = {tenant.vm for tenant in state.tenants} - {vm.ref}
+            neighbour_use = [_averages(of_vm.get(ref, {})).get(GPU_USE) for ref in sorted(neighbours)]
+            known_use = [averages for averages in neighbour_use if averages is not None]
+            if len(known_use) == len(neighbour_use):
+                series[f"neighbours:{GPU_USE}"] = np.sum([*known_use, np.zeros(self._steps)], axis=0)
         return DiagnosisCase(FINE_S, series, _facts(vm, host, state, self._catalog, best, limit_w))
 
     def _of_host(self, host: Host) -> dict[str, NDArray[np.float64]]:
         """Return averages by series; those of a GPU end with its address, in place of its instance."""
         begin, until = (
-            datetime.fromtimestamp(self._begin_s + at * FINE_S, self._inventory.taken_at.tzinfo)
-            for at in (0, self._steps)
+            datetime.fromtimestamp(self._begin_s + step * FINE_S, self._inventory.taken_at.tzinfo)
+            for step in (0, self._steps)
         )
-        there = self._store.newest((host.ref,), (*OF_HOST, *OF_GPU, SMI_POWER_LIMIT), begin, until).get(host.ref, {})
-        arrays = dict(self._store.arrays((host.ref,), list(there), self._begin_s, self._steps)).get(host.ref, {})
-        instances = {name.partition("@")[2] for name in there if "@" in name and not name.startswith(_SMI)}
+        newest = self._store.newest((host.ref,), (*OF_HOST, *OF_GPU, SMI_POWER_LIMIT), begin, until).get(host.ref, {})
+        arrays = dict(self._store.arrays((host.ref,), list(newest), self._begin_s, self._steps)).get(host.ref, {})
+        instances = {name.partition("@")[2] for name in newest if "@" in name and not name.startswith(_SMI)}
         addresses = gpus_of_instances(instances, host)
-        found = {}
-        for name, values in _averages(arrays).items():
-            counter, at, instance = name.partition("@")
-            if not at or name.startswith(_SMI):
-                found[name] = values
+        averages_by_series = {}
+        for name, averages in _averages(arrays).items():
+            counter, separator, instance = name.partition("@")
+            if not separator or name.startswith(_SMI):
+                averages_by_series[name] = averages
             elif instance in addresses:
-                found[f"{counter}@{addresses[instance]}"] = values
-        return found
+                averages_by_series[f"{counter}@{addresses[instance]}"] = averages
+        return averages_by_series
 
     def _best(
         self, hosts: Collection[Host], of_host: Mapping[str, Mapping[str, NDArray[np.float64]]]
     ) -> dict[str, tuple[int | None, int | None]]:
         """Return the widest link and the highest clock of these hosts, by GPU model."""
-        found: dict[str, tuple[int | None, int | None]] = {}
+        best: dict[str, tuple[int | None, int | None]] = {}
         for host in hosts:
             for gpu in host.gpus:
                 width, clock = (_highest(of_host[host.ref].get(f"{name}@{gpu.address}")) for name in (_WIDTH, _CLOCK))
-                before = found.get(gpu.name, (None, None))
-                found[gpu.name] = (_larger(before[0], width), _larger(before[1], clock))
-        return found
+                before = best.get(gpu.name, (None, None))
+                best[gpu.name] = (_larger(before[0], width), _larger(before[1], clock))
+        return best
 
 
-def _averages(arrays: Mapping[str, Values]) -> dict[str, NDArray[np.float64]]:
+def _averages(rows_by_series: Mapping[str, Values]) -> dict[str, NDArray[np.float64]]:
     """Return the average of each step, NaN = missing; a series without any average is left out."""
     pairs: Iterator[tuple[str, NDArray[np.float64]]] = (
-        (name, np.where(values[:, 2] > 0, values[:, 0].astype(float), np.nan)) for name, values in arrays.items()
+        (name, np.where(rows[:, 2] > 0, rows[:, 0].astype(float), np.nan)) for name, rows in rows_by_series.items()
     )
-    return {name: values for name, values in pairs if not np.isnan(values).all()}
+    return {name: averages for name, averages in pairs if not np.isnan(averages).all()}
 
 
-def _highest(values: NDArray[np.float64] | None) -> int | None:
-    return None if values is None else int(np.nanmax(values))
+def _highest(averages: NDArray[np.float64] | None) -> int | None:
+    return None if averages is None else int(np.nanmax(averages))
 
 
-def _newest(values: NDArray[np.float64] | None) -> int | None:
-    return None if values is None else int(values[~np.isnan(values)][-1])
+def _newest(averages: NDArray[np.float64] | None) -> int | None:
+    return None if averages is None else int(averages[~np.isnan(averages)][-1])
 
 
-def _larger(one: int | None, other: int | None) -> int | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+def _larger(first: int | None, second: int | None) -> int | None:
+    return max((number for number in (first, second) if number is not None), default=None)
 
 
 def _gpu_of(vm: Vm, states: Sequence[GpuState]) -> GpuState | None:
-    """Return the GPU that certainly has its one vGPU; None = unknown."""
+    """Return the GPU of the VM's only vGPU; None if it is not certain."""
     if len(vm.vgpus) != 1:
         return None
-    there = [state for state in states if any(each.vm == vm.ref and each.certain for each in state.tenants)]
-    return there[0] if len(there) == 1 and not there[0].unclear else None
+    matches = [state for state in states if any(tenant.vm == vm.ref and tenant.certain for tenant in state.tenants)]
+    return matches[0] if len(matches) == 1 and not matches[0].unclear else None
 
 
 def _facts(
@@ -205,20 +205,22 @@ def _facts(
 def _scheduling(
     host: Host | None, state: GpuState | None, catalog: Catalog
 ) -> tuple[SchedulerPolicy | None, int | None]:
-    """Return the policy in force on the GPU and the branch of the vGPU manager; None = the host's settings lack it."""
+    """Return the policy in force on the GPU and the branch of the vGPU manager; None if the host does not show it."""
     if host is None or host.settings is None:
         return None, None
     scheduling = scheduler_of(host, catalog)
     branch = scheduling.branch.number if scheduling.branch is not None else None
-    here = [gpu.effective for gpu in scheduling.gpus if state is not None and gpu.gpu.address == state.gpu.address]
-    in_force = here[0] if here else None
+    effective_policies = [
+        gpu.effective for gpu in scheduling.gpus if state is not None and gpu.gpu.address == state.gpu.address
+    ]
+    in_force = effective_policies[0] if effective_policies else None
     return (None if in_force is None or isinstance(in_force, Unread) else in_force.policy), branch
 
 
 def _remote(vm: Vm, host: Host | None, state: GpuState | None) -> float | None:
-    """Return the share of its memory at another NUMA node than its GPU; None = that is not known.
+    """Return the share of the VM's memory on another NUMA node than its GPU; None if it is unknown.
 
-    Known are a VM that is pinned to a node (numa.nodeAffinity), and every VM of a host with one node.
+    It is known for a VM that is pinned to a node (numa.nodeAffinity), and for every VM on a host with one node.
     """
     if host is not None and len(host.numa_nodes) == 1:
         return 0.0

@@ -1,7 +1,7 @@
-"""Keeps diagnoses, what people found instead, and the model, as files in the state directory. No name of a VM is kept.
+"""Stores diagnoses, their corrections and the model as files in the state directory, without names of VMs.
 
-`diagnosis/model.json` is the model; `diagnosis/cases/ID.json` a case with what was said of it, of which VM (id) and
-when, and, once somebody has confirmed or corrected it, what was at fault.
+`diagnosis/model.json` is the model. `diagnosis/cases/ID.json` is a case with its diagnosis, the VM (id), the time and,
+after an admin confirmed or corrected it, the component at fault.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from gpuops.model.measurements.case import DiagnosisCase, LabelledCase, plain
 from gpuops.model.measurements.component import Component
 
 MOST_OPEN: Final = 500
-"""How many diagnoses that were neither confirmed nor corrected are kept, the newest first."""
+"""The number of diagnoses that are kept without a confirmation or correction; the newest are kept."""
 SHIPPED_MODEL: Final = "shipped_model.json.gz"
 _ID: Final = re.compile(r"d-[0-9a-f]{10}")
-_TRAIN: Final = "the one that comes with gpuops answers then, and gpuops diagnose train makes a new one"
+_TRAIN: Final = "gpuops then uses the model that it comes with; gpuops diagnose train makes a new one"
 
 
 @lru_cache(maxsize=1)
 def shipped_model() -> Forest:
-    """Return the model that comes with gpuops; `make model` makes it, of made-up cases alone."""
+    """Return the model that comes with gpuops; `make model` trains it with made-up cases only."""
     packed = files(__package__).joinpath(SHIPPED_MODEL).read_bytes()
     return read(json.loads(gzip.decompress(packed)))
 
 
-class _Suspected(
+class _SuspectRecord(
     msgspec.Struct,
     frozen=True,
     rename={"component": "component", "probability": "probability", "evidence": "evidence", "by_rule": "by_rule"},
@@ -57,23 +57,25 @@ class _Suspected(
     by_rule: bool
 
 
-class _Said(msgspec.Struct, frozen=True, rename={"vcenter": "vcenter", "vm": "vm", "at": "at", "suspects": "suspects"}):
+class _DiagnosisRecord(
+    msgspec.Struct, frozen=True, rename={"vcenter": "vcenter", "vm": "vm", "at": "at", "suspects": "suspects"}
+):
     """The VM, the time and the suspects of a stored diagnosis."""
 
     vcenter: str
     vm: str
     at: datetime
-    suspects: list[_Suspected]
+    suspects: list[_SuspectRecord]
 
 
-class _Kept(msgspec.Struct, frozen=True, rename={"found": "found", "of": "of", "named": "named"}):
+class _CaseFile(msgspec.Struct, frozen=True, rename={"found": "found", "of": "of", "named": "named"}):
     """A file of `diagnosis/cases` without its case, which is long."""
 
     found: list[Component] | None
     named: Component | None = None
-    """The first suspect when a person settled it; None = there was none, or an older gpuops did not store it."""
-    of: _Said | None = None
-    """None = an older gpuops made it, which did not store that."""
+    """The first suspect when an admin settled it; None if it had no suspect, or if an older gpuops wrote the file."""
+    of: _DiagnosisRecord | None = None
+    """None if an older gpuops wrote the file."""
 
 
 class Diagnoses:
@@ -101,23 +103,22 @@ class Diagnoses:
 
     def note(self, vcenter: str, vm: str, case: DiagnosisCase, suspects: Sequence[Suspect], at: datetime) -> str:
         """Store the suspects of a VM (id) at that time, and return the id for `confirm` and `correct`."""
-        told = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
-        name = f"d-{hashlib.sha256(f'{vcenter} {told}'.encode()).hexdigest()[:10]}"
+        case_text = json.dumps(plain(LabelledCase(vm, case, frozenset())), sort_keys=True)
+        name = f"d-{hashlib.sha256(f'{vcenter} {case_text}'.encode()).hexdigest()[:10]}"
         path = self._path(name)
-        before = self._read(path) if path.exists() else {}
+        old_record = self._read(path) if path.exists() else {}
         self._prepare()
         suspected = [
-            _Suspected(suspect.component, suspect.probability, list(suspect.evidence), suspect.by_rule)
+            _SuspectRecord(suspect.component, suspect.probability, list(suspect.evidence), suspect.by_rule)
             for suspect in suspects
         ]
-        said = _Said(vcenter, vm, at, suspected)
+        stored_diagnosis = _DiagnosisRecord(vcenter, vm, at, suspected)
         text = {
-            "said": [
-                each.component for each in suspects
-            ],  # by the model of now: what is confirmed is what was read last
-            "found": before.get("found"),
-            "named": before.get("named"),
-            "of": msgspec.to_builtins(said),
+            # by the model of now: `diagnose confirm` means the answer that was shown last
+            "said": [suspect.component for suspect in suspects],
+            "found": old_record.get("found"),
+            "named": old_record.get("named"),
+            "of": msgspec.to_builtins(stored_diagnosis),
             "case": plain(LabelledCase(name, case, frozenset())),
         }
         self._write(path, text)
@@ -126,73 +127,78 @@ class Diagnoses:
 
     def newest(self, vcenter: str) -> dict[str, StoredDiagnosis]:
         """Return the last diagnosis of each VM of that vCenter, by its managed object id."""
-        found: dict[str, StoredDiagnosis] = {}
-        for path, kept, said in self._of_vcenter(vcenter):
-            before = found.get(said.vm)
-            if before is None or before.at < said.at:
+        newest_by_vm: dict[str, StoredDiagnosis] = {}
+        for path, case_file, stored_diagnosis in self._of_vcenter(vcenter):
+            before = newest_by_vm.get(stored_diagnosis.vm)
+            if before is None or before.at < stored_diagnosis.at:
                 suspects = tuple(
-                    Suspect(each.component, each.probability, tuple(each.evidence), each.by_rule)
-                    for each in said.suspects
+                    Suspect(suspect.component, suspect.probability, tuple(suspect.evidence), suspect.by_rule)
+                    for suspect in stored_diagnosis.suspects
                 )
-                settled = None if kept.found is None else tuple(kept.found)
-                found[said.vm] = StoredDiagnosis(path.stem, said.vm, said.at, suspects, settled)
-        return found
+                at_fault = None if case_file.found is None else tuple(case_file.found)
+                newest_by_vm[stored_diagnosis.vm] = StoredDiagnosis(
+                    path.stem, stored_diagnosis.vm, stored_diagnosis.at, suspects, at_fault
+                )
+        return newest_by_vm
 
-    def settled(self, vcenter: str) -> tuple[SettledDiagnosis, ...]:
-        """Return the diagnoses of VMs of that vCenter that people confirmed or corrected."""
+    def settled_diagnoses(self, vcenter: str) -> tuple[SettledDiagnosis, ...]:
+        """Return the diagnoses of VMs of that vCenter that admins confirmed or corrected."""
         return tuple(
-            SettledDiagnosis(said.vm, kept.named, kept.found[0])
-            for _, kept, said in self._of_vcenter(vcenter)
-            if kept.found and kept.named is not None
+            SettledDiagnosis(stored_diagnosis.vm, case_file.named, case_file.found[0])
+            for _, case_file, stored_diagnosis in self._of_vcenter(vcenter)
+            if case_file.found and case_file.named is not None
         )
 
-    def _of_vcenter(self, vcenter: str) -> Iterator[tuple[Path, _Kept, _Said]]:
+    def _of_vcenter(self, vcenter: str) -> Iterator[tuple[Path, _CaseFile, _DiagnosisRecord]]:
         for path in self._paths():
             try:
-                kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+                case_file = msgspec.json.decode(path.read_bytes(), type=_CaseFile)
             except FileNotFoundError:
-                continue  # another run dropped it for newer ones
+                continue  # another run removed it, because there were too many
             except (OSError, msgspec.MsgspecError) as error:
-                raise _damaged(path, error) from error
-            if kept.of is not None and kept.of.vcenter == vcenter:
-                yield path, kept, kept.of
+                raise _damage_error(path, error) from error
+            if case_file.of is not None and case_file.of.vcenter == vcenter:
+                yield path, case_file, case_file.of
 
-    def settle(self, name: str, found: Component | None) -> tuple[Component, ...]:
-        """Store what was at fault; None = the first suspect. Raises UsageError for an unknown id, and for a diagnosis
-        without a suspect that could be confirmed."""
+    def settle(self, name: str, component: Component | None) -> tuple[Component, ...]:
+        """Store the component at fault (None: the first suspect) and return it.
+
+        Raises UsageError for an unknown id, and for a diagnosis without a suspect that could be confirmed.
+        """
         path = self._path(name)
         if not _ID.fullmatch(name) or not path.exists():
             raise UsageError(f"there is no diagnosis {name}", hint="gpuops diagnose shows the id of each")
-        told = self._read(path)
-        components = tuple(Component(each) for each in told["said"][:1]) if found is None else (found,)
+        record = self._read(path)
+        components = (component,) if component is not None else tuple(Component(name) for name in record["said"][:1])
         if not components:
             raise UsageError(
                 f"{name} said nothing that could be confirmed", hint=f"gpuops diagnose correct {name} COMPONENT"
             )
-        named = told["named"] or next(iter(told["said"]), None)
-        self._write(path, {**told, "found": list(components), "named": named})
+        named = record["named"] or next(iter(record["said"]), None)
+        self._write(path, {**record, "found": list(components), "named": named})
         return components
 
-    def confirmed(self) -> tuple[LabelledCase, ...]:
+    def confirmed_cases(self) -> tuple[LabelledCase, ...]:
         """Return all cases that were confirmed or corrected, oldest id first."""
-        found = []
+        cases = []
         for path in self._paths():
-            told = self._read(path)
-            if told["found"] is not None:
+            record = self._read(path)
+            if record["found"] is not None:
                 try:
-                    case = parse_case(json.dumps(told["case"]), str(path))
-                    at_fault = frozenset(map(Component, told["found"])) - {Component.NONE}
+                    case = parse_case(json.dumps(record["case"]), str(path))
+                    at_fault = frozenset(map(Component, record["found"])) - {Component.NONE}
                 except (UsageError, ValueError, TypeError) as error:
                     raise StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint="move it aside") from error
-                found.append(replace(case, at_fault=at_fault))
-        return tuple(found)
+                cases.append(replace(case, at_fault=at_fault))
+        return tuple(cases)
 
     def _forget(self) -> None:
-        """Remove the oldest of the unsettled diagnoses where there are too many."""
+        """Remove the oldest unsettled diagnoses if there are too many."""
         paths = sorted(self._paths(), key=lambda path: path.stat().st_mtime, reverse=True)
         if len(paths) <= MOST_OPEN:
             return
-        for path in [each for each in paths if self._read(each)["found"] is None][MOST_OPEN:]:
+        unsettled_paths = [path for path in paths if self._read(path)["found"] is None]
+        for path in unsettled_paths[MOST_OPEN:]:
             path.unlink(missing_ok=True)
 
     def _prepare(self) -> None:
@@ -208,15 +214,15 @@ class Diagnoses:
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            optional = told.keys() & {"of", "named"}
-            return {"of": None, "named": None} | {name: told[name] for name in ("said", "found", "case", *optional)}
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            optional = record.keys() & {"of", "named"}
+            return {"of": None, "named": None} | {name: record[name] for name in ("said", "found", "case", *optional)}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise _damaged(path, error) from error
+            raise _damage_error(path, error) from error
 
-    def _write(self, path: Path, told: dict[str, Any]) -> None:
-        write_private(path, json.dumps(told))
+    def _write(self, path: Path, record: dict[str, Any]) -> None:
+        write_private(path, json.dumps(record))
 
 
-def _damaged(path: Path, error: Exception) -> StateDamaged:
+def _damage_error(path: Path, error: Exception) -> StateDamaged:
     return StateDamaged(f"the diagnosis {path} cannot be read: {error}", hint="move it aside")

@@ -1,7 +1,7 @@
-"""Asks the hosts' own nvidia-smi how GPUs and vGPUs are, as steps of measurements: one reading in each look.
+"""Reads GPUs and vGPUs by the hosts' own nvidia-smi, as steps of measurements, once in each cycle.
 
-A reading is one sample of the step of five minutes in which it is made, and covers a fifteenth of it. What nvidia-smi
-does not tell is missing.
+A reading is one sample in its step of five minutes and covers a fifteenth of it. Numbers that nvidia-smi does not
+report are missing.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 def host_readings(shell: HostShell, inventory: Inventory, say: Callable[[str], None]) -> tuple[dict[str, Block], int]:
     """Return one step for each VM and host (ids) with a reading, and how many hosts answered.
 
-    Asked are connected hosts with GPUs, several at once; one that does not answer is said, and missing.
+    Asks all connected hosts with GPUs, several at once. A host that does not answer is reported by `say` and left out.
     """
-    asked = [host for host in inventory.hosts.values() if host.connected is True and host.gpus]
-    answers = ask_in_parallel(lambda host: _asked(shell, host), asked)
+    hosts = [host for host in inventory.hosts.values() if host.connected is True and host.gpus]
+    answers = ask_in_parallel(lambda host: _read_host(shell, host), hosts)
     blocks: dict[str, Block] = {}
-    told = 0
-    for host, answer in zip(asked, answers, strict=True):
+    answered_hosts = 0
+    for host, answer in zip(hosts, answers, strict=True):
         if isinstance(answer, GpuopsError):
             say(f"not measured by its nvidia-smi: {answer.line}")
             continue
-        told += 1
+        answered_hosts += 1
         blocks |= _blocks(host, answer, inventory)
-    return blocks, told
+    return blocks, answered_hosts
 
 
-def _asked(shell: HostShell, host: Host) -> SmiReadings | GpuopsError:
+def _read_host(shell: HostShell, host: Host) -> SmiReadings | GpuopsError:
     try:
         return shell.readings(host.name)
     except GpuopsError as error:
@@ -50,18 +50,18 @@ def _asked(shell: HostShell, host: Host) -> SmiReadings | GpuopsError:
 
 def _blocks(host: Host, readings: SmiReadings, inventory: Inventory) -> Iterator[tuple[str, Block]]:
     """Yield the steps of the host and of its VMs; nvidia-smi knows VMs by name, so the name must be unique there."""
-    of_host = {f"{name}@{gpu.address}": value for gpu in readings.gpus for name, value in _gpu(gpu)}
+    of_host = {f"{name}@{gpu.address}": number for gpu in readings.gpus for name, number in _gpu(gpu)}
     yield from _step(host.ref, of_host)
-    here = inventory.vms_by_host.get(host.ref, ())
-    names = Counter(vm.name for vm in here)
-    for vm in here:
-        vgpus = [each for each in readings.vgpus if each.vm_name == vm.name]
+    host_vms = inventory.vms_by_host.get(host.ref, ())
+    names = Counter(vm.name for vm in host_vms)
+    for vm in host_vms:
+        vgpus = [vgpu for vgpu in readings.vgpus if vgpu.vm_name == vm.name]
         if vgpus and names[vm.name] == 1:
             yield from _step(vm.ref, dict(zip(SMI_VM_COUNTERS, _vgpus(vgpus), strict=True)))
 
 
 def _gpu(gpu: SmiGpu) -> Iterator[tuple[str, int | None]]:
-    values = (
+    numbers = (
         _hundredths(gpu.utilization_percent),
         gpu.clock_mhz,
         gpu.temperature_c,
@@ -72,29 +72,33 @@ def _gpu(gpu: SmiGpu) -> Iterator[tuple[str, int | None]]:
         gpu.slowed_by_power,
         gpu.power_limit_w,
     )
-    return zip((*SMI_GPU_COUNTERS, SMI_POWER_LIMIT), values, strict=True)
+    return zip((*SMI_GPU_COUNTERS, SMI_POWER_LIMIT), numbers, strict=True)
 
 
 def _vgpus(vgpus: list[SmiVgpu]) -> tuple[int | None, int | None, int | None]:
-    """Return use, encoder and licence of a VM's vGPUs; a number is known if it is known of each vGPU."""
-    used = [_hundredths(each.utilization_percent) for each in vgpus]
-    encoded = [_hundredths(each.encoder_percent) for each in vgpus]
-    licensed = [each.licensed for each in vgpus]
-    return _most(used), _most(encoded), None if None in licensed else int(all(licensed))
+    """Return use, encoder use and licence of a VM's vGPUs; None if a number is unknown for one of the vGPUs."""
+    use = [_hundredths(vgpu.utilization_percent) for vgpu in vgpus]
+    encoder_use = [_hundredths(vgpu.encoder_percent) for vgpu in vgpus]
+    licence_states = [vgpu.licensed for vgpu in vgpus]
+    return (
+        _most_of_known(use),
+        _most_of_known(encoder_use),
+        None if None in licence_states else int(all(licence_states)),
+    )
 
 
-def _most(values: list[int | None]) -> int | None:
-    known = [each for each in values if each is not None]
-    return max(known) if len(known) == len(values) else None
+def _most_of_known(numbers: list[int | None]) -> int | None:
+    known_numbers = [number for number in numbers if number is not None]
+    return max(known_numbers) if len(known_numbers) == len(numbers) else None
 
 
 def _hundredths(percent: int | None) -> int | None:
     return None if percent is None else percent * 100
 
 
-def _step(entity: str, values: Mapping[str, int | None]) -> Iterator[tuple[str, Block]]:
+def _step(entity: str, numbers: Mapping[str, int | None]) -> Iterator[tuple[str, Block]]:
     series = {
-        name: np.array([[value, value, 1]], dtype=np.int64) for name, value in values.items() if value is not None
+        name: np.array([[number, number, 1]], dtype=np.int64) for name, number in numbers.items() if number is not None
     }
     if series:
         yield entity, Block(1, series)

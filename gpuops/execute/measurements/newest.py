@@ -1,4 +1,4 @@
-"""The newest use of GPUs that the store of measurements has: of VMs, of hosts, and of each GPU of theirs."""
+"""Reads the newest use of GPUs from the store of measurements: of VMs, of hosts, and of each of their GPUs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpuops.execute.measurements.store_reads import MeasurementReads
 from gpuops.model.measurements.measurement import GPU_MEMORY, GPU_USE, NewestUse
 
 OLD: Final = timedelta(hours=1)
-"""What was observed longer ago tells nothing of now: a look comes every 20 minutes, and one may fail."""
+"""An older observation says nothing about now: the store is filled every 20 minutes, and one time may fail."""
 _LAST: Final = timedelta(seconds=2 * FINE_S)
-"""Of how many steps the newest counts: samples of the last one may be late, and a VM that is off has none."""
+"""The span in which the newest step is looked for: samples may be late, and a VM that is off has none."""
 
 
 def newest_use(
@@ -23,23 +23,23 @@ def newest_use(
     vcenter: str,
     entities: Collection[str],
     now: datetime,
-    known: NewestUse | None = None,
+    earlier_answer: NewestUse | None = None,
 ) -> NewestUse | None:
-    """What GPUs are used for, of these VMs and hosts (ids), by the last look at them; None = there was none.
+    """Return the use of GPUs by these VMs and hosts (ids) in the last observation; None without an observation.
 
-    `known` is an earlier answer for the same entities: it is given back where nothing was observed since. Asks no
+    `earlier_answer` is an earlier answer for the same entities; it is returned if nothing was observed since. Asks no
     vCenter. Raises UsageError, StateDamaged.
     """
-    store = MeasurementReads.found(state_dir, url, vcenter)
+    store = MeasurementReads.open_if_exists(state_dir, url, vcenter)
     if store is None:
         return None
     with store:
-        observed = store.observed()
+        observed = store.observed_spans()
         until = observed[-1].until if observed else None
         if until is None:
             return None
         if now - until > OLD:
             return NewestUse(until, {})
-        if known is not None and known.until == until:
-            return known
+        if earlier_answer is not None and earlier_answer.until == until:
+            return earlier_answer
         return NewestUse(until, store.newest(entities, (GPU_USE, GPU_MEMORY), until - _LAST, until))

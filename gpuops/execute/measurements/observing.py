@@ -1,4 +1,4 @@
-"""Reads the counters of a vCenter since the last look, and writes them into the store; again and again as a service."""
+"""Reads the counters of a vCenter since the last time and writes them to the store, once or as a service."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.inventory import Inventory
 
 EVERY_S: Final = 20 * 60
-"""Between two looks. A host keeps one hour: one look may fail, or come late, and nothing is missing."""
+"""The time between two observations. Hosts keep samples for one hour, so one observation may fail or be late."""
 CALLS_PER_MINUTE: Final = 60
-"""The most calls of QueryPerf."""
+"""The limit for calls of QueryPerf."""
 
 _LATE_S: Final = 60
 """The newest samples come late."""
@@ -46,7 +46,7 @@ _HOST: Final = "HostSystem"
 
 @dataclass(slots=True)
 class _Pace:
-    """Waits before a call for which there would be too many in a minute."""
+    """Waits before a call if there would be too many in a minute."""
 
     passed_s: Callable[[], float]
     pause: Callable[[float], None]
@@ -66,7 +66,7 @@ class _Pace:
 
 
 @dataclass(slots=True)
-class _Found:
+class _MeasuredEntities:
     """The VMs and hosts that had a sample."""
 
     vms: set[str] = field(default_factory=set)
@@ -77,23 +77,23 @@ class _Found:
 def observe(site: Site, retention: Retention | None = None) -> Cycle:
     """Store the samples of VMs and hosts since the last look, roll them up, and remove old steps.
 
-    What the hosts do not keep any more is filled from vCenter's five-minute averages of the last day, as far as it has
-    them; the rest stays missing. Changes nothing in vCenter. Raises NotConnected in its kinds, StateDamaged.
+    Time that the hosts do not keep any more is filled from vCenter's five-minute averages of the last day, where they
+    exist; other time stays missing. Changes nothing in vCenter. Raises NotConnected and its subclasses, StateDamaged.
     """
-    kept = retention or site.measured.retention
+    kept_days = retention or site.measured.retention
     with Measurements.open(*site.measurements_store, site.vcenter.uuid) as store:
-        return _look(site, store, kept)
+        return _look(site, store, kept_days)
 
 
-def observe_for_ever(site: Site, retention: Retention, told: Callable[[Cycle], None]) -> None:
-    """Observe every twenty minutes, and report each look; a vCenter that is away is tried again at the next one.
+def observe_for_ever(site: Site, retention: Retention, report: Callable[[Cycle], None]) -> None:
+    """Observe every twenty minutes and report each cycle. If vCenter does not answer, try again in the next cycle.
 
-    Ends by the exception of a signal, and by a login that is refused.
+    Ends with the exception of a signal, or if the login is refused.
     """
     while True:
         began = site.passed_s()
         try:
-            told(observe(site, retention))
+            report(observe(site, retention))
         except LoginRefused:
             raise
         except NotConnected as error:
@@ -105,20 +105,20 @@ def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
     inventory = site.vcenter.inventory()
     now = inventory.taken_at
     until = (int(now.timestamp()) - _LATE_S) // FINE_S * FINE_S
-    before = store.observed()
+    before = store.observed_spans()
     last = int(before[-1].until.timestamp()) if before else None
     if last is not None and last >= until:
         return _nothing(inventory)
     hour_ago = -(-int((now - _HOUR).timestamp()) // FINE_S) * FINE_S
-    # the last step that is there once more: samples of it may have come late
+    # read the last stored step again: some of its samples may have been late
     begin = max(hour_ago, last - FINE_S) if last is not None else hour_ago
-    pace, found = _Pace(site.passed_s, site.pause), _Found()
+    pace, found_entities = _Pace(site.passed_s, site.pause), _MeasuredEntities()
     oldest = -(-int((now - _DAY).timestamp()) // FINE_S) * FINE_S
     fill_from = max(oldest, last if last is not None else oldest)
     filled = (fill_from, begin) if fill_from < begin else None
     if filled is not None:
-        _read(site, store, inventory, FINE_S, filled, pace, _Found())
-    _read(site, store, inventory, SAMPLE_S, (begin, until), pace, found)
+        _read(site, store, inventory, FINE_S, filled, pace, _MeasuredEntities())
+    _read(site, store, inventory, SAMPLE_S, (begin, until), pace, found_entities)
     entered = None
     if site.shell is not None:
         blocks, entered = host_readings(site.shell, inventory, site.say)
@@ -134,10 +134,12 @@ def _look(site: Site, store: Measurements, retention: Retention) -> Cycle:
         until=_at(until),
         filled=Span(_at(filled[0]), _at(filled[1])) if filled is not None else None,
         vms=len(vms),
-        vms_measured=len(found.vms),
-        vms_gpu_unknown=sum(1 for ref in found.vms if inventory.vms[ref].profiles and ref not in found.gpu_known),
+        vms_measured=len(found_entities.vms),
+        vms_gpu_unknown=sum(
+            1 for ref in found_entities.vms if inventory.vms[ref].profiles and ref not in found_entities.gpu_known
+        ),
         hosts=len(inventory.hosts),
-        hosts_measured=len(found.hosts),
+        hosts_measured=len(found_entities.hosts),
         calls=pace.calls,
         hosts_entered=entered,
     )
@@ -154,38 +156,38 @@ def _read(
     interval_s: int,
     span: tuple[int, int],
     pace: _Pace,
-    found: _Found,
+    found_entities: _MeasuredEntities,
 ) -> None:
-    """Writes what there is of the span, call by call: what was read stays, whatever ends the rest."""
+    """Read the samples of the span and write them after each call, so that an interruption loses only the rest."""
     to_steps = steps_of_samples if interval_s == SAMPLE_S else steps_of_averages
     begin, until = span
     moments = (_at(begin), _at(until))
     steps = (until - begin) // FINE_S
-    meant = ((_VM, _vms(inventory), VM_COUNTERS), (_HOST, sorted(inventory.hosts), HOST_COUNTERS))
-    for kind, refs, known_names in meant:
-        names = _measured(known_names, site.measured.counters)
-        for told in site.vcenter.samples(kind, refs if names else (), names, interval_s, moments, pace):
+    kinds = ((_VM, _vms(inventory), VM_COUNTERS), (_HOST, sorted(inventory.hosts), HOST_COUNTERS))
+    for kind, refs, known_names in kinds:
+        names = _select_counters(known_names, site.measured.counters)
+        for answer in site.vcenter.samples(kind, refs if names else (), names, interval_s, moments, pace):
             blocks: dict[str, Block] = {}
-            for samples in told:
-                known = without_unknown_use(inventory.vms[samples.entity], samples) if kind == _VM else samples
-                block = to_steps(known, begin, steps)
+            for samples in answer:
+                known_samples = without_unknown_use(inventory.vms[samples.entity], samples) if kind == _VM else samples
+                block = to_steps(known_samples, begin, steps)
                 if block.series:
                     blocks[samples.entity] = block
             store.write(begin, blocks)
-            (found.vms if kind == _VM else found.hosts).update(blocks)
-            found.gpu_known.update(ref for ref, block in blocks.items() if GPU_USE in block.series)
+            (found_entities.vms if kind == _VM else found_entities.hosts).update(blocks)
+            found_entities.gpu_known.update(ref for ref, block in blocks.items() if GPU_USE in block.series)
 
 
-def _measured(names: Sequence[str], wanted: Collection[str] | None) -> Sequence[str]:
-    """Those that are wanted; with any of a GPU its memory, by which a zero of the others is believed."""
-    if wanted is None:
-        return names
-    of_gpus = {GPU_MEMORY} if any(name.startswith(OF_GPUS) for name in wanted) else set()
-    return [name for name in names if name in wanted or name in of_gpus]
+def _select_counters(counters: Sequence[str], chosen: Collection[str] | None) -> Sequence[str]:
+    """Return the chosen counters. With a GPU counter the GPU memory is added: it shows whether a zero is real."""
+    if chosen is None:
+        return counters
+    of_gpus = {GPU_MEMORY} if any(name.startswith(OF_GPUS) for name in chosen) else set()
+    return [name for name in counters if name in chosen or name in of_gpus]
 
 
 def _vms(inventory: Inventory) -> Sequence[str]:
-    """All but templates. One that is off has no sample, but may have run a moment ago."""
+    """Return all VMs except templates. A VM that is off has no new sample, but may have run a moment ago."""
     return sorted(ref for ref, vm in inventory.vms.items() if not vm.template)
 
 

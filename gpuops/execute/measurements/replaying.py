@@ -1,4 +1,4 @@
-"""Reads the nights of a policy from the store of measurements, and has them replayed. Writes nothing."""
+"""Reads the nights of a policy from the store of measurements and replays them. Writes nothing."""
 
 from __future__ import annotations
 
@@ -19,47 +19,54 @@ from gpuops.model.vcenter.vm import Vm
 from gpuops.model.window import Night
 
 FINE_DAYS: Final = Retention().fine_days
-"""Hours tell nothing of the ten minutes after a suspend: what is older than steps of five minutes is not replayed."""
+"""The limit of a replay. Older time is stored in hours, which do not show the ten minutes after a suspend."""
 
 
 def replay(
     state_dir: Path, url: str, inventory: Inventory, policy: Policy, since: datetime, pool: str | None = None
 ) -> advice.Replay:
-    """The nights of the policy that opened since then and are over, of all of its pools or of this one.
+    """Replay the nights of the policy that opened since then and are over, for all pools or this one.
 
-    Raises UsageError for a while that is not kept, where there is no night or no pool that can be replayed, and where
-    nothing was measured; StateDamaged.
+    Raises UsageError if the time is not stored, if no night or pool can be replayed, or if nothing was measured;
+    StateDamaged.
     """
     now = inventory.taken_at
     nights = _nights(policy, since, now)
-    asked = [each for each in policy.pools if pool in (None, each.name)]
-    refusals = {each.name: refused for each in asked if (refused := advice.refusal(each)) is not None}
-    replayed = [each for each in asked if each.name not in refusals]
-    if not replayed:
-        reason, next_move = refusals[asked[0].name]
-        raise UsageError(f"pool {asked[0].name} cannot be replayed: {reason}", hint=next_move)
-    hours = [_hours(night, replayed) for night in nights]
+    chosen_pools = [chosen_pool for chosen_pool in policy.pools if pool in (None, chosen_pool.name)]
+    refusals = {
+        chosen_pool.name: refused
+        for chosen_pool in chosen_pools
+        if (refused := advice.refusal(chosen_pool)) is not None
+    }
+    replayed_pools = [chosen_pool for chosen_pool in chosen_pools if chosen_pool.name not in refusals]
+    if not replayed_pools:
+        reason, next_move = refusals[chosen_pools[0].name]
+        raise UsageError(f"pool {chosen_pools[0].name} cannot be replayed: {reason}", hint=next_move)
+    hours = [_hours(night, replayed_pools) for night in nights]
     members = _members(inventory, policy)
-    desktops = {each.name: _takeable(policy, each, members[each.name]) for each in replayed}
-    store = MeasurementReads.found(state_dir, url, inventory.vcenter)
+    desktops = {
+        chosen_pool.name: _takeable(policy, chosen_pool, members[chosen_pool.name]) for chosen_pool in replayed_pools
+    }
+    store = MeasurementReads.open_if_exists(state_dir, url, inventory.vcenter)
     if store is None:
         raise _nothing_measured()
     with store:
-        observed = store.observed()
-        if not observed:
+        observed_spans = store.observed_spans()
+        if not observed_spans:
             raise _nothing_measured()
         by_night = [
-            _night(store, night, span, replayed, desktops, observed) for night, span in zip(nights, hours, strict=True)
+            _night(store, night, span, replayed_pools, desktops, observed_spans)
+            for night, span in zip(nights, hours, strict=True)
         ]
-        measured = store.entities(hours[0].begin, hours[-1].until)
+        measured_refs = store.entities(hours[0].begin, hours[-1].until)
     pools = []
-    for each in asked:
-        if each.name in refusals:
-            pools.append(_pool(each, (), 0, (), refusals[each.name]))
+    for chosen_pool in chosen_pools:
+        if chosen_pool.name in refusals:
+            pools.append(_pool(chosen_pool, (), 0, (), refusals[chosen_pool.name]))
         else:
-            its_nights = tuple(night[each.name] for night in by_night)
-            left_out = len(members[each.name]) - len(desktops[each.name])
-            pools.append(_pool(each, desktops[each.name], left_out, its_nights))
+            pool_nights = tuple(night[chosen_pool.name] for night in by_night)
+            left_out = len(members[chosen_pool.name]) - len(desktops[chosen_pool.name])
+            pools.append(_pool(chosen_pool, desktops[chosen_pool.name], left_out, pool_nights))
     return advice.Replay(
         inventory.vcenter,
         policy.name,
@@ -67,8 +74,8 @@ def replay(
         now,
         nights,
         tuple(pools),
-        advice.gaps(observed, hours),
-        gone=len(measured - inventory.vms.keys() - inventory.hosts.keys()),
+        advice.gaps(observed_spans, hours),
+        gone=len(measured_refs - inventory.vms.keys() - inventory.hosts.keys()),
     )
 
 
@@ -111,20 +118,20 @@ def _nothing_measured() -> UsageError:
 
 
 def _hours(night: Night, pools: Sequence[Pool]) -> Span:
-    spans = [advice.hours_of(night, each.idle) for each in pools]
-    return Span(min(each.begin for each in spans), max(each.until for each in spans))
+    spans = [advice.hours_of(night, pool.idle) for pool in pools]
+    return Span(min(span.begin for span in spans), max(span.until for span in spans))
 
 
 def _members(inventory: Inventory, policy: Policy) -> dict[str, list[Vm]]:
-    found: dict[str, list[Vm]] = {each.name: [] for each in policy.pools}
+    members: dict[str, list[Vm]] = {pool.name: [] for pool in policy.pools}
     for vm in inventory.vms.values():
-        if (its := policy.pool_of(vm)) is not None:
-            found[its.name].append(vm)
-    return found
+        if (pool_of_vm := policy.pool_of(vm)) is not None:
+            members[pool_of_vm.name].append(vm)
+    return members
 
 
 def _takeable(policy: Policy, pool: Pool, members: Sequence[Vm]) -> dict[str, Vm]:
-    """Desktops of the pool by their ids, without those that no night takes."""
+    """Return the desktops of the pool by their ids, without those that no night takes."""
     return {vm.ref: vm for vm in members if not never_taken(policy, pool, vm)}
 
 
@@ -136,12 +143,12 @@ def _night(
     desktops: dict[str, dict[str, Vm]],
     observed: Sequence[Span],
 ) -> dict[str, advice.PoolNight]:
-    """The night of each of these pools, by one query."""
+    """Return the night of each of these pools, read by one query."""
     pool_of = {ref: pool for pool in pools for ref in desktops[pool.name]}
     counters = {name for pool in pools for name in advice.series_of(pool.idle)}
-    found: dict[str, list[advice.DesktopNight]] = {pool.name: [] for pool in pools}
+    nights: dict[str, list[advice.DesktopNight]] = {pool.name: [] for pool in pools}
     for ref, series in store.windows(pool_of, counters, hours.begin, hours.until):
         pool = pool_of[ref]
         vm = desktops[pool.name][ref]
-        found[pool.name].append(advice.desktop_night(vm, pool.idle, night, series, observed))
-    return {name: advice.PoolNight(night, tuple(each)) for name, each in found.items()}
+        nights[pool.name].append(advice.desktop_night(vm, pool.idle, night, series, observed))
+    return {name: advice.PoolNight(night, tuple(desktop_nights)) for name, desktop_nights in nights.items()}

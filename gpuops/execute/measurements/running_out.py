@@ -1,4 +1,4 @@
-"""Counts running vGPUs by profile at each look, and says from what was counted when a profile runs out."""
+"""Counts running vGPUs by profile in each observation, and predicts from the counts when a profile runs out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def running_vgpus(inventory: Inventory) -> Mapping[str, int]:
-    """How many vGPUs of each profile that some VM has run now: 0 where all of these VMs are off or suspended."""
+    """Return the number of running vGPUs by profile, for profiles that a VM has, also 0."""
     running: Counter[str] = Counter()
     for vm in inventory.vms.values():
         if not vm.template:
@@ -28,31 +28,36 @@ def running_vgpus(inventory: Inventory) -> Mapping[str, int]:
 
 
 def recorded_peaks(store: tuple[Path, str], inventory: Inventory) -> Mapping[str, Mapping[date, int]]:
-    """By profile and day, the most vGPUs that ran at once, as far as looks of this vCenter counted them.
+    """Return the most vGPUs that ran at once, by profile and day, as counted in the observations of this vCenter.
 
     `store`: the state directory and the URL of the store of measurements. Raises StateDamaged.
     """
-    found = MeasurementReads.found(*store, inventory.vcenter)
-    if found is None:
+    store_reads = MeasurementReads.open_if_exists(*store, inventory.vcenter)
+    if store_reads is None:
         return {}
-    with found:
-        return found.vgpu_peaks()
+    with store_reads:
+        return store_reads.vgpu_peaks()
 
 
 def run_outs(
     store: tuple[Path, str], inventory: Inventory, fit: Mapping[str, Slots], profile: str | None = None
 ) -> tuple[RunOut, ...]:
-    """When each profile that some VM has, or had in the history, runs out; the first to run out first.
+    """Return when each profile runs out that a VM has or had, the earliest first.
 
     `store`: the state directory and the URL of the store of measurements. `fit`: how many more fit now, by profile.
-    `profile`: of this one alone. Raises UsageError, StateDamaged.
+    `profile`: only this profile. Raises UsageError, StateDamaged.
     """
     peaks = recorded_peaks(store, inventory)
     running = running_vgpus(inventory)
     names = {profile} if profile is not None else running.keys() | peaks.keys()
     today = inventory.taken_at.date()
-    told = [
+    predictions = [
         run_out(name, peaks.get(name, {}), running.get(name, 0), fit[name].at_least if name in fit else 0, today)
         for name in names
     ]
-    return tuple(sorted(told, key=lambda each: (each.runs_out is None, each.runs_out or today, each.profile)))
+    return tuple(
+        sorted(
+            predictions,
+            key=lambda prediction: (prediction.runs_out is None, prediction.runs_out or today, prediction.profile),
+        )
+    )

@@ -1,4 +1,4 @@
-"""Keeps measurements of one vCenter: writes blocks, rolls them up and forgets old ones."""
+"""Stores the measurements of one vCenter: writes blocks, combines them into hours and removes old ones."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ ROWS_AT_ONCE: Final = 500
 
 
 class Measurements(MeasurementReads):
-    """The measurements of one vCenter in a database, to read and to write. Every method raises only StateDamaged."""
+    """The measurements of one vCenter in a database, to read and write. Methods raise only StateDamaged."""
 
     @classmethod
     def open(cls, state_dir: Path, url: str, vcenter: str) -> Self:
-        """To write into. `url` empty = the file in the state directory. Raises UsageError, StateDamaged."""
+        """Open the store to write; an empty `url` means the file in the state directory.
+
+        Raises UsageError, StateDamaged.
+        """
         return cls(made_database(state_dir, url), vcenter)
 
     def write(self, begin: int, measured: Mapping[str, Block]) -> None:
-        """Adds steps of five minutes from `begin` on, by managed object id; what is there already is merged with them.
+        """Add steps of five minutes from `begin` on, by managed object id, and merge them with the stored steps.
 
-        Durable when it returns; two that write the same leave it there once.
+        The steps are durable when this returns. If two processes write the same steps, they are stored once.
         """
         tier = Step.FINE.value
         by_block: dict[int, dict[str, Block]] = {}
@@ -48,23 +51,23 @@ class Measurements(MeasurementReads):
                 self._merge(connection, Step.FINE, at, parts)
 
     def note_vgpus(self, now: datetime, running: Mapping[str, int]) -> None:
-        """From here on the day has had so many vGPUs of each profile at once, or as many as before if that is more."""
+        """Store the number of running vGPUs by profile as the peak of the day, unless the stored peak is higher."""
         day = (now.astimezone(UTC).date() - FIRST_DAY).days
         with self._database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
             mine = (vgpus_table.c.vcenter == self._vcenter, vgpus_table.c.day == day)
             query = select(vgpus_table.c.profile, vgpus_table.c.most).where(*mine)
-            there = {str(row.profile): int(row.most) for row in connection.execute(query)}
+            earlier_peaks = {str(row.profile): int(row.most) for row in connection.execute(query)}
             for profile, count in running.items():
-                if profile not in there:
+                if profile not in earlier_peaks:
                     row = {"vcenter": self._vcenter, "day": day, "profile": profile, "most": count}
                     connection.execute(insert(vgpus_table).values(row))
-                elif count > there[profile]:
+                elif count > earlier_peaks[profile]:
                     of_profile = vgpus_table.c.profile == profile
                     connection.execute(update(vgpus_table).where(*mine, of_profile).values(most=count))
 
     def note_observed(self, begin: int, until: int) -> None:
-        """From here on this while counts as observed."""
+        """Store this span of time as observed, joined with the spans that it touches."""
         with self._database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
             touching = [
@@ -86,7 +89,7 @@ class Measurements(MeasurementReads):
             connection.execute(insert(spans_table).values(vcenter=self._vcenter, begin=min(ends), until=max(ends)))
 
     def roll_up(self, until: int) -> None:
-        """Makes hours of the blocks that end before then and were not rolled up since they were written."""
+        """Combine into hours the blocks that end before `until` and changed since they were last combined."""
         fine, hour = Step.FINE.value, Step.HOUR.value
         due = select(blocks_table.c.begin, blocks_table.c.entity, blocks_table.c.packed).where(
             blocks_table.c.step_s == fine.step_s,
@@ -102,7 +105,9 @@ class Measurements(MeasurementReads):
                     at = begin // hour.block_s * hour.block_s
                     place = (begin - at) // hour.step_s
                     parts = {
-                        row.entity: rolling_up.placed(rolling_up.hours(self._unpacked(row.packed)), place, hour.steps)
+                        row.entity: rolling_up.place_block(
+                            rolling_up.hours(self._unpack(row.packed)), place, hour.steps
+                        )
                         for row in rows
                         if row.begin == begin
                     }
@@ -121,7 +126,7 @@ class Measurements(MeasurementReads):
                 return
 
     def forget(self, now: datetime, retention: Retention) -> None:
-        """Drops blocks whose steps are all older than is to be kept."""
+        """Remove blocks, peaks and spans that are older than the retention."""
         with self._database.writing() as connection:
             hold_to_the_end(connection, DatabaseLock.MEASUREMENTS, self._vcenter)
             for step, days in ((Step.FINE, retention.fine_days), (Step.HOUR, retention.hourly_days)):
@@ -143,21 +148,21 @@ class Measurements(MeasurementReads):
             )
 
     def _merge(self, connection: Connection, step: Step, at: int, parts: Mapping[str, Block]) -> None:
-        """Writes these blocks, merged with those that are there; what did not change is not written."""
+        """Merge these blocks with the stored ones and write those that changed."""
         mine = (
             blocks_table.c.step_s == step.seconds,
             blocks_table.c.begin == at,
             blocks_table.c.vcenter == self._vcenter,
         )
-        there: dict[str, bytes] = {}
-        for some in _in_pieces(parts):
-            query = select(blocks_table.c.entity, blocks_table.c.packed).where(*mine, blocks_table.c.entity.in_(some))
-            there.update((row.entity, row.packed) for row in connection.execute(query))
+        packed_by_entity: dict[str, bytes] = {}
+        for names in _in_pieces(parts):
+            query = select(blocks_table.c.entity, blocks_table.c.packed).where(*mine, blocks_table.c.entity.in_(names))
+            packed_by_entity.update((row.entity, row.packed) for row in connection.execute(query))
         rows: list[dict[str, Any]] = []
         for entity, part in parts.items():
-            old = there.get(entity)
-            # an hour is made anew from all of its steps, and so counts before what was there
-            packed = pack(part if old is None else rolling_up.merged(*self._order(step, old, part)))
+            old = packed_by_entity.get(entity)
+            # an hour is computed from all of its steps each time, so the new one goes before the stored one
+            packed = pack(part if old is None else rolling_up.merge_blocks(*self._order(step, old, part)))
             if packed != old:
                 rows.append(
                     {
@@ -169,31 +174,31 @@ class Measurements(MeasurementReads):
                         "packed": packed,
                     }
                 )
-        for some in _in_pieces([row["entity"] for row in rows]):
-            connection.execute(delete(blocks_table).where(*mine, blocks_table.c.entity.in_(some)))
+        for names in _in_pieces([row["entity"] for row in rows]):
+            connection.execute(delete(blocks_table).where(*mine, blocks_table.c.entity.in_(names)))
         if rows:
             connection.execute(insert(blocks_table), rows)
 
     def _order(self, step: Step, old: bytes, part: Block) -> tuple[Block, Block]:
-        before = self._unpacked(old)
+        before = self._unpack(old)
         return (part, before) if step is Step.HOUR else (before, part)
 
 
 def _cut(block: Block, begin: int, tier: Tier) -> Iterable[tuple[int, Block]]:
-    """(begin of a block of the tier, what of these steps is in it)."""
+    """Yield the begin of each block of the tier, and the part of these steps that is in it."""
     end = begin + block.steps * tier.step_s
     for at in range(begin // tier.block_s * tier.block_s, end, tier.block_s):
         first = max(0, (at - begin) // tier.step_s)
         last = min(block.steps, (at + tier.block_s - begin) // tier.step_s)
         series = {
-            name: part for name, values in block.series.items() if not rolling_up.nothing_in(part := values[first:last])
+            name: part for name, rows in block.series.items() if not rolling_up.nothing_in(part := rows[first:last])
         }
         if series:
             place = max(0, (begin - at) // tier.step_s)
-            yield at, rolling_up.placed(Block(last - first, series), place, tier.steps)
+            yield at, rolling_up.place_block(Block(last - first, series), place, tier.steps)
 
 
 def _in_pieces(names: Iterable[str]) -> Iterable[list[str]]:
-    """SQLite takes so many values in a statement, PostgreSQL more."""
-    found = list(names)
-    return (found[at : at + ROWS_AT_ONCE] for at in range(0, len(found), ROWS_AT_ONCE))
+    """Return the names in groups that fit into one statement: SQLite limits the number of parameters."""
+    all_names = list(names)
+    return (all_names[at : at + ROWS_AT_ONCE] for at in range(0, len(all_names), ROWS_AT_ONCE))

@@ -1,4 +1,4 @@
-"""Reads the measurements of one vCenter from their store: a while of a counter, the newest use, and what there is."""
+"""Reads the measurements of one vCenter from the store: series of counters, the newest use, and the contents."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ FIRST_DAY: Final = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Steps of one length, and the blocks that they lie in."""
+    """Steps of one length, and the blocks that hold them."""
 
     step_s: int
     block_s: int
-    """How long a block is; each begins at a multiple of it."""
+    """The length of a block; each block begins at a multiple of it."""
 
     @property
     def steps(self) -> int:
@@ -55,15 +55,15 @@ class Step(Enum):
 
 
 class MeasurementReads:
-    """The measurements of one vCenter in a database, to read from. Every method raises only StateDamaged."""
+    """The measurements of one vCenter in a database, to read. Methods raise only StateDamaged."""
 
     def __init__(self, database: Database, vcenter: str) -> None:
         self._database = database
         self._vcenter = vcenter
 
     @classmethod
-    def found(cls, state_dir: Path, url: str, vcenter: str) -> Self | None:
-        """To read from: nothing is made. None = there is no store. Raises UsageError, StateDamaged."""
+    def open_if_exists(cls, state_dir: Path, url: str, vcenter: str) -> Self | None:
+        """Open the store to read, or return None if it does not exist. Raises UsageError, StateDamaged."""
         database = found_database(state_dir, url)
         return cls(database, vcenter) if database is not None else None
 
@@ -78,17 +78,17 @@ class MeasurementReads:
     ) -> None:
         self.close()
 
-    def observed(self) -> tuple[Span, ...]:
-        """When it was observed, oldest first."""
+    def observed_spans(self) -> tuple[Span, ...]:
+        """Return the spans of time in which the vCenter was observed, oldest first."""
         with self._database.reading() as connection:
             return spans_of(connection, self._vcenter)
 
     def window(
         self, entity: str, counters: Collection[str], begin: datetime, until: datetime, step: Step = Step.FINE
     ) -> Mapping[str, CounterSeries]:
-        """What these series of a VM or host said from `begin` until `until`, from the begin of the first step on.
+        """Return these series of a VM or host from `begin` to `until`, from the begin of the first step on.
 
-        Steps that are missing are None, and a series of which nothing is known has none but these.
+        Missing steps are None; a series without any measurement consists of None only.
         """
         query = (
             select(blocks_table.c.begin, blocks_table.c.packed)
@@ -98,14 +98,14 @@ class MeasurementReads:
         window = _Window(counters, begin, until, step)
         with self._database.reading() as connection:
             for at, packed in connection.execute(query):
-                window.add(at, self._unpacked(packed))
+                window.add(at, self._unpack(packed))
         return window.series
 
     def windows(
         self, entities: Collection[str], counters: Collection[str], begin: datetime, until: datetime
     ) -> Iterator[tuple[str, Mapping[str, CounterSeries]]]:
-        """The same of each of these VMs and hosts in steps of five minutes, by one query; one at a time in memory."""
-        wanted, step = set(entities), Step.FINE
+        """Yield the same for each of these VMs and hosts in steps of five minutes, by one query, one at a time."""
+        remaining, step = set(entities), Step.FINE
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
             .where(*self._in_blocks(begin, until, step))
@@ -113,20 +113,22 @@ class MeasurementReads:
         )
         with self._database.reading() as connection:
             for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
-                if entity in wanted:
-                    wanted.remove(entity)
+                if entity in remaining:
+                    remaining.remove(entity)
                     window = _Window(counters, begin, until, step)
                     for row in rows:
-                        window.add(row.begin, self._unpacked(row.packed))
+                        window.add(row.begin, self._unpack(row.packed))
                     yield entity, window.series
-        for entity in sorted(wanted):
+        for entity in sorted(remaining):
             yield entity, _Window(counters, begin, until, step).series
 
     def arrays(
         self, entities: Collection[str], counters: Collection[str], begin_s: int, steps: int
     ) -> Iterator[tuple[str, Mapping[str, Values]]]:
-        """So many steps of five minutes of each of these that has any, from this one on, as arrays by the counter: of
-        many desktops over weeks the values of a series would take minutes to make."""
+        """Yield the steps of five minutes of each of these VMs and hosts that has any, as arrays by counter.
+
+        `begin_s` is the begin of the first step. For many desktops over weeks `windows` would take minutes.
+        """
         begin, until = (datetime.fromtimestamp(begin_s + at * rolling_up.FINE_S, UTC) for at in (0, steps))
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
@@ -137,55 +139,57 @@ class MeasurementReads:
             for entity, rows in groupby(connection.execute(query), key=lambda row: str(row.entity)):
                 if entity not in entities:
                     continue
-                found = {name: rolling_up.empty(steps) for name in counters}
+                series_arrays = {name: rolling_up.empty(steps) for name in counters}
                 for row in rows:
-                    block, place = self._unpacked(row.packed), (row.begin - begin_s) // rolling_up.FINE_S
+                    block, place = self._unpack(row.packed), (row.begin - begin_s) // rolling_up.FINE_S
                     skipped = max(0, -place)
-                    for name in found.keys() & block.series.keys():
-                        values = block.series[name][skipped : max(skipped, steps - place)]
-                        found[name][place + skipped : place + skipped + len(values)] = values
-                yield entity, found
+                    for name in series_arrays.keys() & block.series.keys():
+                        rows_of_block = block.series[name][skipped : max(skipped, steps - place)]
+                        series_arrays[name][place + skipped : place + skipped + len(rows_of_block)] = rows_of_block
+                yield entity, series_arrays
 
     def newest(
         self, entities: Collection[str], counters: Collection[str], begin: datetime, until: datetime
     ) -> Mapping[str, Mapping[str, int]]:
-        """Of each of these VMs and hosts (ids) the average of the newest step of five minutes in this while that has
-        one, by series: the counter, and those of its GPUs (`counter@GPU`). What was not measured is left out."""
+        """Return the average of the newest measured step of five minutes in this span, by VM or host (id) and series.
+
+        A series is a counter, or a counter of a GPU (`counter@GPU`). Series without a measurement are left out.
+        """
         query = (
             select(blocks_table.c.entity, blocks_table.c.begin, blocks_table.c.packed)
             .where(*self._in_blocks(begin, until, Step.FINE))
             .order_by(blocks_table.c.begin)
         )
-        found: dict[str, dict[str, int]] = {}
+        newest_by_entity: dict[str, dict[str, int]] = {}
         with self._database.reading() as connection:
             for row in connection.execute(query):
                 if row.entity not in entities:
                     continue
                 first, end = (ceil((at.timestamp() - row.begin) / Step.FINE.seconds) for at in (begin, until))
-                for name, values in self._unpacked(row.packed).series.items():
+                for name, rows in self._unpack(row.packed).series.items():
                     if name.partition("@")[0] in counters:
-                        known = [average for average, _, covered in values[max(0, first) : max(0, end)] if covered]
-                        if known:
-                            found.setdefault(row.entity, {})[name] = int(known[-1])
-        return found
+                        averages = [average for average, _, covered in rows[max(0, first) : max(0, end)] if covered]
+                        if averages:
+                            newest_by_entity.setdefault(row.entity, {})[name] = int(averages[-1])
+        return newest_by_entity
 
     def entities(self, begin: datetime, until: datetime) -> frozenset[str]:
-        """The VMs and hosts (ids) of which a block of five-minute steps touches this while."""
+        """Return the VMs and hosts (ids) that have a block of five-minute steps which touches this span."""
         query = select(blocks_table.c.entity).where(*self._in_blocks(begin, until, Step.FINE)).distinct()
         with self._database.reading() as connection:
             return frozenset(connection.scalars(query))
 
     def vgpu_peaks(self) -> Mapping[str, Mapping[date, int]]:
-        """By profile and day, the most vGPUs that ran at once at the looks of that day."""
+        """Return the most vGPUs that ran at once in the observations of a day, by profile and day."""
         query = select(vgpus_table.c.profile, vgpus_table.c.day, vgpus_table.c.most).where(
             vgpus_table.c.vcenter == self._vcenter
         )
-        found: dict[str, dict[date, int]] = {}
+        peaks: dict[str, dict[date, int]] = {}
         with self._database.reading() as connection:
-            there = inspect(connection).has_table(vgpus_table.name)  # not in a store of schema 1
-            for profile, day, most in connection.execute(query) if there else ():
-                found.setdefault(profile, {})[FIRST_DAY + timedelta(days=day)] = most
-        return found
+            has_table = inspect(connection).has_table(vgpus_table.name)  # not in a store of schema 1
+            for profile, day, most in connection.execute(query) if has_table else ():
+                peaks.setdefault(profile, {})[FIRST_DAY + timedelta(days=day)] = most
+        return peaks
 
     def _in_blocks(self, begin: datetime, until: datetime, step: Step) -> tuple[ColumnElement[bool], ...]:
         return (
@@ -195,51 +199,51 @@ class MeasurementReads:
             blocks_table.c.vcenter == self._vcenter,
         )
 
-    def _unpacked(self, packed: bytes) -> Block:
-        return _unpacked(packed, self._database.name)
+    def _unpack(self, packed: bytes) -> Block:
+        return _unpack_block(packed, self._database.name)
 
 
 class _Window:
-    """A while of some series, filled block by block."""
+    """A span of some series, filled block by block."""
 
     def __init__(self, counters: Collection[str], begin: datetime, until: datetime, step: Step) -> None:
         self._step_s = step.seconds
         self._first = int(begin.timestamp()) // self._step_s * self._step_s
         self._count = max(0, -(-(int(until.timestamp()) - self._first) // self._step_s))
-        self._found: dict[str, list[Measured | None]] = {name: [None] * self._count for name in counters}
+        self._steps: dict[str, list[Measured | None]] = {name: [None] * self._count for name in counters}
 
     def add(self, at: int, block: Block) -> None:
-        """What a block that begins then has of it."""
+        """Add the steps of a block that begins at `at`."""
         place = (at - self._first) // self._step_s
         skipped = max(0, -place)
-        for name in self._found.keys() & block.series.keys():
-            values = block.series[name][skipped : max(skipped, self._count - place)].tolist()
-            for step, (average, highest, covered) in enumerate(values, place + skipped):
+        for name in self._steps.keys() & block.series.keys():
+            rows = block.series[name][skipped : max(skipped, self._count - place)].tolist()
+            for step, (average, highest, covered) in enumerate(rows, place + skipped):
                 if covered:
-                    known = highest if highest >= 0 else None
-                    self._found[name][step] = Measured(average, known, covered / WHOLE)
+                    known_highest = highest if highest >= 0 else None
+                    self._steps[name][step] = Measured(average, known_highest, covered / WHOLE)
 
     @property
     def series(self) -> Mapping[str, CounterSeries]:
         begin, step = datetime.fromtimestamp(self._first, UTC), timedelta(seconds=self._step_s)
-        return {name: CounterSeries(begin, step, tuple(steps)) for name, steps in self._found.items()}
+        return {name: CounterSeries(begin, step, tuple(steps)) for name, steps in self._steps.items()}
 
 
 def stored(state_dir: Path, url: str = "") -> Stored:
-    """What the store holds, of each vCenter. Asks no vCenter, makes nothing. Raises UsageError, StateDamaged."""
+    """Return the contents of the store by vCenter. Creates nothing. Raises UsageError, StateDamaged."""
     database = found_database(state_dir, url)
     if database is None:
         return Stored("the database of the journal" if url else str(state_dir / FILE_NAME))
     try:
         with database.reading() as connection:
-            of = select(blocks_table.c.vcenter).union(select(spans_table.c.vcenter))
-            vcenters = sorted(connection.scalars(of))
-            return Stored(database.name, tuple(_stored(connection, each) for each in vcenters))
+            query = select(blocks_table.c.vcenter).union(select(spans_table.c.vcenter))
+            vcenters = sorted(connection.scalars(query))
+            return Stored(database.name, tuple(_describe_vcenter(connection, vcenter) for vcenter in vcenters))
     finally:
         database.close()
 
 
-def _stored(connection: Connection, vcenter: str) -> StoredVcenter:
+def _describe_vcenter(connection: Connection, vcenter: str) -> StoredVcenter:
     tiers = []
     for step in Step:
         row = connection.execute(
@@ -263,7 +267,7 @@ def spans_of(connection: Connection, vcenter: str) -> tuple[Span, ...]:
     )
 
 
-def _unpacked(packed: bytes, name: str) -> Block:
+def _unpack_block(packed: bytes, name: str) -> Block:
     try:
         return unpack(packed)
     except ValueError as error:

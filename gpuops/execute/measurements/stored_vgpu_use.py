@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.vm import Vm
 
 _LAST: Final = timedelta(hours=1)
-"""How far back is looked: what is older than evidence may be is shown with its age."""
+"""How old a reading may be. A reading that is too old for evidence is shown with its age."""
 _STEP: Final = timedelta(minutes=5)
 _NOTHING: Final = "`gpuops observe` has stored nothing of the last hour that its host's nvidia-smi told of it"
 
@@ -46,11 +46,11 @@ class StoredVgpuUse:
         from gpuops.execute.measurements.store_reads import MeasurementReads
 
         nothing = {vm.ref: VgpuUse(None, because=_NOTHING) for vm in vms}
-        store = MeasurementReads.found(self._store_dir, self._url, inventory.vcenter)
+        store = MeasurementReads.open_if_exists(self._store_dir, self._url, inventory.vcenter)
         if store is None:
             return nothing
         now = inventory.taken_at
         with store:
-            found = store.windows([vm.ref for vm in vms], [VGPU_USE], now - _LAST, now + _STEP)
-            told = {ref: vgpu_use_at(now, series[VGPU_USE]) for ref, series in found}
-        return nothing | {ref: use for ref, use in told.items() if use is not None}
+            windows = store.windows([vm.ref for vm in vms], [VGPU_USE], now - _LAST, now + _STEP)
+            use_by_ref = {ref: vgpu_use_at(now, series[VGPU_USE]) for ref, series in windows}
+        return nothing | {ref: use for ref, use in use_by_ref.items() if use is not None}

@@ -1,4 +1,4 @@
-"""The tables of measurements, in an SQLite file of their own beside the journal or in the journal's PostgreSQL."""
+"""The tables of measurements, in their own SQLite file next to the journal or in the journal's PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gpuops.execute.migrations import Contents
 
 FILE_NAME: Final = "measurements.sqlite"
 SCHEMA_VERSION: Final = 2
-"""One more for another format of blocks, with a revision (`execute/migrations`) that writes it."""
+"""Increase it for another format of blocks, and add a revision (`execute/migrations`) that writes it."""
 _READ: Final = (1, 2)
 """Schema 1 has no blocks of format 2 (`packing.py`) and no `vgpus_table`; revision 0001 makes it schema 2."""
 PAGE_BYTES: Final = 16 * 1024
-"""Of a new file. A block has a kilobyte or five: smaller pages would stay a fifth empty."""
+"""The page size of a new file. Blocks have one to five kilobytes, and a fifth of smaller pages would stay empty."""
 _NEXT: Final = "free the disk, start the server, or move what is damaged aside: the next look begins a new one"
 _TOLD: Final = {"keeps": "store of measurements", "hint": _NEXT}
 
@@ -58,7 +58,7 @@ spans_table = Table(
     Column("begin", BigInteger, primary_key=True, autoincrement=False),
     Column("until", BigInteger, nullable=False),
 )
-"""When a vCenter was observed; between two spans it was not."""
+"""The spans of time in which a vCenter was observed."""
 
 vgpus_table = Table(
     "measurements_vgpus",
@@ -68,34 +68,36 @@ vgpus_table = Table(
     Column("profile", String, primary_key=True),
     Column("most", Integer, nullable=False),
 )
-"""The most vGPUs of a profile that ran at once at the looks of a day. They are counted at the look: the profile of a VM
-that was removed later is unknown."""
+"""The most vGPUs of a profile that ran at once in the observations of a day. They are counted when vCenter is observed,
+because the profile of a VM that was removed is unknown later."""
 
 
 def made_database(state_dir: Path, url: str) -> Database:
     """Open the database to write to it, with the tables of this version. Raises UsageError, StateDamaged."""
-    return to_write(_opened(state_dir, url), Contents.MEASUREMENTS, _has_tables)
+    return to_write(_open_database(state_dir, url), Contents.MEASUREMENTS, _has_tables)
 
 
 def found_database(state_dir: Path, url: str) -> Database | None:
-    """Open the database to read from it; nothing is made or changed. None = it does not exist. Raises UsageError,
-    StateDamaged."""
+    """Open the database to read it without changes, or return None if it does not exist.
+
+    Raises UsageError, StateDamaged.
+    """
     if not url and not os.path.lexists(state_dir / FILE_NAME):
         return None
-    return to_read(_opened(state_dir, url), _has_tables)
+    return to_read(_open_database(state_dir, url), _has_tables)
 
 
-def _opened(state_dir: Path, url: str) -> Database:
+def _open_database(state_dir: Path, url: str) -> Database:
     return open_database(url, **_TOLD) if url else make_file(state_dir, FILE_NAME, PAGE_BYTES, **_TOLD)
 
 
 def _has_tables(connection: Connection, database: Database) -> bool:
     if database.revision(connection) is None and not inspect(connection).has_table(schema_table.name):
         return False
-    found = connection.scalars(select(schema_table.c.version)).all()
-    if len(found) == 1 and found[0] in _READ:
+    versions = connection.scalars(select(schema_table.c.version)).all()
+    if len(versions) == 1 and versions[0] in _READ:
         return True
-    version = f"schema {found[-1]}" if found else "no schema"
+    version = f"schema {versions[-1]}" if versions else "no schema"
     raise StateDamaged(
         f"the store of measurements {database.name} has {version}, this version reads schema "
         f"{' and '.join(map(str, _READ))}",

@@ -1,7 +1,7 @@
 """The books of a vCenter's pools: in their own SQLite file next to the journal, or in the journal's PostgreSQL.
 
 There is one row for each pool and one for each open lease. A change reads and writes a pool in one transaction, and
-only one such transaction runs at a time: of two commands the second decides on what the first has written.
+only one such transaction runs at a time, so the second of two commands decides by what the first has written.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ leases_table: Final = Table(
 )
 Value = TypeVar("Value")
 Decide = Callable[[LeaseBook | None, tuple[LeaseBook, ...]], LeaseBook]
-"""Returns a book as it is to be; it is given the book as it is and the vCenter's other pools."""
+"""Returns the changed book; gets the present book and the other pools of the vCenter."""
 
 
 class PoolBooks:
@@ -72,7 +72,7 @@ class PoolBooks:
 
     @classmethod
     @contextmanager
-    def opened(cls, state_dir: Path, url: str, vcenter: str, *, write: bool) -> Iterator[Self]:
+    def open(cls, state_dir: Path, url: str, vcenter: str, *, write: bool) -> Iterator[Self]:
         """Yield the books; without `write` nothing is made or changed. `url`: empty = the file in the state directory.
 
         Raises UsageError too.
@@ -95,15 +95,17 @@ class PoolBooks:
             return self._read(connection, name)
 
     def change(self, name: str, decide: Decide, *, write: bool = True) -> tuple[LeaseBook | None, LeaseBook]:
-        """Change the book, and return it before and after, with the leases that ended; `write` False = only foresee it.
+        """Change the book, and return it before and after, with the leases that ended. Without `write` only compute it.
 
         While `decide` runs, no other process changes a pool of this vCenter. The change is on disk when this returns.
         If `decide` raises, nothing is changed.
         """
         with self._alone() if write else self._reading() as connection:
             before = self._read(connection, name)
-            others = (self._read(connection, other) for other in self._names(connection) if other != name)
-            after = decide(before, tuple(book for book in others if book is not None))
+            other_books = (
+                self._read(connection, other_name) for other_name in self._names(connection) if other_name != name
+            )
+            after = decide(before, tuple(book for book in other_books if book is not None))
             if write and connection is not None:
                 self._write(connection, before, after)
         return before, after
@@ -125,7 +127,7 @@ class PoolBooks:
 
     @contextmanager
     def _alone(self) -> Iterator[Connection]:
-        """Yield a transaction; until it ends no other one writes pools of this vCenter."""
+        """Yield a transaction. Until it ends, no other transaction writes pools of this vCenter."""
         if self._database is None:
             raise StateDamaged("the book of pools was opened to read", hint="this is a fault of gpuops: report it")
         with self._database.writing() as connection:
@@ -151,21 +153,21 @@ class PoolBooks:
         body, is_open = leases_table.c.body, leases_table.c.open.is_(True)
         is_request = body.like('%"state":"asked"%') | body.like('%"state":"waiting"%')
         bodies = connection.scalars(sql.select(body).where(*self._leases(name), is_open, ~is_request))
-        pool = _decoded(row.settings, LendingPool, name)
-        servers = _decoded(row.servers.replace(*_LEAVING), tuple[PoolServer, ...], name)
-        return LeaseBook(pool, servers).with_leases(_decoded(text.replace(*_BROKEN), GpuLease, name) for text in bodies)
+        pool = _decode(row.settings, LendingPool, name)
+        servers = _decode(row.servers.replace(*_LEAVING), tuple[PoolServer, ...], name)
+        return LeaseBook(pool, servers).with_leases(_decode(text.replace(*_BROKEN), GpuLease, name) for text in bodies)
 
     def _write(self, connection: Connection, before: LeaseBook | None, after: LeaseBook) -> None:
         """Write the pool and the leases that changed; those that ended leave the book."""
         name = after.pool.name
         if before is None or (before.pool, before.servers) != (after.pool, after.servers):
             connection.execute(sql.delete(pools_table).where(*self._pool(name)))
-            row = {"name": name, "settings": _encoded(after.pool), "servers": _encoded(after.servers)}
+            row = {"name": name, "settings": _encode(after.pool), "servers": _encode(after.servers)}
             connection.execute(sql.insert(pools_table).values(vcenter=self._vcenter, **row))
         for lease in (lease for lease in after.leases if before is None or lease not in before.leases):
             connection.execute(sql.delete(leases_table).where(*self._leases(name), leases_table.c.id == lease.id))
             if lease.holds:
-                row = {"id": lease.id, "asked_at": lease.asked_at.isoformat(), "body": _encoded(lease)}
+                row = {"id": lease.id, "asked_at": lease.asked_at.isoformat(), "body": _encode(lease)}
                 connection.execute(sql.insert(leases_table).values(vcenter=self._vcenter, pool=name, open=True, **row))
 
 
@@ -188,15 +190,15 @@ def opened_database(state_dir: Path, url: str, *, write: bool) -> Database | Non
 
 
 def _has_tables(connection: Connection, database: Database) -> bool:
-    database.revision(connection)  # which refuses that of a later gpuops
+    database.revision(connection)  # raises if a later gpuops wrote it
     return sql.inspect(connection).has_table(pools_table.name)
 
 
-def _encoded(value: object) -> str:
-    return msgspec.json.encode(to_stored(value)).decode()
+def _encode(record: object) -> str:
+    return msgspec.json.encode(to_stored(record)).decode()
 
 
-def _decoded(body: str, kind: type[Value], pool: str) -> Value:
+def _decode(body: str, kind: type[Value], pool: str) -> Value:
     try:
         return msgspec.convert(with_field_names(kind, msgspec.json.decode(body)), type=kind)
     except (*NOT_PARSED, msgspec.MsgspecError) as error:

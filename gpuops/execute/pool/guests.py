@@ -1,7 +1,7 @@
 """Runs the hooks of a pool's program in the guests of servers and clients, and marks the servers that lend.
 
-Every hook may run again, whatever an earlier command did before it was killed. In a guest one script runs at a time,
-and a lease that was revoked there is never granted again: so commands need no lock of their own.
+Every hook may run again after an earlier command was killed. In a guest one script runs at a time, and a lease that was
+revoked there is never granted again, so commands need no lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCRIPT_S: Final = 120.0
 
 @dataclass(slots=True)
 class PoolGuests:
-    """The guests of a pool, and its book. What fails is recorded, and tried again by the next command."""
+    """The guests of a pool, and its book. Failures are recorded, and the next command tries again."""
 
     site: Site
     inventory: Inventory
@@ -70,18 +70,20 @@ class PoolGuests:
         return (*healths, *(_health(end, self._runner().failure(end)) for end in ends))
 
     def revoke_all(self, server: str) -> None:
-        """Cut every client off from a server that was dead: leases ended while its guest was not reached. Raises as
-        `_run`."""
+        """Cut every client off from a server that was dead, because leases ended while its guest was not reachable.
+
+        Raises like `_run`.
+        """
         if self.book.pool.program is not None:
             vm, address = self._server(server)
             self._run(vm, guest_scripts.revoke_all_in_server(self._program(), address))
 
     def _run_hooks(self, id: str, *, enable: bool) -> None:
-        """Set the client of this lease up, or cut it off, and record both the begin and the end of that."""
+        """Set up the client of this lease, or cut it off, and record the begin and the end."""
         self._write(lambda book: lending.hooks_begin(book, id, self.site.clock()))
         due = lending.to_enable(self.book) if enable else lending.to_disable(self.book, self.site.clock())
         for lease in (lease for lease in due if lease.id == id):  # else another command has done it
-            if self._granted(lease) if enable else self._revoked(lease):
+            if self._grant(lease) if enable else self._revoke(lease):
                 self._write(lambda book: lending.hooks_ended(book, id, enable, self.site.clock()))
 
     def _write(self, change: Callable[[LeaseBook], LeaseBook]) -> None:
@@ -90,7 +92,7 @@ class PoolGuests:
         ended = [lease for lease in self.book.leases if not lease.holds and after.lease(lease.id) is None]
         self.book = after.with_leases(ended)
 
-    def _granted(self, lease: GpuLease) -> bool:
+    def _grant(self, lease: GpuLease) -> bool:
         program, client = self._program(), self._running(lease.wish.client_uuid, lease.client)
         client_address, endpoints = self._address(client), list[tuple[str, int]]()
         for share in lease.shares:
@@ -103,9 +105,11 @@ class PoolGuests:
         self._run(client, guest_scripts.grant_in_client(program, lease.id, endpoints))
         return True
 
-    def _revoked(self, lease: GpuLease) -> bool:
-        """Cut the client off; whether every server has revoked its shares. The guest of the client is only cleared: a
-        failure there is a warning."""
+    def _revoke(self, lease: GpuLease) -> bool:
+        """Cut the client off, and return whether every server has revoked its shares.
+
+        The guest of the client is only cleaned up, so a failure there is a warning.
+        """
         failed = len(self.failed)
         for share in lease.shares:
             self._try(lease, partial(self._revoke_share, lease, share))

@@ -51,8 +51,10 @@ class NotDecided(Exception):
 
 
 def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
-    """Make the pool of this file, or change it to that; without servers it is deleted. Raises UsageError, StateDamaged,
-    NotConnected."""
+    """Make the pool of this file, or change it; without servers it is deleted.
+
+    Raises UsageError, StateDamaged, NotConnected.
+    """
     pool = wish.pool
     if pool.program is not None:
         load_program(pool.program)
@@ -71,8 +73,8 @@ def create(wish: PoolFileWish, site: Site, *, apply: bool) -> PoolAnswer:
 
 
 def show(name: str | None, site: Site) -> tuple[LeaseBook, ...]:
-    """Return pools as they stand in the book, or the one of this name. Raises UsageError, StateDamaged."""
-    with PoolBooks.opened(site.state_dir, site.journal_url, site.vcenter.uuid, write=False) as books:
+    """Return the books of all pools, or of the one with this name. Raises UsageError, StateDamaged."""
+    with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=False) as books:
         names = books.names() if name is None else (pool_meant(name, books.names()),)
         return tuple(known_book(books.read(pool), pool) for pool in names)
 
@@ -112,23 +114,23 @@ def reclaim(name: str | None, request: Reclaim, site: Site, consent: PoolConsent
     `consent` is asked before a client loses something early. Raises as `lend`.
     """
     with _command(name, site, apply=apply) as command:
-        was = known_book(command.books.read(command.pool), command.pool)
-        guests = PoolGuests(site, command.inventory, command.books, command.with_fleet(was))
+        old_book = known_book(command.books.read(command.pool), command.pool)
+        guests = PoolGuests(site, command.inventory, command.books, command.with_fleet(old_book))
         healths = guests.healths() if request.server is None else ()
 
         def decide(book: LeaseBook) -> lending.Decision:
-            after = after_health(was, lending.settle(book, command.began), healths, command.began)
+            after = after_health(old_book, lending.settle(book, command.began), healths, command.began)
             return request.decide(after, command.inventory, command.began)
 
         def prepare(planned: PoolAnswer) -> None:
-            server = request.pool_server(was, command.inventory) if request.server is not None else None
+            server = request.pool_server(old_book, command.inventory) if request.server is not None else None
             if server is not None and request.again and server.state is ServerState.DEAD:
                 guests.revoke_all(server.name)
             if server is not None and not request.again and planned.changes.leases:
                 consent(planned)
 
         answer = command.answer(decide, prepare)
-        warnings = (*answer.warnings, *health_warnings(was, answer.after, healths))
+        warnings = (*answer.warnings, *health_warnings(old_book, answer.after, healths))
         return replace(answer, warnings=warnings)
 
 
@@ -138,12 +140,12 @@ def _command(name: str | None, site: Site, new: LendingPool | None = None, *, ap
 
     Raises Refused if the clocks differ: machines that share a book would otherwise end leases too early or too late.
     """
-    with PoolBooks.opened(site.state_dir, site.journal_url, site.vcenter.uuid, write=apply) as books:
+    with PoolBooks.open(site.state_dir, site.journal_url, site.vcenter.uuid, write=apply) as books:
         pool = new.name if new is not None else pool_meant(name, books.names())
         needs_tags = (new or known_book(books.read(pool), pool).pool).owner_by.needs_tags
         began, inventory = site.clock(), site.vcenter.inventory()
         ahead = ahead_by(inventory.taken_at, began, site.clock()) if site.same_time else None
-        if trouble := clock_trouble(ahead, "when a lease ends cannot be told"):
+        if trouble := clock_trouble(ahead, "it is unknown when a lease ends"):
             raise Refused(f"clocks: {trouble}", hint="set both by NTP; servers end their leases by themselves")
         inventory = site.vcenter.with_tags(inventory) if needs_tags else inventory
         yield _PoolCommand(site, books, pool, apply, new, began, inventory)
@@ -173,20 +175,20 @@ class _PoolCommand:
         `prepare` is called with the decision before it is written.
         """
 
-        def decided(book: LeaseBook | None, others: tuple[LeaseBook, ...]) -> LeaseBook:
+        def decide_book(book: LeaseBook | None, other_books: tuple[LeaseBook, ...]) -> LeaseBook:
             if self.site.clock() - self.began > MOST_AGE:
                 message = f"pool {self.pool}: this command read vCenter over {MOST_AGE.seconds // 60} min ago"
                 raise Locked(f"{message}: nothing was changed", hint="type the same again")
             after, rejections = decide(self.with_fleet(book))
-            if rejections := rejections or tuple(in_another_pool(book, after, others)):
+            if rejections := rejections or tuple(in_another_pool(book, after, other_books)):
                 raise NotDecided(book, rejections)
             return after
 
         try:
-            before, after = self.books.change(self.pool, decided, write=False)
+            before, after = self.books.change(self.pool, decide_book, write=False)
             if self.apply:
                 prepare(PoolAnswer(before, after, applied=False))
-                before, after = self.books.change(self.pool, decided)
+                before, after = self.books.change(self.pool, decide_book)
         except NotDecided as refused:
             book = refused.book or LeaseBook(LendingPool(self.pool, ""))
             return PoolAnswer(refused.book, book, applied=False, rejections=refused.rejections)

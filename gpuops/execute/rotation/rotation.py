@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, PolicyError, StateDamaged, UsageError
 from gpuops.execute.jobs.night_jobs import with_jobs
-from gpuops.execute.jobs.nightly import told_before_return
+from gpuops.execute.jobs.nightly import stop_and_report
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.runs_seen import BegunSince
 from gpuops.execute.lease.lease_set import for_night, for_return
@@ -87,9 +87,9 @@ def rotate_day(
     if by_timer and (why := _not_yet_due(policy, site)):
         return _nothing_due(why, site, apply=apply)
     if apply and asks:
-        consent = once_agreed(consent, lambda _: told_before_return(site))
+        consent = once_agreed(consent, lambda _: stop_and_report(site))
     elif apply:
-        told_before_return(site)
+        stop_and_report(site)
     return rotate(RunKind.DAY, policy, site, apply=apply, consent=consent, asks=asks)
 
 

@@ -1,4 +1,4 @@
-"""What calls about clusters come to: what was made, removed, or is there."""
+"""The outcomes of calls about clusters: what was made, removed or shown."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from gpuops.plan.core.rejection import said_once
 
 @dataclass(frozen=True, slots=True)
 class ClusterMade:
-    """What a call came to."""
+    """The outcome of `cluster create`."""
 
     plan: ClusterPlan
     applied: bool
     addresses: dict[str, str] = field(default_factory=dict)
     """IP address of each guest, by the name of its VM."""
     failed: str = ""
-    """What went wrong; empty = nothing did."""
+    """The error; empty if the call succeeded."""
     undone: bool = False
-    """Whether all that was made is removed again."""
+    """Whether everything that was made is removed again."""
     left: tuple[str, ...] = ()
-    """VMs that are to be removed and could not be, each with its reason."""
+    """VMs that could not be removed, each with the reason."""
 
     @property
     def exit_code(self) -> int:
-        """3 = nothing was begun, 4 = it failed."""
+        """Return 3 if nothing was begun, 4 if the call failed."""
         return report_exit_code(refused=self.plan.rejections, partly=self.failed)
 
     @property
     def changed(self) -> bool:
-        """Whether vCenter was changed, or would be."""
+        """Return whether vCenter was changed, or would be."""
         return self.plan.feasible and self.plan.changes and not self.undone
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterRemoved:
-    """What a removal came to, or would."""
+    """The outcome of `cluster delete`, or the outcome that it would have."""
 
     name: str
     vms: tuple[MarkedVm, ...]
-    """Those that were there."""
+    """The VMs of the cluster that existed."""
     left: tuple[str, ...] = ()
-    """Those that could not be removed, each with its reason."""
+    """The VMs that could not be removed, each with the reason."""
     rejections: tuple[Rejection, ...] = ()
     applied: bool = False
     overrides: tuple[str, ...] = ()
-    """Names of VMs that stay, whose override of DRS is taken back, or would be."""
+    """Names of VMs that stay and whose override of DRS is removed, or would be."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """A line for each thing that speaks against it, with its next move."""
-        return tuple(each.line for each in said_once(self.rejections))
+        """Return a line for each reason to refuse the removal, with its next move."""
+        return tuple(rejection.line for rejection in said_once(self.rejections))
 
     @property
     def changed(self) -> bool:
-        """Whether vCenter was changed, or would be."""
+        """Return whether vCenter was changed, or would be."""
         return bool(self.vms or self.overrides) and not self.rejections
 
     @property
@@ -78,7 +78,7 @@ class ShownMember:
     host: str | None
     power: PowerState | None
     devices: int
-    """GPUs and other devices given whole that it has."""
+    """The number of its GPUs and other passthrough devices."""
     address: str | None
     rdma: str
 
@@ -92,4 +92,4 @@ class ShownCluster:
     nodes: int
     members: tuple[ShownMember, ...]
     problems: tuple[str, ...]
-    """Empty = it runs whole."""
+    """Empty if the cluster runs completely."""

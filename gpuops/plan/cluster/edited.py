@@ -1,6 +1,6 @@
-"""What somebody has changed of a VM of a cluster since it was made: said, and left as it is.
+"""Reports settings of a VM of a cluster that an admin has changed since it was made. They are not changed back.
 
-The level of latency sensitivity itself is not read; its reservation of CPU is.
+The level of latency sensitivity is not read, only its reservation of CPU.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
 
 HUGE_PAGES: Final = "sched.mem.lpage.enable1GPage"
-"""extraConfig: guest memory in pages of 1 GiB, which all must be reserved for (VMware vSphere Resource Management,
-"Backing Guest vRAM with 1GB Pages")."""
+"""The extraConfig key for guest memory in pages of 1 GiB, which requires that all memory is reserved (VMware vSphere
+Resource Management, "Backing Guest vRAM with 1GB Pages")."""
 
 
-def edited(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
-    """A line for each thing that is not as the file wants it; what cannot be read is not told."""
-    for is_so in _otherwise(wish, vm, host):
+def changes_by_admin(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
+    """Yield a line for each setting that differs from the file; settings that cannot be read are left out."""
+    for is_so in _differences(wish, vm, host):
         yield f"{vm.name}: {is_so}: it stays so, only gpuops cluster delete and create make it anew"
 
 
-def _otherwise(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
+def _differences(wish: ClusterWish, vm: Vm, host: Host) -> Iterator[str]:
     if wish.cpus is not None and vm.vcpus not in (None, wish.cpus):
         yield f"has {vm.vcpus} vCPUs, and the file says {wish.cpus}"
     if wish.memory_mib is not None and vm.memory_mib not in (None, wish.memory_mib):

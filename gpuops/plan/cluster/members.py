@@ -1,4 +1,4 @@
-"""Which VMs of a snapshot are of a cluster, by the marker that each carries."""
+"""Finds the VMs of clusters in a snapshot by their markers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class MarkedVm:
 
 
 def marker_of(vm: Vm) -> ClusterMarker | None:
-    """The marker of the cluster that the VM is of; None = of none, or a copy of such a VM under another name."""
-    found = parse_cluster_marker((vm.extra_config or {}).get(MARKER_KEY, ""))
-    return found if found is not None and vm.name == f"{found.cluster}-{found.rank:02}" else None
+    """Return the marker of the VM's cluster, or None if it has none or is a copy under another name."""
+    marker = parse_cluster_marker((vm.extra_config or {}).get(MARKER_KEY, ""))
+    return marker if marker is not None and vm.name == f"{marker.cluster}-{marker.rank:02}" else None
 
 
 def marked_vms(inventory: Inventory, cluster: str | None = None, id: str | None = None) -> tuple[MarkedVm, ...]:
-    """The VMs of all clusters, of one by name, or of one that was made under this id; by name and rank."""
-    found = [each for each in _marked(inventory) if cluster in (None, each.marker.cluster)]
-    found = [each for each in found if id in (None, each.marker.id)]
-    return tuple(sorted(found, key=lambda each: (each.marker.cluster, each.marker.rank, each.vm.ref)))
+    """Return the VMs of all clusters, or of the cluster with this name or id, sorted by name and rank."""
+    members = [member for member in _all_marked_vms(inventory) if cluster in (None, member.marker.cluster)]
+    members = [member for member in members if id in (None, member.marker.id)]
+    return tuple(sorted(members, key=lambda member: (member.marker.cluster, member.marker.rank, member.vm.ref)))
 
 
-def _marked(inventory: Inventory) -> Iterator[MarkedVm]:
+def _all_marked_vms(inventory: Inventory) -> Iterator[MarkedVm]:
     for vm in inventory.vms.values():
         marker = marker_of(vm) if vm.extra_config else None
         if marker is not None and vm.template is False:

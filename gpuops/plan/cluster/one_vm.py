@@ -1,9 +1,8 @@
-"""One VM of a cluster on one host: the steps that give it its GPUs and start it, on one NUMA node with its network
-card where the host can.
+"""Plans one VM of a cluster on one host: the steps that give it its GPUs and start it, close to its network card.
 
-A vGPU can be bound to a GPU, so the node is a promise: the plan is made on a snapshot that shows only the GPUs beside
-the network card, and binds the VM to them. Where that has no room the VM is placed as any other, and the row says so.
-A whole GPU by Dynamic DirectPath I/O is chosen by the host, and nobody can promise its node.
+A vGPU can be bound to a GPU, so its NUMA node can be guaranteed: the plan is made on a snapshot that shows only the
+GPUs on the node of the network card, and binds the VM to them. If they have no room, the VM is placed like any other,
+and the row says so. With Dynamic DirectPath I/O the host chooses the GPU, so the node cannot be guaranteed.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from gpuops.plan.vm.vm_blockers import PowerPolicy
 
 @dataclass(frozen=True, slots=True)
 class MemberSteps:
-    """What one VM takes, and the snapshot when it is done."""
+    """The steps for one VM, and the snapshot after them."""
 
     steps: tuple[Step, ...]
     after: Inventory
     says: str
-    """Where its GPU and its network card are."""
+    """The place of its GPU and its network card, as text."""
     warnings: tuple[str, ...] = ()
 
 
 def member_steps(
     wish: ClusterWish, vm: Vm, card_node: int | None, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> MemberSteps | tuple[Rejection, ...]:
-    """The steps that give the VM, which is in the snapshot on its host, all of the wish; or every reason why not.
+    """Return the steps that configure the VM, which the snapshot shows on its host, as wished, or all refusals.
 
-    `card_node`: the NUMA node of its network card, where the port group says it; None = not known, or it has none.
+    `card_node`: the NUMA node of its network card, from the port group; None if it is unknown or the VM has no card.
     """
     host = inventory.host_of(vm)
     if host is None:
@@ -55,7 +54,9 @@ def member_steps(
     plan, beside = _gpus(wish, vm, card_node, PowerPolicy.ON, inventory, catalog, now)
     if not plan.feasible:
         return plan.rejections
-    return _made(vm, plan.steps, _told(wish, card_node, beside=beside), plan.warnings, inventory, catalog)
+    return _build_member_steps(
+        vm, plan.steps, _describe_placement(wish, card_node, beside=beside), plan.warnings, inventory, catalog
+    )
 
 
 def _gpus(
@@ -67,10 +68,10 @@ def _gpus(
     catalog: Catalog,
     now: datetime,
 ) -> tuple[Plan, bool]:
-    """The plan of its GPUs, and whether it promises that node."""
+    """Return the plan of its GPUs, and whether it guarantees that node."""
     types = () if wish.profile is not None else gpu_types(wish, inventory)
     runs = vm.power is PowerState.ON
-    if runs:  # what runs is never stopped for a better place
+    if runs:  # a running VM is never stopped for a better place
         power = PowerPolicy.REFUSE
     request = Attach(f"moid:{vm.ref}", profile=wish.profile, count=wish.gpus, device_type=types, power=power, add=True)
     if runs:
@@ -78,60 +79,60 @@ def _gpus(
     if node is not None and wish.profile is not None:
         beside = only_node(vm, node, inventory)
         near = replace(request, numa=NumaPolicy.REQUIRED).plan(beside, catalog, now)
-        bound = _bound(vm, near, beside, catalog) if near.feasible else None
+        bound = _bind_to_gpus(vm, near, beside, catalog) if near.feasible else None
         if bound is not None:
             return bound, True
     return request.plan(inventory, catalog, now), False
 
 
-def _bound(vm: Vm, plan: Plan, beside: Inventory, catalog: Catalog) -> Plan | None:
-    """The plan with its vGPUs bound to the GPUs of that node, which the snapshot shows alone; None = they have none.
+def _bind_to_gpus(vm: Vm, plan: Plan, beside: Inventory, catalog: Catalog) -> Plan | None:
+    """Return the plan with its vGPUs bound to the GPUs of the node, or None if they have no room.
 
-    The plan itself binds nothing where all GPUs that it sees are on one node.
+    `beside` shows only the GPUs of that node, and a plan does not bind vGPUs if all GPUs are on one node.
     """
     changes = [step for step in plan.steps if isinstance(step, ReconfigureVm)]
-    given = _after(tuple(changes), beside, catalog).vm(vm.ref)
-    demands = demands_of(given.devices or (), pins_of(given))
-    wanted = Wanted(given, demands, (given.host or "",), NumaPolicy.REQUIRED, PinPolicy.AUTO, explain=False)
-    placement = place(wanted, beside, catalog)
+    with_gpus = _after(tuple(changes), beside, catalog).vm(vm.ref)
+    demands = demands_of(with_gpus.devices or (), pins_of(with_gpus))
+    request = Wanted(with_gpus, demands, (with_gpus.host or "",), NumaPolicy.REQUIRED, PinPolicy.AUTO, explain=False)
+    placement = place(request, beside, catalog)
     if not isinstance(placement, Placement):
         return None
     pins = {pin_key(ordinal): str(address) for ordinal, address in placement.seats.items()}
-    missing = {key: address for key, address in pins.items() if (given.extra_config or {}).get(key) != address}
+    missing = {key: address for key, address in pins.items() if (with_gpus.extra_config or {}).get(key) != address}
     if not missing:
         return plan
     first = changes[0] if changes else ReconfigureVm(vm.ref, VmChange())
     change = replace(first.change, extra_config={**first.change.extra_config, **missing})
-    others = [wave for wave in plan.waves if not any(isinstance(step, ReconfigureVm) for step in wave.steps)]
-    return replace(plan, waves=(Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),)), *others))
+    other_waves = [wave for wave in plan.waves if not any(isinstance(step, ReconfigureVm) for step in wave.steps)]
+    return replace(plan, waves=(Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),)), *other_waves))
 
 
 def only_node(vm: Vm, node: int, inventory: Inventory) -> Inventory:
-    """The snapshot in which the VM's host has only the GPUs of this NUMA node."""
+    """Return the snapshot in which the VM's host has only the GPUs of this NUMA node."""
     host = inventory.hosts[vm.host or ""]
     return inventory.with_hosts([replace(host, gpus=tuple(gpu for gpu in host.gpus if gpu.numa_node == node))])
 
 
 def gpu_types(wish: ClusterWish, inventory: Inventory) -> tuple[str, ...]:
-    """The PCI types of the hosts' GPUs of that model, `10de:26b9`; () = no host has one."""
+    """Return the PCI types of the hosts' GPUs of that model, for example `10de:26b9`; () if no host has one."""
     words = {(wish.model or "").lower()}
-    found = {
+    types = {
         f"{gpu.vendor_id:04x}:{gpu.device_id:04x}"
         for host in inventory.hosts.values()
         for gpu in host.gpus
         if words <= set(gpu.name.lower().replace("-", " ").split()) or gpu.name.lower() in words
     }
-    return tuple(sorted(found))
+    return tuple(sorted(types))
 
 
 def _with_whole_adapter(
     wish: ClusterWish, vm: Vm, host: Host, inventory: Inventory, catalog: Catalog, now: datetime
 ) -> MemberSteps | tuple[Rejection, ...]:
-    """GPUs and a network adapter given whole: the first free adapter whose node has the GPUs, else the first free."""
-    there = [each for each in vm.devices or () if isinstance(each, DirectPathDevice)]
-    own = {each.address for each in there}
-    adapters = [each for each in adapters_of(wish, host) if each.address in own] or [
-        each for each in adapters_of(wish, host) if each.address not in _taken(host, vm, inventory)
+    """Plan GPUs and a passthrough network adapter: the first free one whose node has the GPUs, else the first free."""
+    attached = [device for device in vm.devices or () if isinstance(device, DirectPathDevice)]
+    attached_addresses = {device.address for device in attached}
+    adapters = [device for device in adapters_of(wish, host) if device.address in attached_addresses] or [
+        device for device in adapters_of(wish, host) if device.address not in _used_addresses(host, vm, inventory)
     ]
     reasons: tuple[Rejection, ...] = ()
     for strict in (True, False):
@@ -145,8 +146,10 @@ def _with_whole_adapter(
             if not card.feasible:
                 reasons = reasons or card.rejections
                 continue
-            says = f"{adapter.address}, {_told(wish, adapter.numa_node, beside=beside)}"
-            return _made(vm, (*plan.steps, *card.steps), says, (*plan.warnings, *card.warnings), inventory, catalog)
+            says = f"{adapter.address}, {_describe_placement(wish, adapter.numa_node, beside=beside)}"
+            return _build_member_steps(
+                vm, (*plan.steps, *card.steps), says, (*plan.warnings, *card.warnings), inventory, catalog
+            )
     return reasons or (Rejection(host.name, f"has no free network adapter {wish.device}"),)
 
 
@@ -154,17 +157,22 @@ def _adapter(vm: Vm, address: PciAddress) -> Attach:
     return Attach(f"moid:{vm.ref}", device=(str(address),), add=True, numa=NumaPolicy.NONE, power=PowerPolicy.ON)
 
 
-def _taken(host: Host, vm: Vm, inventory: Inventory) -> frozenset[PciAddress]:
-    """Devices of the host that another VM holds, or is to hold: one that is off counts."""
-    held = {binding.address for binding in host.bindings}
-    others = (each for each in inventory.vms.values() if each.host == host.ref and each.ref != vm.ref)
-    planned = {
-        device.address for each in others for device in each.devices or () if isinstance(device, DirectPathDevice)
+def _used_addresses(host: Host, vm: Vm, inventory: Inventory) -> frozenset[PciAddress]:
+    """Return the devices of the host that belong to another VM, also to one that is off."""
+    held_addresses = {binding.address for binding in host.bindings}
+    other_vms = (
+        vm_on_host for vm_on_host in inventory.vms.values() if vm_on_host.host == host.ref and vm_on_host.ref != vm.ref
+    )
+    planned_addresses = {
+        device.address
+        for vm_on_host in other_vms
+        for device in vm_on_host.devices or ()
+        if isinstance(device, DirectPathDevice)
     }
-    return frozenset(held | planned)
+    return frozenset(held_addresses | planned_addresses)
 
 
-def _told(wish: ClusterWish, node: int | None, *, beside: bool) -> str:
+def _describe_placement(wish: ClusterWish, node: int | None, *, beside: bool) -> str:
     if wish.rdma is RdmaKind.NONE:
         return "no RDMA network card"
     if node is None:
@@ -175,7 +183,7 @@ def _told(wish: ClusterWish, node: int | None, *, beside: bool) -> str:
     return f"{card}, GPUs where the host chooses" if wish.profile is None else f"{card}, no room for the VM beside it"
 
 
-def _made(
+def _build_member_steps(
     vm: Vm, steps: tuple[Step, ...], says: str, warnings: tuple[str, ...], inventory: Inventory, catalog: Catalog
 ) -> MemberSteps:
     ordered = tuple(_with_override(vm, steps, inventory))
@@ -183,7 +191,7 @@ def _made(
 
 
 def _with_override(vm: Vm, steps: tuple[Step, ...], inventory: Inventory) -> Iterator[Step]:
-    """The same with the override of DRS before the start: from its first moment on nobody moves the VM."""
+    """Yield the steps with the override of DRS before the start, so that DRS never moves the running VM."""
     keeps = keeps_off_drs(vm, inventory)
     if keeps and not any(isinstance(step, PowerOnVm) for step in steps):
         yield SetVmDrs(vm.ref, VmDrs.MANUAL)
@@ -194,7 +202,7 @@ def _with_override(vm: Vm, steps: tuple[Step, ...], inventory: Inventory) -> Ite
 
 
 def keeps_off_drs(vm: Vm, inventory: Inventory) -> bool:
-    """Whether an override is still to be set so that DRS does not move the VM."""
+    """Return whether an override must be set so that DRS does not move the VM."""
     cluster = inventory.cluster_of(vm)
     return cluster is not None and cluster.drs_enabled is not False and cluster.drs_of(vm.ref) is not VmDrs.MANUAL
 

@@ -1,7 +1,7 @@
-"""Which hosts that are meant for paravirtual RDMA lack something of it: what `gpuops doctor` says of them.
+"""Finds hosts for paravirtual RDMA that lack a prerequisite, for `gpuops doctor`.
 
-A host is meant for it where it is a member of a distributed switch on which some host's VMkernel adapter is tagged: an
-RDMA adapter alone may be there for storage.
+A host counts as one for paravirtual RDMA if it is a member of a distributed switch on which the VMkernel adapter of
+any host is tagged. An RDMA adapter alone may serve storage.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from gpuops.plan.cluster.prerequisites import Prerequisite, pvrdma_rows
 
 
 def pvrdma_obstacles(hosts: Sequence[Host], networks: Networks) -> Iterator[Prerequisite]:
-    """The rows of these hosts that do not pass; of a host whose network cannot be read none."""
+    """Yield the rows of these hosts that do not pass, without hosts whose network cannot be read."""
     for switch in networks.switches:
-        if not any(_tagged_on(each, switch) for each in networks.hosts.values()):
+        if not any(_tagged_on(host_rdma, switch) for host_rdma in networks.hosts.values()):
             continue
         for host in hosts:
             rdma, uplinks = networks.hosts.get(host.ref), switch.uplinks.get(host.ref, ())
@@ -25,4 +25,4 @@ def pvrdma_obstacles(hosts: Sequence[Host], networks: Networks) -> Iterator[Prer
 
 
 def _tagged_on(rdma: HostRdma, switch: DistributedSwitch) -> bool:
-    return any(each.name == rdma.tagged and each.switch == switch.uuid for each in rdma.adapters)
+    return any(adapter.name == rdma.tagged and adapter.switch == switch.uuid for adapter in rdma.adapters)

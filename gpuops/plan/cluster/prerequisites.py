@@ -1,9 +1,9 @@
-"""What a template and its hosts must have for a cluster, as rows that pass, fail or are unknown.
+"""Checks the prerequisites of a cluster in its template and hosts, as rows that pass, fail or are unknown.
 
 Sources: VMware vSphere Networking, "PVRDMA Support" (virtual hardware 13, a 64-bit Linux guest, the RDMA network
 adapter as the only uplink of the distributed switch; namespaces from virtual hardware 17, native endpoints from 18),
 "Configure an ESXi Host for PVRDMA" (VMkernel adapter and firewall rule) and "Single Root I/O Virtualization";
-"DirectPath I/O" for firmware. A host with a row that fails takes no VM of the cluster.
+"DirectPath I/O" for firmware. A host with a failed row gets no VM of the cluster.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PVRDMA_HARDWARE: Final = 13
 NAMESPACES_HARDWARE: Final = 17
 ENDPOINTS_HARDWARE: Final = 18
 _LINUX: Final = ("ubuntu", "debian", "rhel", "centos", "fedora", "sles", "opensuse", "asianux", "vmwarePhoton")
-"""How ids of Linux guests begin that do not say so."""
+"""The prefixes of guest ids of Linux that do not contain `linux`."""
 LARGEST_ROCE_MTU: Final = 4096
-"""Bytes of payload (InfiniBand architecture, path MTU)."""
+"""The largest payload in bytes (InfiniBand architecture, path MTU)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prerequisite:
-    """One row; `passed` None = it cannot be told. `next_move` is empty where it passes."""
+    """One row. `passed` is None if it is unknown; `next_move` is empty if the row passes."""
 
     subject: str
     check: str
@@ -45,37 +45,41 @@ class Prerequisite:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNetwork:
-    """The distributed port group that a cluster is to use, and its switch."""
+    """The distributed port group of a cluster, and its switch."""
 
     group: DistributedPortGroup
     switch: DistributedSwitch
 
 
 def network_of(wish: ClusterWish, networks: Networks) -> ClusterNetwork | Prerequisite | None:
-    """The port group that is meant, or the row that says why there is none; None = it needs none."""
+    """Return the port group of the wish, or a failed row, or None if the wish needs no port group."""
     if wish.port_group is None:
         return None
-    named = [each for each in networks.port_groups if each.name == wish.port_group]
-    if len(named) != 1:
-        there = ", ".join(sorted(each.name for each in networks.port_groups)) or "none"
-        says = "there are several of that name" if named else f"there is no such distributed port group; there: {there}"
+    matches = [group for group in networks.port_groups if group.name == wish.port_group]
+    if len(matches) != 1:
+        known_names = ", ".join(sorted(group.name for group in networks.port_groups)) or "none"
+        says = (
+            "there are several of that name"
+            if matches
+            else f"there is no such distributed port group; there: {known_names}"
+        )
         return Prerequisite(wish.port_group, "port group", False, says, "name another one in the file: rdma.port_group")
-    switch = next((each for each in networks.switches if each.uuid == named[0].switch), None)
+    switch = next((switch for switch in networks.switches if switch.uuid == matches[0].switch), None)
     if switch is None:
         return Prerequisite(wish.port_group, "port group", None, "its switch cannot be read", "read access to it")
-    return ClusterNetwork(named[0], switch)
+    return ClusterNetwork(matches[0], switch)
 
 
 def template_rows(wish: ClusterWish, template: Vm, made_for: str) -> Iterator[Prerequisite]:
-    """What the template must be. `made_for`: its guest id; empty = not known."""
+    """Yield the checks of the template. `made_for`: its guest id; empty if unknown."""
     name = template.name
     efi = None if template.firmware is None else template.firmware is Firmware.EFI
-    there = {True: "EFI", False: "BIOS, where EFI is needed", None: "its firmware cannot be read"}[efi]
+    firmware_text = {True: "EFI", False: "BIOS, where EFI is needed", None: "its firmware cannot be read"}[efi]
     move = "" if efi else "install the guest of a new template under EFI: one made under BIOS does not start with it"
-    yield Prerequisite(name, "firmware", efi, there, move)
+    yield Prerequisite(name, "firmware", efi, firmware_text, move)
     linux_64 = is_linux_64(made_for) if made_for else None
-    told = f"64-bit Linux ({made_for})" if linux_64 else f"{made_for} is no 64-bit Linux"
-    says = told if made_for else "what it was made for cannot be read"
+    guest_text = f"64-bit Linux ({made_for})" if linux_64 else f"{made_for} is no 64-bit Linux"
+    says = guest_text if made_for else "what it was made for cannot be read"
     yield Prerequisite(name, "guest", linux_64, says, "" if linux_64 else "name a template of a 64-bit Linux")
     if wish.rdma is RdmaKind.PVRDMA:
         yield _hardware(template)
@@ -85,7 +89,7 @@ def template_rows(wish: ClusterWish, template: Vm, made_for: str) -> Iterator[Pr
 
 
 def is_linux_64(made_for: str) -> bool:
-    """Whether that guest id is of a 64-bit Linux (vSphere API reference, VirtualMachineGuestOsIdentifier)."""
+    """Return whether the guest id is one of a 64-bit Linux (vSphere API reference, VirtualMachineGuestOsIdentifier)."""
     bits_64 = made_for.removesuffix("Guest").removesuffix("_").endswith("64")
     return bits_64 and ("linux" in made_for.lower() or made_for.startswith(_LINUX))
 
@@ -99,18 +103,18 @@ def _hardware(template: Vm) -> Prerequisite:
         return Prerequisite(
             template.name, "virtual hardware", False, says, "upgrade it (vSphere Client: Compatibility)"
         )
-    without = [
-        f"{what} from vmx-{since}"
-        for since, what in ((NAMESPACES_HARDWARE, "namespaces"), (ENDPOINTS_HARDWARE, "native endpoints"))
+    missing_features = [
+        f"{feature} from vmx-{since}"
+        for since, feature in ((NAMESPACES_HARDWARE, "namespaces"), (ENDPOINTS_HARDWARE, "native endpoints"))
         if version < since
     ]
-    return Prerequisite(template.name, "virtual hardware", True, "; ".join((f"vmx-{version}", *without)))
+    return Prerequisite(template.name, "virtual hardware", True, "; ".join((f"vmx-{version}", *missing_features)))
 
 
 def host_rows(
     wish: ClusterWish, host: Host, network: ClusterNetwork | None, networks: Networks, inventory: Inventory
 ) -> Iterator[Prerequisite]:
-    """What the host must have for the RDMA network card of the cluster."""
+    """Yield the checks of the host for the RDMA network card of the cluster."""
     if wish.rdma is RdmaKind.NONE:
         return
     if wish.rdma is RdmaKind.DIRECTPATH:
@@ -134,9 +138,9 @@ def host_rows(
 def pvrdma_rows(
     host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: DistributedSwitch
 ) -> Iterator[Prerequisite]:
-    """What the host must have for paravirtual RDMA on a switch that these adapters of it are uplinks of."""
+    """Yield the checks of the host for paravirtual RDMA on a switch. `uplinks`: adapters of the host on this switch."""
     yield _roce_uplink(host, rdma, uplinks, switch)
-    yield _tagged(host, rdma, switch)
+    yield _tagged_adapter(host, rdma, switch)
     yield _firewall(host, rdma)
     yield _mtu(host, rdma, switch)
 
@@ -147,7 +151,7 @@ def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: D
     if len(uplinks) > 1:
         says = f"{names}: the RDMA adapter must be the only uplink, paravirtual RDMA knows no teaming"
         return Prerequisite(host.name, "uplink", False, says, "take the others from the switch")
-    devices = [each for each in rdma.devices if each.uplink == uplinks[0]]
+    devices = [device for device in rdma.devices if device.uplink == uplinks[0]]
     if not devices:
         return Prerequisite(host.name, "uplink", False, f"{names} has no RDMA device", move)
     device = devices[0]
@@ -159,11 +163,11 @@ def _roce_uplink(host: Host, rdma: HostRdma, uplinks: tuple[str, ...], switch: D
     return Prerequisite(host.name, "uplink", True, says)
 
 
-def _tagged(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:
+def _tagged_adapter(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:
     move = "tag a VMkernel adapter on that switch: advanced setting Net.PVRDMAVmknic"
     if rdma.tagged is None:
         return Prerequisite(host.name, "VMkernel adapter", False, "none is tagged for paravirtual RDMA", move)
-    adapter = next((each for each in rdma.adapters if each.name == rdma.tagged), None)
+    adapter = next((adapter for adapter in rdma.adapters if adapter.name == rdma.tagged), None)
     if adapter is None:
         says = f"Net.PVRDMAVmknic names {rdma.tagged}, which is not there"
         return Prerequisite(host.name, "VMkernel adapter", False, says, move)
@@ -180,8 +184,8 @@ def _firewall(host: Host, rdma: HostRdma) -> Prerequisite:
 
 
 def _mtu(host: Host, rdma: HostRdma, switch: DistributedSwitch) -> Prerequisite:
-    """A frame of the VMkernel adapter must pass the switch; above 4096 bytes RoCE gains nothing more."""
-    adapter = next((each for each in rdma.adapters if each.name == rdma.tagged), None)
+    """Check that frames of the VMkernel adapter pass the switch. RoCE packets have at most 4096 bytes."""
+    adapter = next((adapter for adapter in rdma.adapters if adapter.name == rdma.tagged), None)
     if adapter is None or adapter.mtu is None or switch.mtu is None:
         return Prerequisite(host.name, "MTU", None, "it cannot be read", "look at the switch and the VMkernel adapter")
     says = f"{adapter.name} {adapter.mtu}, switch {switch.name} {switch.mtu}"
@@ -195,25 +199,27 @@ def _functions(
     host: Host, network: ClusterNetwork, rdma: HostRdma, uplinks: tuple[str, ...], inventory: Inventory
 ) -> Prerequisite:
     free = free_functions(host, network, rdma, inventory)
-    told = ", ".join(uplinks)
+    uplink_names = ", ".join(uplinks)
     if free is None:
-        return Prerequisite(host.name, "SR-IOV", None, f"{told}: its functions cannot be read", "look at the host")
+        return Prerequisite(
+            host.name, "SR-IOV", None, f"{uplink_names}: its functions cannot be read", "look at the host"
+        )
     if free < 1:
         move = "enable SR-IOV on it, with as many functions as VMs, or free some"
-        return Prerequisite(host.name, "SR-IOV", False, f"{told} has no free virtual function", move)
-    return Prerequisite(host.name, "SR-IOV", True, f"{told}: {free} free virtual functions")
+        return Prerequisite(host.name, "SR-IOV", False, f"{uplink_names} has no free virtual function", move)
+    return Prerequisite(host.name, "SR-IOV", True, f"{uplink_names}: {free} free virtual functions")
 
 
 def free_functions(host: Host, network: ClusterNetwork, rdma: HostRdma, inventory: Inventory) -> int | None:
-    """Virtual functions of the port group's uplinks that no VM on the host is given; None = not known.
+    """Return the number of free virtual functions on the port group's uplinks; None if unknown.
 
-    A VM that is off counts too, if it is of this host: it is to be started again.
+    A VM of this host that is off keeps its functions, because it may be started again.
     """
-    nics = [each for each in rdma.nics if each.name in network.switch.uplinks.get(host.ref, ())]
+    nics = [nic for nic in rdma.nics if nic.name in network.switch.uplinks.get(host.ref, ())]
     if not nics:
         return None
-    there = sum(each.functions or 0 for each in nics)
-    return there - sum(_functions_of(vm, network) for vm in inventory.vms.values() if vm.host == host.ref)
+    function_count = sum(nic.functions or 0 for nic in nics)
+    return function_count - sum(_functions_of(vm, network) for vm in inventory.vms.values() if vm.host == host.ref)
 
 
 def _functions_of(vm: Vm, network: ClusterNetwork) -> int:
@@ -221,33 +227,33 @@ def _functions_of(vm: Vm, network: ClusterNetwork) -> int:
 
 
 def _whole_adapters(wish: ClusterWish, host: Host) -> Prerequisite:
-    found = adapters_of(wish, host)
-    if not found:
+    adapters = adapters_of(wish, host)
+    if not adapters:
         move = "gpuops passthrough set --state on gives its adapters to VMs; it may take a reboot"
         return Prerequisite(host.name, "DirectPath I/O", False, f"has no {wish.device} that is passed through", move)
-    taken = {binding.address for binding in host.bindings}
-    free = [each for each in found if each.address not in taken]
-    says = f"{len(free)} of {len(found)} adapters {wish.device} are free"
+    used_addresses = {binding.address for binding in host.bindings}
+    free = [adapter for adapter in adapters if adapter.address not in used_addresses]
+    says = f"{len(free)} of {len(adapters)} adapters {wish.device} are free"
     return Prerequisite(
         host.name, "DirectPath I/O", bool(free), says, "" if free else "free one: gpuops inventory --hosts"
     )
 
 
 def adapters_of(wish: ClusterWish, host: Host) -> tuple[OtherDevice, ...]:
-    """The network adapters of the wanted type that the host gives to VMs now, by address."""
+    """Return the network adapters of the wished type that are active for passthrough, sorted by address."""
     vendor, _, number = (wish.device or ":").partition(":")
     if not vendor:
         return ()
     kind = (int(vendor, 16), int(number, 16))
-    found = [each for each in host.others if (each.vendor_id, each.device_id) == kind]
-    active = [each for each in found if each.passthrough is not None and each.passthrough.active]
-    return tuple(sorted(active, key=lambda each: each.address))
+    matches = [device for device in host.others if (device.vendor_id, device.device_id) == kind]
+    active = [device for device in matches if device.passthrough is not None and device.passthrough.active]
+    return tuple(sorted(active, key=lambda device: device.address))
 
 
 def uplink_node(host: Host, network: ClusterNetwork, networks: Networks) -> int | None:
-    """The NUMA node of the port group's uplinks on the host; None = they are on several, or it is not known."""
+    """Return the NUMA node of the port group's uplinks on the host; None if they have several, or it is unknown."""
     rdma = networks.hosts.get(host.ref)
     names = network.switch.uplinks.get(host.ref, ())
-    nics: list[PhysicalNic] = [each for each in rdma.nics if each.name in names] if rdma is not None else []
-    nodes = {each.numa_node for each in nics}
+    nics: list[PhysicalNic] = [nic for nic in rdma.nics if nic.name in names] if rdma is not None else []
+    nodes = {nic.numa_node for nic in nics}
     return next(iter(nodes)) if len(nodes) == 1 else None

@@ -1,4 +1,4 @@
-"""Says why a cluster is not made, for each host and VM, and in one line for each thing that is wrong."""
+"""Explains why a cluster is not made: by host and VM, and in one line for each problem."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TAKES: Final = "takes "
 _LESS: Final = "change in the file what each VM gets: gpus, cpus, memory, datastore"
 
 HostRoom = tuple[tuple[MemberSteps, ...], tuple[Rejection, ...]]
-"""The VMs that a host takes, and why not one more."""
+"""The VMs that fit on a host, and the reasons why no further one fits."""
 
 
 def row_refusal(row: Prerequisite) -> Rejection:
@@ -26,53 +26,61 @@ def row_refusal(row: Prerequisite) -> Rejection:
 
 
 def no_room(
-    wish: ClusterWish, hosts: Sequence[Host], room: Mapping[str, HostRoom], wanted: int, rows: Sequence[Prerequisite]
+    wish: ClusterWish,
+    hosts: Sequence[Host],
+    room: Mapping[str, HostRoom],
+    missing_vms: int,
+    rows: Sequence[Prerequisite],
 ) -> Iterator[Rejection]:
-    """First how many there is room for, then why not more, host by host, with the rows of hosts that fail. `wanted`: so
-    many of its VMs are not there yet, and `room` is for these."""
+    """Yield how many VMs there is room for, then the reasons host by host, then the failed rows.
+
+    `missing_vms`: the number of VMs that do not exist yet, to which `room` applies.
+    """
     failed = [row_refusal(row) for row in rows if row.passed is False]
     if not hosts and not failed:
         where = "" if wish.datastore is not None else " and sees a datastore of the template"
         hint = "gpuops inventory --hosts shows them; the file's key datastore names another datastore"
         yield Rejection(wish.name, f"no host that can be reached has GPUs{where}", hint=hint)
         return
-    holds = sum(len(found) for found, _ in room.values())
+    holds = sum(len(fitting) for fitting, _ in room.values())
     hints = [reason.hint for _, reasons in room.values() for reason in reasons[:1] if reason.hint]
-    hint = f"ask for {wish.nodes - wanted + holds} nodes or fewer" if holds else next(iter(hints), _LESS)
-    yield Rejection(wish.name, ROOM, wanted, holds, hint=hint)
+    hint = f"ask for {wish.nodes - missing_vms + holds} nodes or fewer" if holds else next(iter(hints), _LESS)
+    yield Rejection(wish.name, ROOM, missing_vms, holds, hint=hint)
     for host in hosts:
-        found, reasons = room[host.ref]
+        fitting, reasons = room[host.ref]
         for reason in reasons[:1]:
             of_gpu = reason.subject.startswith(f"{host.name} ")
-            if found and of_gpu:  # held by a VM that is nowhere yet
-                yield Rejection(host.name, f"{_TAKES}{len(found)} of them, and has GPUs for no more")
+            if fitting and of_gpu:  # held by a VM that is only planned
+                yield Rejection(host.name, f"{_TAKES}{len(fitting)} of them, and has GPUs for no more")
                 continue
-            said = str(reason).removeprefix(f"{host.name}{' ' if of_gpu else ': '}")
-            takes = f"{_TAKES}{len(found)} of them, not one more" if found else f"{_TAKES}none"
-            yield Rejection(host.name, f"{takes}: {said}", hint=reason.hint)
+            reason_text = str(reason).removeprefix(f"{host.name}{' ' if of_gpu else ': '}")
+            takes = f"{_TAKES}{len(fitting)} of them, not one more" if fitting else f"{_TAKES}none"
+            yield Rejection(host.name, f"{takes}: {reason_text}", hint=reason.hint)
     yield from failed
 
 
 def refused_once(rejections: Sequence[Rejection]) -> tuple[Rejection, ...]:
-    """One for each thing that is wrong, worst first, with the hosts or VMs that it is said of summed up in it.
+    """Return one refusal for each problem, the worst first, with its hosts or VMs summed up.
 
-    Too little room is one thing, with its reasons. Where no host passes its checks the checks are what is wrong, those
-    of one next move in one line. Of each host the first that fails is said: a switch without RDMA has no VMkernel
-    adapter for it either.
+    Too little room is one problem, with its reasons. If no host passes its checks, the checks are the problems; those
+    with the same next move share a line. Only the first failed check of a host counts: a switch without RDMA also has
+    no VMkernel adapter for it.
     """
     if not rejections or rejections[0].rule != ROOM:
         return said_once(rejections)
-    room, *others = rejections
+    room, *host_refusals = rejections
     firsts: dict[str, Rejection] = {}
-    for each in others:
-        firsts.setdefault(each.subject, each)
+    for refusal in host_refusals:
+        firsts.setdefault(refusal.subject, refusal)
     reasons = said_once(firsts.values())
-    if others and not any(each.rule.startswith(_TAKES) for each in others):
-        moves = dict.fromkeys(each.hint for each in reasons)
-        of_one_move = ([each for each in reasons if each.hint == move] for move in moves)
-        return tuple(_with_others(first, rest) for first, *rest in of_one_move)
+    if host_refusals and not any(refusal.rule.startswith(_TAKES) for refusal in host_refusals):
+        moves = dict.fromkeys(refusal.hint for refusal in reasons)
+        of_one_move = ([refusal for refusal in reasons if refusal.hint == move] for move in moves)
+        return tuple(_with_others(first, more_refusals) for first, *more_refusals in of_one_move)
     return (_with_others(room, reasons),)
 
 
-def _with_others(first: Rejection, others: Sequence[Rejection]) -> Rejection:
-    return replace(first, rule="; ".join((first.reason, *map(str, others))), needed=None, available=None)
+def _with_others(first_refusal: Rejection, more_refusals: Sequence[Rejection]) -> Rejection:
+    return replace(
+        first_refusal, rule="; ".join((first_refusal.reason, *map(str, more_refusals))), needed=None, available=None
+    )

@@ -1,4 +1,4 @@
-"""What speaks against removing the VMs of a cluster."""
+"""Finds the reasons to refuse the removal of a cluster."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ REMOVE_PRIVILEGES: Final = (
 """vSphere API reference, PowerOffVM_Task, Destroy_Task, and ReconfigVM_Task for the lease that keeps runs away."""
 
 
-def removal_refused(found: Sequence[MarkedVm]) -> tuple[Rejection, ...]:
-    """Why nothing of it is removed: a copy that somebody made says the same of itself as the VM that it is of."""
-    ranks = [(each.marker.id, each.marker.rank) for each in found]
-    twice = [each for each in found if ranks.count((each.marker.id, each.marker.rank)) > 1]
+def removal_refusals(members: Sequence[MarkedVm]) -> tuple[Rejection, ...]:
+    """Return the reasons to refuse the removal, for example that a VM is a copy: a copy has the same marker."""
+    ranks = [(member.marker.id, member.marker.rank) for member in members]
+    doubled = [member for member in members if ranks.count((member.marker.id, member.marker.rank)) > 1]
     copies = tuple(
         Rejection(
-            each.vm.path or each.vm.ref,
-            f"claims rank {each.marker.rank} of cluster {each.marker.cluster} as another VM does",
+            member.vm.path or member.vm.ref,
+            f"claims rank {member.marker.rank} of cluster {member.marker.cluster} as another VM does",
             hint="rename the copy: a VM of another name is never removed",
         )
-        for each in twice
+        for member in doubled
     )
-    managed = ((each, managed_elsewhere(each.vm)) for each in found)
-    return (*copies, *(Rejection(each.vm.name, reason) for each, reason in managed if reason is not None))
+    managed_vms = ((member, managed_elsewhere(member.vm)) for member in members)
+    return (*copies, *(Rejection(member.vm.name, reason) for member, reason in managed_vms if reason is not None))

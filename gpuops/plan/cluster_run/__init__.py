@@ -1,1 +1,1 @@
-"""What is started in the guests of a cluster, and what an all-reduce over its nodes took. Pure: text in, text out."""
+"""Plans the commands that start a program in the guests of a cluster, and reads the times of an all-reduce. Pure."""

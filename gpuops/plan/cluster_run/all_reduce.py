@@ -1,8 +1,8 @@
-"""An all-reduce over nodes: what measures it, what that prints, and how well it scales.
+"""Measures an all-reduce over nodes: the commands, their output, and the efficiency of scaling.
 
-Bus bandwidth is `S / t * 2 (n - 1) / n` of n ranks with S bytes each: what a link carries whatever the number of ranks
-(NCCL tests, https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). So the efficiency of scaling is bus
-bandwidth over that of the fewest nodes that have one, by the same transport: 1.0 = further nodes cost nothing.
+Bus bandwidth is `S / t * 2 (n - 1) / n` for n ranks with S bytes each: the load of a link, independent of the number of
+ranks (NCCL tests, https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). The efficiency of scaling is
+the bus bandwidth divided by that of the fewest measured nodes with the same transport; 1.0 means no loss.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ for size in map(int, sys.argv[1:]):
     if world.rank == 0:
         print("gpuops-all-reduce", size, repr(sorted(times)[len(times) // 2]), wrong, flush=True)
 """
-"""What each rank runs: the slowest rank of each round counts, and of the rounds the one in the middle."""
+"""The program of each rank. It prints the median of the rounds; the slowest rank determines a round."""
 
 
 def parse_size(text: str) -> int:
-    """`64MiB` in bytes, a multiple of 4. Raises UsageError."""
-    found = re.fullmatch(r"([0-9]{1,12})([KMG]iB)?", text.strip(), re.IGNORECASE)
-    size = int(found[1]) * _UNITS[(found[2] or "").upper()] if found is not None else 0
+    """Return a size such as `64MiB` in bytes, a multiple of 4. Raises UsageError."""
+    match = re.fullmatch(r"([0-9]{1,12})([KMG]iB)?", text.strip(), re.IGNORECASE)
+    size = int(match[1]) * _UNITS[(match[2] or "").upper()] if match is not None else 0
     if not 4 <= size <= _LARGEST or size % 4:
         raise UsageError(f"--sizes {text!r} is no size of a buffer", hint="write 1MiB,64MiB: 4 bytes to 16 GiB")
     return size
@@ -54,47 +54,52 @@ def chosen_program(printed: str) -> AllReduceProgram | None:
     has = set(re.findall(r"^has (\S+)$", printed, re.MULTILINE))
     names = {"all_reduce_perf": AllReduceProgram.NCCL, "osu_allreduce": AllReduceProgram.OSU}
     return next(
-        (found for name, found in names.items() if name in has), AllReduceProgram.MPI4PY if "mpi4py" in has else None
+        (program for name, program in names.items() if name in has),
+        AllReduceProgram.MPI4PY if "mpi4py" in has else None,
     )
 
 
 def measuring_commands(program: AllReduceProgram, sizes: Sequence[int]) -> tuple[tuple[str, ...], ...]:
-    """What each rank runs, one after another.
+    """Return the commands that each rank runs, one after another.
 
     `all_reduce_perf -b -e` are the least and the largest size, `-g` the GPUs of a rank (README of the NCCL tests);
     `osu_allreduce -m LEAST:LARGEST` (README of the OSU micro-benchmarks).
     """
     if program is AllReduceProgram.NCCL:
-        return tuple(("all_reduce_perf", "-b", str(each), "-e", str(each), "-g", "1") for each in sizes)
+        return tuple(("all_reduce_perf", "-b", str(size), "-e", str(size), "-g", "1") for size in sizes)
     if program is AllReduceProgram.OSU:
-        return tuple(("osu_allreduce", "-m", f"{each}:{each}") for each in sizes)
+        return tuple(("osu_allreduce", "-m", f"{size}:{size}") for size in sizes)
     return (("python3", "-c", _PROGRAM.strip(), *map(str, sizes)),)
 
 
 def parse_times(program: AllReduceProgram, printed: str, sizes: Sequence[int]) -> tuple[AllReduceTime, ...]:
-    """What was printed for each of these sizes. Raises UsageError where one is missing or means nothing."""
-    lines = {AllReduceProgram.NCCL: _nccl, AllReduceProgram.OSU: _osu, AllReduceProgram.MPI4PY: _mpi4py}[program]
-    found = {each.size_bytes: each for line in printed.splitlines() if (each := lines(line.split())) is not None}
-    missing = [each for each in sizes if each not in found or not 0 < found[each].seconds < 1e6]
+    """Return the printed time for each of these sizes. Raises UsageError if a time is missing or invalid."""
+    parse_line = {AllReduceProgram.NCCL: _nccl, AllReduceProgram.OSU: _osu, AllReduceProgram.MPI4PY: _mpi4py}[program]
+    times = [time for line in printed.splitlines() if (time := parse_line(line.split())) is not None]
+    time_of_size = {time.size_bytes: time for time in times}
+    missing = [size for size in sizes if size not in time_of_size or not 0 < time_of_size[size].seconds < 1e6]
     if missing:
         last = next((line for line in reversed(printed.splitlines()) if line.strip()), "nothing")
         raise UsageError(f"{program} printed no time for {missing[0]} bytes; its last line: {last[:200]}")
-    return tuple(found[each] for each in sizes)
+    return tuple(time_of_size[size] for size in sizes)
 
 
 def bus_bandwidth(time: AllReduceTime, ranks: int) -> float | None:
-    """Bytes a second; None for a single rank, which exchanges nothing."""
+    """Return the bus bandwidth in bytes per second; None for a single rank, which exchanges nothing."""
     return time.size_bytes / time.seconds * 2 * (ranks - 1) / ranks if ranks > 1 else None
 
 
 def efficiency(cell: BenchCell, index: int, cells: Sequence[BenchCell]) -> float | None:
-    """Of the time of that index, beside the cell of the fewest nodes of its transport; None = there is none."""
+    """Return the efficiency of the time with that index, compared with the cell of the fewest nodes, or None.
+
+    Both cells have the same transport. None if a cell has no bus bandwidth for that index.
+    """
     bandwidths = {
-        each.nodes: found
-        for each in cells
-        if each.transport is cell.transport
-        and len(each.times) > index
-        and (found := bus_bandwidth(each.times[index], each.ranks)) is not None
+        other_cell.nodes: bandwidth
+        for other_cell in cells
+        if other_cell.transport is cell.transport
+        and len(other_cell.times) > index
+        and (bandwidth := bus_bandwidth(other_cell.times[index], other_cell.ranks)) is not None
     }
     if cell.nodes not in bandwidths:
         return None
@@ -102,21 +107,24 @@ def efficiency(cell: BenchCell, index: int, cells: Sequence[BenchCell]) -> float
 
 
 def _mpi4py(words: list[str]) -> AllReduceTime | None:
-    found = _TOLD.fullmatch(" ".join(words))
-    seconds = _number(found[2]) if found is not None else None
-    return None if found is None or seconds is None else AllReduceTime(int(found[1]), seconds, int(found[3]))
+    match = _TOLD.fullmatch(" ".join(words))
+    seconds = _number(match[2]) if match is not None else None
+    return None if match is None or seconds is None else AllReduceTime(int(match[1]), seconds, int(match[3]))
 
 
 def _osu(words: list[str]) -> AllReduceTime | None:
-    """`1048576   1234.56`: bytes, microseconds."""
+    """Parse a line such as `1048576   1234.56`: bytes, microseconds."""
     if len(words) != 2 or not words[0].isdecimal() or (micros := _number(words[1])) is None:
         return None
     return AllReduceTime(int(words[0]), micros / 1e6)
 
 
 def _nccl(words: list[str]) -> AllReduceTime | None:
-    """size, count, type, redop, root in newer ones, then twice (not in place, in place) time in microseconds, algbw,
-    busbw and wrong elements, where older ones have a largest error, or `N/A`."""
+    """Parse a line of NCCL tests.
+
+    It has size, count, type, redop and, in newer versions, root; then twice (out of place, in place) time in
+    microseconds, algbw, busbw and wrong elements. Older versions have the largest error or `N/A` in place of the last.
+    """
     if len(words) not in (12, 13) or not (words[0].isdecimal() and words[1].isdecimal()):
         return None
     micros, wrong = _number(words[-8]), words[-5]

@@ -1,4 +1,4 @@
-"""The command lines of mpirun, torchrun and horovodrun, and the file that names the guests of a cluster to them.
+"""Builds the command lines of mpirun, torchrun and horovodrun, and the hostfile with the guests of a cluster.
 
 Sources of each option:
 * Open MPI 4.1, mpirun(1), https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php: `--hostfile`, `-np`, `-x`, `--mca`,
@@ -37,14 +37,14 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.rejection import said_once
 
 TORCH_PORT: Final = 29500
-"""Of the node with rank 0 (torchrun, `--master-port`)."""
+"""The port of the node with rank 0 (torchrun, `--master-port`)."""
 MARK: Final = "GPUOPS_CLUSTER_RUN"
 """The variable that every process of a run has, in every guest: `CLUSTER/RUN`."""
 DIRECTORY: Final = ".gpuops-cluster"
-"""In the home directory of a guest's user."""
+"""The directory of all runs, in the home directory of a guest's user."""
 _LOOPBACK: Final = "127.0.0.0/8"
 _UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
-"""What a program of Python prints is seen at once, and not after the next 8 KiB."""
+"""Lets Python print without a buffer; otherwise output appears only after 8 KiB."""
 _ENVIRONMENT: Final[Mapping[Transport, Mapping[str, str]]] = {
     Transport.TCP: {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"},
     Transport.RDMA: {"NCCL_IB_DISABLE": "0", "NCCL_NET": "IB", "UCX_TLS": "^tcp"},
@@ -53,100 +53,100 @@ _ENVIRONMENT: Final[Mapping[Transport, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is started in which guest."""
+    """The programs that are started, and the guests in which they are started."""
 
     cluster: str
-    """Its name, as a word of paths and of a shell."""
+    """The name of the cluster, changed so that it is safe in paths and shells."""
     run: str
-    """A word of its own."""
+    """The unique word of the run."""
     launcher: Launcher
     members: tuple[Member, ...]
     """In the order of their ranks."""
     ranks: int
     slots: tuple[int, ...]
-    """Of each member, how many ranks it has room for."""
+    """The number of ranks of each member."""
     command_lines: tuple[str, ...]
-    """For a shell, of the first members: one of a launcher that starts the others itself, else one for each."""
+    """Shell commands for the first members: one for a launcher that starts the others itself, else one per member."""
     environment: Mapping[str, str]
     limit_s: int | None = None
     ssh_port: int = 22
     unused: tuple[Member, ...] = ()
-    """VMs of the cluster that have no rank of it: an earlier run may have left something there."""
+    """VMs of the cluster without a rank in this run; an earlier run may have left something there."""
 
     @property
     def over_ssh(self) -> bool:
-        """Whether the launcher enters the other guests itself."""
+        """Return whether the launcher enters the other guests itself."""
         return self.launcher is not Launcher.TORCHRUN
 
     @property
     def mark(self) -> str:
-        """The value of `MARK` that its processes have."""
+        """Return the value of `MARK` of the run's processes."""
         return f"{self.cluster}/{self.run}"
 
     @property
     def directory(self) -> str:
-        """Of its files, in the home directory of a guest's user."""
+        """Return the directory of the run's files, in the home directory of a guest's user."""
         return f"{DIRECTORY}/{self.mark}"
 
     @property
     def hostfile(self) -> str:
-        """`10.1.2.11 slots=4`, a line for each member."""
+        """Return the hostfile, with a line such as `10.1.2.11 slots=4` for each member."""
         return hostfile(self.members, self.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What is started, or every reason why nothing is."""
+    """The launch, or every reason to refuse it."""
 
     launch: Launch | None
     rejections: tuple[Rejection, ...] = ()
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """A line for each thing that is wrong, with its next move."""
-        return tuple(each.line for each in said_once(self.rejections))
+        """Return a line for each problem, with its next move."""
+        return tuple(refusal.line for refusal in said_once(self.rejections))
 
 
 def hostfile(members: Sequence[Member], slots: Sequence[int]) -> str:
-    """The file that mpirun and horovodrun read alike; a member without ranks is left out.
+    """Return the hostfile for mpirun and horovodrun, without members that have no ranks.
 
     >>> hostfile([Member("vm-1", "train-00", "esx-01", 2, "10.1.2.11", None)], [2])
     '10.1.2.11 slots=2\\n'
     """
-    lines = (f"{each.address} slots={count}\n" for each, count in zip(members, slots, strict=True) if count)
+    lines = (f"{member.address} slots={count}\n" for member, count in zip(members, slots, strict=True) if count)
     return "".join(lines)
 
 
-def planned(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan:
-    """The command lines that run the wish over a cluster. `run` is a word of its own for this run."""
-    refused = tuple(_refusals(wish, cluster))
-    if refused:
-        return LaunchPlan(None, refused)
+def plan_launch(wish: RunWish, cluster: TrainingCluster, run: str) -> LaunchPlan:
+    """Return the launch of the wish on a cluster. `run` is a unique word for this run."""
+    refusals = tuple(_refusals(wish, cluster))
+    if refusals:
+        return LaunchPlan(None, refusals)
     slots = _slots(wish.ranks, cluster.members)
-    used = tuple((each, count) for each, count in zip(cluster.members, slots, strict=True) if count)
-    members, counts = tuple(each for each, _ in used), tuple(count for _, count in used)
+    used_members = tuple((member, count) for member, count in zip(cluster.members, slots, strict=True) if count)
+    members, counts = tuple(member for member, _ in used_members), tuple(count for _, count in used_members)
     environment = {**_UNBUFFERED, **(_ENVIRONMENT[wish.transport] if wish.transport is not None else {})}
     name = re.sub(r"[^A-Za-z0-9.-]", "_", cluster.name)
     ranks, port = sum(counts), wish.ssh_port
-    unused = tuple(each for each in cluster.members if each not in members)
+    unused = tuple(member for member in cluster.members if member not in members)
     launch = Launch(name, run, wish.launcher, members, ranks, counts, (), environment, wish.limit_s, port, unused)
     return LaunchPlan(replace(launch, command_lines=tuple(map(shlex.join, _words(wish, launch)))))
 
 
 def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
-    for each in cluster.members:
-        if each.address is None:
+    for member in cluster.members:
+        if member.address is None:
             hint = "wait until VMware Tools tell one; gpuops guest check looks at the guest"
-            yield Rejection(each.name, "its guest tells no address", hint=hint)
-        elif unicast_address(each.address) is None:
+            yield Rejection(member.name, "its guest tells no address", hint=hint)
+        elif unicast_address(member.address) is None:
             hint = "give its guest an address of the cluster's network"
-            yield Rejection(each.name, "its guest tells an address by which no other reaches it", hint=hint)
-        if not each.gpus:
-            yield Rejection(each.name, "it has no GPU", hint="gpuops cluster show says what its VMs have")
-        if wish.transport is Transport.RDMA and each.rdma is None:
-            yield Rejection(each.name, "it has no RDMA network card", hint="--transport tcp goes without")
+            yield Rejection(member.name, "its guest tells an address by which no other reaches it", hint=hint)
+        if not member.gpus:
+            yield Rejection(member.name, "it has no GPU", hint="gpuops cluster show says what its VMs have")
+        if wish.transport is Transport.RDMA and member.rdma is None:
+            yield Rejection(member.name, "it has no RDMA network card", hint="--transport tcp goes without")
     yield from _one_address(cluster)
-    gpus = sum(each.gpus for each in cluster.members)
+    gpus = sum(member.gpus for member in cluster.members)
     if wish.ranks is not None and wish.ranks > gpus:
         hint = f"--ranks {gpus} is the most: a rank has a GPU of its own"
         yield Rejection(cluster.name, "more ranks than GPUs", wish.ranks, gpus, "GPUs", hint=hint)
@@ -156,9 +156,11 @@ def _refusals(wish: RunWish, cluster: TrainingCluster) -> Iterator[Rejection]:
 
 def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
     by_address: dict[str, list[str]] = {}
-    for each in cluster.members:
-        canonical = unicast_address(each.address or "") or each.address or ""  # IPv6 has several spellings of one
-        by_address.setdefault(str(canonical), []).append(each.name)
+    for member in cluster.members:
+        canonical = (
+            unicast_address(member.address or "") or member.address or ""
+        )  # an IPv6 address has several spellings
+        by_address.setdefault(str(canonical), []).append(member.name)
     for address, names in by_address.items():
         if address and len(names) > 1:
             hint = "give each guest an address of its own"
@@ -166,12 +168,12 @@ def _one_address(cluster: TrainingCluster) -> Iterator[Rejection]:
 
 
 def _slots(ranks: int | None, members: Sequence[Member]) -> tuple[int, ...]:
-    """Of each member, how many of the ranks it has: the first ones are filled first, as `--map-by slot` does."""
-    left, found = ranks if ranks is not None else sum(each.gpus for each in members), []
-    for each in members:
-        found.append(min(each.gpus, left))
-        left -= found[-1]
-    return tuple(found)
+    """Return the number of ranks of each member. The first members are filled first, as with `--map-by slot`."""
+    remaining, slots = ranks if ranks is not None else sum(member.gpus for member in members), []
+    for member in members:
+        slots.append(min(member.gpus, remaining))
+        remaining -= slots[-1]
+    return tuple(slots)
 
 
 def _words(wish: RunWish, launch: Launch) -> tuple[tuple[str, ...], ...]:
@@ -193,8 +195,8 @@ def _mpirun(wish: RunWish, launch: Launch) -> tuple[str, ...]:
     words += ["--bind-to", "none", "--map-by", "slot", "--mca", "plm_rsh_no_tree_spawn", "1"]
     if wish.transport is Transport.TCP:
         words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"]
-        addresses = [each.address or "" for each in launch.members]
-        if all(ip_address(each).version == 4 for each in addresses):  # the option knows no others
+        addresses = [member.address or "" for member in launch.members]
+        if all(ip_address(address).version == 4 for address in addresses):  # the option takes only IPv4
             words += ["--mca", "btl_tcp_if_include", common_network(addresses)]
     elif wish.transport is Transport.RDMA:
         words += ["--mca", "pml", "ucx"]
@@ -216,14 +218,15 @@ def _torchrun(wish: RunWish, launch: Launch, node: int) -> tuple[str, ...]:
 
 
 def common_network(addresses: Sequence[str]) -> str:
-    """The smallest network that all these IPv4 addresses are in; of loopback addresses the whole one, for an interface
-    has none of them itself.
+    """Return the smallest network that contains all these IPv4 addresses.
+
+    For loopback addresses it is the complete loopback network, because no interface has most of these addresses.
 
     >>> common_network(["10.1.2.11", "10.1.2.14"])
     '10.1.2.8/29'
     """
-    found = [IPv4Address(each) for each in addresses]
-    if all(each.is_loopback for each in found):
+    ip_addresses = [IPv4Address(address) for address in addresses]
+    if all(address.is_loopback for address in ip_addresses):
         return _LOOPBACK
-    low, high = min(map(int, found)), max(map(int, found))
+    low, high = min(map(int, ip_addresses)), max(map(int, ip_addresses))
     return str(IPv4Network((low, 32 - (low ^ high).bit_length()), strict=False))

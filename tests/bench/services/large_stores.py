@@ -136,7 +136,7 @@ def _read_journal(folder: Path) -> dict[str, float]:
 def _read_measurements(folder: Path, days: int, vms: int) -> dict[str, float]:
     names = [f"vm-{number}" for number in range(vms)]
     begin, until = (datetime.fromtimestamp(MIDNIGHT + day * DAY_S, UTC) for day in (0, days))
-    found = MeasurementReads.found(folder, "", VCENTER)
+    found = MeasurementReads.open_if_exists(folder, "", VCENTER)
     assert found is not None
     with found as store:
         began_s = perf_counter()

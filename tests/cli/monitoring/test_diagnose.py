@@ -74,7 +74,7 @@ def test_a_model_says_how_probable_each_is_and_people_confirm_or_correct_it(lab:
     again = told(lab.run("diagnose", "--vm", "vdi-05", "-o", "json"))["vms"][0]["id"]
     assert again == vm["id"], "the same numbers are the same diagnosis"
     assert told(lab.run("diagnose", "correct", vm["id"], "cpu-ready", "-o", "json"))["at_fault"] == ["cpu-ready"]
-    [case] = Diagnoses(default_state_dir()).confirmed()
+    [case] = Diagnoses(default_state_dir()).confirmed_cases()
     assert (case.name, sorted(case.at_fault)) == (vm["id"], ["cpu-ready"])
     first = vm["suspects"][0]["component"]
     assert told(lab.run("diagnose", "confirm", vm["id"], "-o", "json"))["at_fault"] == [first]

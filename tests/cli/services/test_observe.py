@@ -168,7 +168,7 @@ ssh_port = 1
     assert "or name another file: ssh_known_hosts of its measurements" in result.stderr
     [vcenter] = stored(place).vcenters
     with Measurements.open(place, "", vcenter.vcenter) as store:
-        [span] = store.observed()
+        [span] = store.observed_spans()
         for ref in store.entities(span.begin, span.until):
             series = store.window(ref, VM_COUNTERS, span.begin, span.until)
             kept = {name for name, each in series.items() if known(each)}

@@ -39,7 +39,7 @@ def submitted(configured: Configure, tmp_path: Path) -> str:
 def pools(configured: Configure) -> None:
     """A pool of the same name in the book of each vCenter, with a server of its own."""
     for site in SERVED:
-        with PoolBooks.opened(default_state_dir(), "", _uuid(site), write=True) as books:
+        with PoolBooks.open(default_state_dir(), "", _uuid(site), write=True) as books:
             books.change("lab", partial(_made, site))
 
 

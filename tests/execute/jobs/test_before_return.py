@@ -183,7 +183,7 @@ def test_beside_another_run_jobs_run_on_until_the_window_closes_and_are_stopped_
     for minutes, states in ((-1, [JobState.RUNNING] * 2), (1, [JobState.INTERRUPTED] * 2)):
         moments = repeat(night.closes + timedelta(minutes=minutes))
         with replace(morning.site(), clock=moments.__next__) as site:
-            nightly.told_before_return(site)
+            nightly.stop_and_report(site)
         assert morning.states == states
 
 
@@ -220,7 +220,7 @@ def test_a_return_beside_another_run_is_refused_until_the_window_closes_and_no_m
     monkeypatch.setattr(nightly, "rotating", lambda *_: "another run")
     moments = repeat(datetime.fromisoformat(f"{at}Z"))
     with replace(morning.site(), clock=moments.__next__) as site:
-        assert nightly.refused_beside_another([policy], site) is refused
+        assert nightly.is_return_refused([policy], site) is refused
 
 
 @pytest.mark.long

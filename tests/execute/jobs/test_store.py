@@ -74,7 +74,7 @@ def test_submitted_again_it_is_there_once(store: JobStore) -> None:
     """Who was killed after the commit types the same again."""
     [first] = submitted(store, FIT)
     again = store.submit([FIT], "a@b", NOW)
-    assert (again.added, again.there) == ((), (first,))
+    assert (again.added, again.existing) == ((), (first,))
     with pytest.raises(Refused, match="has not ended"):
         store.submit([replace(FIT, name="other"), replace(FIT, priority=3)], "a@b", NOW)
     assert store.read() == (first,), "all or none"

@@ -192,12 +192,12 @@ def test_requests_across_sites_are_named_once_when_their_table_is_dropped(
 @pytest.mark.long
 def test_measurements_from_before_are_kept_too(new_place: Callable[[], Place]) -> None:
     old, new = new_place(), new_place()
-    with closing(measurement_tables._opened(old.state_dir, old.url)) as database:
+    with closing(measurement_tables._open_database(old.state_dir, old.url)) as database:
         old_tables.make(database, *old_tables.MEASUREMENTS)
     for place in (old, new):
         measurement_tables.made_database(place.state_dir, place.url).close()
     with Measurements.open(old.state_dir, old.url, "vc-1") as store:
-        assert [(span.begin.timestamp(), span.until.timestamp()) for span in store.observed()] == [
+        assert [(span.begin.timestamp(), span.until.timestamp()) for span in store.observed_spans()] == [
             (1764000000, 1764000300)
         ]
     if old.url:
@@ -297,7 +297,7 @@ def test_a_database_of_a_later_gpuops_is_refused_in_one_line_and_left_as_it_is(p
     if place.url:
         ways += [
             lambda: Measurements.open(place.state_dir, place.url, "vc-1"),
-            lambda: Measurements.found(place.state_dir, place.url, "vc-1"),
+            lambda: Measurements.open_if_exists(place.state_dir, place.url, "vc-1"),
             lambda: pool_book.opened_database(place.state_dir, place.url, write=True),
             lambda: pool_book.opened_database(place.state_dir, place.url, write=False),
             lambda: shared_targets.exchange(place.url, {}, {}, ()),

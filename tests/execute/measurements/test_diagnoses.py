@@ -29,7 +29,7 @@ def test_what_is_confirmed_is_what_the_last_model_said(tmp_path: Path) -> None:
     )
     assert kept.settle(name, None) == (Component.DATASTORE,)
     kept.note("vc", "vm-1", case, said(Component.CPU_READY), NOW)
-    [settled] = kept.confirmed()
+    [settled] = kept.confirmed_cases()
     assert settled.at_fault == {Component.DATASTORE}, "what people found stays, whatever a later model says"
 
 
@@ -41,4 +41,4 @@ def test_a_kept_diagnosis_that_is_damaged_is_named(tmp_path: Path, damage: dict[
     path = tmp_path / "diagnosis" / "cases" / f"{name}.json"
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **damage}), encoding="utf-8")
     with pytest.raises(StateDamaged, match=f"{name}.json cannot be read"):
-        kept.confirmed()
+        kept.confirmed_cases()

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from gpuops.execute.measurements.packing import WHOLE, Block
-from gpuops.execute.measurements.rolling_up import empty, hours, merged, placed, steps_of_averages, steps_of_samples
+from gpuops.execute.measurements.rolling_up import (
+    empty,
+    hours,
+    merge_blocks,
+    place_block,
+    steps_of_averages,
+    steps_of_samples,
+)
 from gpuops.execute.measurements.unknown_use import without_unknown_use
 from gpuops.model.measurements.measurement import CPU_MHZ, GPU_MEMORY, GPU_USE, Samples
 from gpuops.model.vcenter.vm import VgpuDevice, Vm
@@ -56,7 +63,7 @@ def test_of_an_average_the_highest_is_unknown() -> None:
     ids=["new", "gone", "covers more", "the same twice", "a highest", "no highest"],
 )
 def test_two_readings_of_one_time_are_there_once(one: list[int], other: list[int], both: list[int]) -> None:
-    found = merged(*(Block(1, {CPU_MHZ: np.array([each], dtype=np.int64)}) for each in (one, other)))
+    found = merge_blocks(*(Block(1, {CPU_MHZ: np.array([each], dtype=np.int64)}) for each in (one, other)))
     assert rows(found) == [both]
 
 
@@ -66,7 +73,7 @@ def test_an_hour_says_how_much_of_it_is_known() -> None:
     values[12:14] = [[30, 40, WHOLE], [60, -1, WHOLE]]
     found = rows(hours(Block(48, {CPU_MHZ: values})))
     assert found == [[19, 700, WHOLE], [45, -1, 2], MISSING, MISSING]
-    assert rows(placed(hours(Block(12, {CPU_MHZ: values[:12]})), 1, 3)) == [MISSING, [19, 700, WHOLE], MISSING]
+    assert rows(place_block(hours(Block(12, {CPU_MHZ: values[:12]})), 1, 3)) == [MISSING, [19, 700, WHOLE], MISSING]
 
 
 TIME_SLICED, MIG_BACKED = "grid_a100-10c", "grid_a100-3-20c"

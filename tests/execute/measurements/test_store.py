@@ -145,9 +145,9 @@ def test_what_was_observed_grows_together(store: Measurements) -> None:
     for begin, until in ((0, 600), (1200, 1800), (1500, 2400), (300, 900)):
         store.note_observed(begin, until)
     at = [datetime.fromtimestamp(each, UTC) for each in (0, 900, 1200, 2400)]
-    assert store.observed() == (Span(at[0], at[1]), Span(at[2], at[3]))
+    assert store.observed_spans() == (Span(at[0], at[1]), Span(at[2], at[3]))
     store.note_observed(900, 1200)
-    assert store.observed() == (Span(at[0], at[3]),)
+    assert store.observed_spans() == (Span(at[0], at[3]),)
 
 
 def test_a_store_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
@@ -176,12 +176,12 @@ def test_one_query_tells_of_many_vms_what_each_of_them_is_asked_alone(store: Mea
 
 def test_whoever_only_reads_makes_no_store(tmp_path: Path, url: str) -> None:
     state = tmp_path / "state"
-    assert Measurements.found(state, url, VC) is None
+    assert Measurements.open_if_exists(state, url, VC) is None
     assert not state.exists()
     assert stored(state, url).vcenters == ()
     with Measurements.open(state, url, VC) as made:
         made.write(BEGIN, {"vm-1": steps(1)})
-    found = Measurements.found(state, url, VC)
+    found = Measurements.open_if_exists(state, url, VC)
     assert found is not None
     with found:
         assert averages(found, MIDNIGHT, MIDNIGHT + FIVE) == [1]
@@ -195,7 +195,7 @@ def test_a_store_of_schema_1_is_read_and_becomes_one_of_this_version(tmp_path: P
         with database.writing() as connection:
             vgpus_table.drop(connection)  # schema 1 had none
             connection.execute(text("DROP TABLE alembic_version"))  # nor had its gpuops
-        found = Measurements.found(tmp_path, url, VC)
+        found = Measurements.open_if_exists(tmp_path, url, VC)
         assert found is not None
         with found:
             assert averages(found, MIDNIGHT, MIDNIGHT + FIVE) == [7]

@@ -38,7 +38,7 @@ def wish(number: int, memory_mib: int = 10_240) -> LeaseWish:
 
 
 def opened(kept: Kept, vcenter: str = "vc-1", *, write: bool = True) -> AbstractContextManager[PoolBooks]:
-    return PoolBooks.opened(*kept, vcenter, write=write)
+    return PoolBooks.open(*kept, vcenter, write=write)
 
 
 def change(

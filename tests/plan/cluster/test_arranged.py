@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.workloads.cluster import Arrangement
-from gpuops.plan.cluster.plan import arranged
+from gpuops.plan.cluster.plan import distribute_vms
 
 ROOM = st.dictionaries(st.sampled_from([f"host-{n}" for n in range(6)]), st.integers(0, 5), min_size=1)
 
@@ -17,7 +17,7 @@ ROOM = st.dictionaries(st.sampled_from([f"host-{n}" for n in range(6)]), st.inte
 def test_all_have_a_place_where_there_is_room_or_none_has(
     room: dict[str, int], wanted: int, arrangement: Arrangement
 ) -> None:
-    counts = arranged(arrangement, room, {}, wanted)
+    counts = distribute_vms(arrangement, room, {}, wanted)
     if sum(room.values()) < wanted:
         assert counts is None
         return
@@ -28,7 +28,7 @@ def test_all_have_a_place_where_there_is_room_or_none_has(
 
 @given(ROOM, st.integers(1, 20))
 def test_packed_takes_as_few_hosts_as_hold_them(room: dict[str, int], wanted: int) -> None:
-    counts = arranged(Arrangement.PACKED, room, {}, wanted)
+    counts = distribute_vms(Arrangement.PACKED, room, {}, wanted)
     if counts is None:
         return
     fewest = next(n for n in range(1, 7) if any(sum(each) >= wanted for each in combinations(room.values(), n)))
@@ -37,7 +37,7 @@ def test_packed_takes_as_few_hosts_as_hold_them(room: dict[str, int], wanted: in
 
 @given(ROOM, st.integers(1, 20))
 def test_spread_has_no_two_hosts_that_could_be_evened_out(room: dict[str, int], wanted: int) -> None:
-    counts = arranged(Arrangement.SPREAD, room, {}, wanted)
+    counts = distribute_vms(Arrangement.SPREAD, room, {}, wanted)
     if counts is None:
         return
     full = {host: counts.get(host, 0) for host in room}
@@ -46,10 +46,10 @@ def test_spread_has_no_two_hosts_that_could_be_evened_out(room: dict[str, int], 
 
 
 def test_what_is_missing_goes_beside_what_is_there() -> None:
-    assert arranged(Arrangement.PACKED, {"a": 4, "b": 2}, {"b": 1}, 2) == {"b": 2}
-    assert arranged(Arrangement.SPREAD, {"a": 4, "b": 2}, {"b": 1}, 2) == {"a": 2}
+    assert distribute_vms(Arrangement.PACKED, {"a": 4, "b": 2}, {"b": 1}, 2) == {"b": 2}
+    assert distribute_vms(Arrangement.SPREAD, {"a": 4, "b": 2}, {"b": 1}, 2) == {"a": 2}
 
 
 def test_packed_ends_on_the_smallest_host_that_holds_the_rest() -> None:
-    assert arranged(Arrangement.PACKED, {"a": 2, "b": 4, "c": 3}, {}, 5) == {"b": 4, "a": 1}
-    assert arranged(Arrangement.SPREAD, {"a": 2, "b": 4, "c": 3}, {}, 5) == {"b": 2, "c": 2, "a": 1}
+    assert distribute_vms(Arrangement.PACKED, {"a": 2, "b": 4, "c": 3}, {}, 5) == {"b": 4, "a": 1}
+    assert distribute_vms(Arrangement.SPREAD, {"a": 2, "b": 4, "c": 3}, {}, 5) == {"b": 2, "c": 2, "a": 1}

@@ -10,7 +10,7 @@ import pytest
 from gpuops.model.vcenter.host import Host
 from gpuops.model.vcenter.vm import Vm
 from gpuops.model.workloads.cluster import ClusterWish, LatencyLevel
-from gpuops.plan.cluster.edited import HUGE_PAGES, edited
+from gpuops.plan.cluster.edited import HUGE_PAGES, changes_by_admin
 
 WISH = ClusterWish(
     "train", "trainer", 2, 1, profile="a100d-80c", cpus=16, memory_mib=65536, huge_pages=True, latency=LatencyLevel.HIGH
@@ -38,15 +38,17 @@ AS_MADE = Vm(
     ],
 )
 def test_each_change_is_said(change: dict[str, Any], said: str) -> None:
-    [line] = edited(WISH, replace(AS_MADE, **change), HOST)
+    [line] = changes_by_admin(WISH, replace(AS_MADE, **change), HOST)
     assert line.startswith(f"train-00: {said}")
 
 
 @pytest.mark.parametrize("vm", [AS_MADE, Vm("vm-1", "train-00")], ids=["as made", "not to be read"])
 def test_nothing_is_said_of_what_is_as_it_was_made_or_unknown(vm: Vm) -> None:
-    assert list(edited(WISH, vm, HOST)) == []
+    assert list(changes_by_admin(WISH, vm, HOST)) == []
 
 
 def test_what_the_file_leaves_to_the_template_may_be_anything() -> None:
     open_wish = replace(WISH, cpus=None, memory_mib=None, huge_pages=False, latency=LatencyLevel.NORMAL)
-    assert list(edited(open_wish, replace(AS_MADE, vcpus=2, extra_config={}, cpu_reservation_mhz=0), HOST)) == []
+    assert (
+        list(changes_by_admin(open_wish, replace(AS_MADE, vcpus=2, extra_config={}, cpu_reservation_mhz=0), HOST)) == []
+    )

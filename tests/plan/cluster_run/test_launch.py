@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuops.model.workloads.cluster import Member, TrainingCluster
 from gpuops.model.workloads.cluster_run import Launcher, Rendezvous, RunWish, Transport
 from gpuops.plan.cluster_run import launch as launch_module
-from gpuops.plan.cluster_run.launch import Launch, common_network, hostfile, planned
+from gpuops.plan.cluster_run.launch import Launch, common_network, hostfile, plan_launch
 
 MEMBERS = tuple(
     Member(f"vm-{rank}", f"train-{rank:02}", "esx-01", 4, f"10.1.2.{11 + rank}", "pvrdma") for rank in range(3)
@@ -23,7 +23,7 @@ TRAIN = ("python", "train.py")
 
 
 def launch(*command: str, cluster: TrainingCluster = CLUSTER, **others: Any) -> Launch:
-    found = planned(RunWish(command or TRAIN, **others), cluster, "r1")
+    found = plan_launch(RunWish(command or TRAIN, **others), cluster, "r1")
     assert found.launch is not None, found.rejections
     return found.launch
 
@@ -141,7 +141,9 @@ def test_fewer_ranks_fill_the_first_nodes_and_leave_the_others_out() -> None:
 
 def test_every_reason_against_a_run_is_told_and_nothing_is_launched() -> None:
     broken = replace(MEMBERS[1], address=None, rdma=None, gpus=0)
-    found = planned(RunWish((), transport=Transport.RDMA, ranks=9), TrainingCluster("train", (MEMBERS[0], broken)), "r")
+    found = plan_launch(
+        RunWish((), transport=Transport.RDMA, ranks=9), TrainingCluster("train", (MEMBERS[0], broken)), "r"
+    )
     assert found.launch is None
     assert [str(each) for each in found.rejections] == [
         "train-01: its guest tells no address",
@@ -171,20 +173,20 @@ def test_every_reason_against_a_run_is_told_and_nothing_is_launched() -> None:
 def test_an_address_by_which_nobody_reaches_a_guest_is_refused_and_not_shown(address: str) -> None:
     cluster = TrainingCluster("train", (MEMBERS[0], replace(MEMBERS[1], address=address)))
     for launcher in Launcher:
-        found = planned(RunWish(TRAIN, launcher, Transport.TCP), cluster, "r")
+        found = plan_launch(RunWish(TRAIN, launcher, Transport.TCP), cluster, "r")
         said = ["train-01: its guest tells an address by which no other reaches it"]
         assert (found.launch, [str(each) for each in found.rejections]) == (None, said)
 
 
 def test_two_guests_with_one_address_are_refused() -> None:
     cluster = TrainingCluster("train", (*MEMBERS[:2], replace(MEMBERS[2], address=MEMBERS[0].address)))
-    found = planned(RunWish(TRAIN), cluster, "r")
+    found = plan_launch(RunWish(TRAIN), cluster, "r")
     assert [str(each) for each in found.rejections] == ["train: train-00, train-02 tell one and the same address"]
 
 
 def test_one_address_in_two_spellings_is_refused_too() -> None:
     two = (replace(MEMBERS[0], address="fd00::1"), replace(MEMBERS[1], address="fd00:0:0::0001"))
-    found = planned(RunWish(TRAIN), TrainingCluster("train", two), "r")
+    found = plan_launch(RunWish(TRAIN), TrainingCluster("train", two), "r")
     assert [str(each) for each in found.rejections] == ["train: train-00, train-01 tell one and the same address"]
 
 
@@ -229,7 +231,7 @@ def test_slots_are_never_more_than_gpus_and_are_as_many_as_the_ranks(gpus: list[
     members = tuple(
         replace(MEMBERS[0], vm=f"vm-{at}", address=f"10.1.2.{at}", gpus=count) for at, count in enumerate(gpus)
     )
-    found = planned(RunWish(TRAIN, ranks=ranks), TrainingCluster("train", members), "r").launch
+    found = plan_launch(RunWish(TRAIN, ranks=ranks), TrainingCluster("train", members), "r").launch
     if ranks > sum(gpus):
         assert found is None
         return

@@ -23,7 +23,7 @@ from gpuops.model.vcenter.task import TaskRef
 from gpuops.model.vcenter.vm import Guest, PowerState, VmDrs
 from gpuops.model.workloads.cluster import MARKER_KEY
 from gpuops.plan.cluster.members import marked_vms, marker_of
-from gpuops.plan.cluster.removal import removal_refused
+from gpuops.plan.cluster.removal import removal_refusals
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.wire.workloads.training import PVRDMA, SilentGuests, Training
@@ -107,9 +107,9 @@ def test_a_copy_of_the_same_name_keeps_both_until_it_is_renamed(training: Traini
     training.create(replace(PVRDMA, nodes=1))
     [vm] = [vm for vm in training.vms() if vm.name == "train-00"]
     marked = marked_vms(training.site.vcenter.inventory(), "train")
-    assert removal_refused(marked) == ()
+    assert removal_refusals(marked) == ()
     copy = replace(marked[0], vm=replace(marked[0].vm, ref="vm-9", path="/trn-dc/vm/other/train-00"))
-    assert [each.subject for each in removal_refused([*marked, copy])] == [
+    assert [each.subject for each in removal_refusals([*marked, copy])] == [
         "/trn-dc/vm/templates/train-00",
         "/trn-dc/vm/other/train-00",
     ]

@@ -23,7 +23,7 @@ from gpuops.execute.site.guest_work import guest_work
 from gpuops.guest_scripts import cluster_run as scripts
 from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
-from gpuops.plan.cluster_run.launch import planned
+from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME, NODES, PASSWORD, USER, ClusterGuests, cluster_guests, marked_processes, needs_mpi
 from tests.wire.conftest import target_of
@@ -171,7 +171,7 @@ def launched(cluster: Cluster, *command: str, **others: Any) -> ClusterRun:
     """By that `torchrun`, which is on no path: as a command line of its own."""
     wish = RunWish(command, Launcher.TORCHRUN, **others)
     there = standing(NAME, cluster.site)
-    plan = planned(wish, there, "0123456789abcdef")
+    plan = plan_launch(wish, there, "0123456789abcdef")
     assert plan.launch is not None
     launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
     with used_alone(cluster.site, there, "cluster run") as held:
@@ -277,7 +277,7 @@ def test_of_much_output_the_beginning_is_shown_and_that_it_was_cut(
 @pytest.mark.long
 def test_the_next_run_ends_and_removes_what_a_killed_one_left(without_ssh: Cluster) -> None:
     with_torchrun(without_ssh, "exec sleep 600")
-    plan = planned(RunWish(("train.py",), Launcher.TORCHRUN), standing(NAME, without_ssh.site), "f" * 16)
+    plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN), standing(NAME, without_ssh.site), "f" * 16)
     assert plan.launch is not None
     killed = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
     port = guest_work(without_ssh.site.vcenter)

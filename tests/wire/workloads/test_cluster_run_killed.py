@@ -33,7 +33,7 @@ from gpuops.model.vcenter.target import GuestLogin, Secret
 from gpuops.model.vcenter.vm import VmDrs
 from gpuops.model.workloads.cluster_run import AllReduceProgram, BenchWish, Launcher, RunWish, Transport
 from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster_run.launch import planned
+from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
 from gpuops.vsphere.connection import Connection
@@ -104,7 +104,7 @@ class Machines:
     def torchrun(self, site: Site, ranks: int) -> int:
         """By a program in each guest that stands for it, which is on no path."""
         cluster = standing(NAME, site)
-        plan = planned(RunWish(("train.py",), Launcher.TORCHRUN, ranks=ranks), cluster, f"{id(site):016x}")
+        plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN, ranks=ranks), cluster, f"{id(site):016x}")
         assert plan.launch is not None
         launch = replace(plan.launch, command_lines=tuple(f"./{line}" for line in plan.launch.command_lines))
         with used_alone(site, cluster, "cluster run") as held:
@@ -269,7 +269,7 @@ def test_a_run_whose_cluster_was_taken_over_ends_what_is_its_own_and_no_more(mac
 @pytest.mark.long
 def test_a_script_that_goes_on_after_its_run_was_killed_writes_nothing_once_the_next_runs(machines: Machines) -> None:
     def killed_while_it_prepares(site: Site) -> None:
-        plan = planned(RunWish(("true",)), standing(NAME, site), "f" * 16)
+        plan = plan_launch(RunWish(("true",)), standing(NAME, site), "f" * 16)
         assert plan.launch is not None
         late = scripts.prepare(plan.launch, first=False).replace("mkdir -p", "sleep 4; mkdir -p", 1)
         for each in plan.launch.members:

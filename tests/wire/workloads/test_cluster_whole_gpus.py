@@ -21,7 +21,7 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, PowerState,
 from gpuops.model.workloads.cluster import Arrangement, ClusterWish, RdmaKind
 from gpuops.model.workloads.cluster_run import Launcher, RunWish, Transport
 from gpuops.plan.cluster.members import marked_vms
-from gpuops.plan.cluster_run.launch import planned
+from gpuops.plan.cluster_run.launch import plan_launch
 from gpuops.sim.server import SimServer, start
 from gpuops.vsphere.connection import Connection
 from tests.cluster_guests import NAME
@@ -86,7 +86,7 @@ def test_a_cluster_of_whole_gpus_is_made_run_over_and_removed(tmp_path: Path, ca
 
         cluster = standing(NAME, site)
         transport = Transport.TCP if card == "none" else Transport.RDMA
-        plan = planned(RunWish(("train.py",), Launcher.TORCHRUN, transport), cluster, "0123456789abcdef")
+        plan = plan_launch(RunWish(("train.py",), Launcher.TORCHRUN, transport), cluster, "0123456789abcdef")
         assert plan.launch is not None, plan.rejections
         for each in found:
             tool = server.world.guests.guest(each.vm.ref).root / "root/torchrun"
