@@ -29,49 +29,51 @@ def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
     """
     session.read_over_soap()
     before = inventory(session)
-    found: list[Difference] = []
+    value_differences: list[Difference] = []
     for _ in range(ROUNDS):
         session.read_over_vi_json(alone=True)
         try:
-            told = inventory(session)
+            json_snapshot = inventory(session)
         except GpuopsError as error:
             return before, (), error.message
         finally:
             session.read_over_soap()
         after = inventory(session)
         moving = {path for path, _, _ in differences(before, after)} | {_OF_THE_MOMENT}
-        found = [
-            Difference(path, _shown(soap), _shown(json))
-            for path, soap, json in differences(before, told)
+        value_differences = [
+            Difference(path, _shorten(soap), _shorten(json))
+            for path, soap, json in differences(before, json_snapshot)
             if path not in moving
         ]
-        if not found:
+        if not value_differences:
             break
         before = after
-    return before, tuple(found[:MOST_SHOWN]), ""
+    return before, tuple(value_differences[:MOST_SHOWN]), ""
 
 
-def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """The innermost values in which two values of the model differ, each with its path and both values."""
-    if one == other:
+    if first == second:
         return
-    if is_dataclass(one) and type(one) is type(other):
-        for field in fields(one):
+    if is_dataclass(first) and type(first) is type(second):
+        for field in fields(first):
             if field.compare:
-                yield from differences(getattr(one, field.name), getattr(other, field.name), _below(path, field.name))
-    elif isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in dict.fromkeys((*one, *other)):
-            yield from differences(one.get(key), other.get(key), _below(path, str(key)))
-    elif isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-            yield from differences(mine, theirs, _below(path, str(index)))
+                yield from differences(
+                    getattr(first, field.name), getattr(second, field.name), _below(path, field.name)
+                )
+    elif isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in dict.fromkeys((*first, *second)):
+            yield from differences(first.get(key), second.get(key), _below(path, str(key)))
+    elif isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
+        for index, (first_element, second_element) in enumerate(zip(first, second, strict=True)):
+            yield from differences(first_element, second_element, _below(path, str(index)))
     else:
-        yield path, one, other
+        yield path, first, second
 
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _shown(value: Any) -> str:
-    return repr(value)[:_LONGEST_SHOWN]
+def _shorten(compared: Any) -> str:
+    return repr(compared)[:_LONGEST_SHOWN]

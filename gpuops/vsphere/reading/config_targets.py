@@ -29,11 +29,13 @@ def with_config_targets(session: Session, inventory: Inventory, hosts: Collectio
 
     Raises NotConnected in its kinds, NoPermission.
     """
-    asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
-    if not asked:
+    requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+    if not requested_hosts:
         return inventory
-    with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(asked)), thread_name_prefix="config-target") as pool:
-        return inventory.completed(hosts=pool.map(lambda host: _with_config_target(session, host), asked))
+    with ThreadPoolExecutor(
+        max_workers=min(AT_A_TIME, len(requested_hosts)), thread_name_prefix="config-target"
+    ) as pool:
+        return inventory.completed(hosts=pool.map(lambda host: _with_config_target(session, host), requested_hosts))
 
 
 def _with_config_target(session: Session, host: Host) -> Host:
@@ -60,8 +62,8 @@ def config_target(offered: Any) -> ConfigTarget:
     return ConfigTarget(
         passthrough=tuple(_passthrough(offered.pciPassthrough or ())),
         dynamic=tuple(
-            DynamicTarget(info.vendorId, info.deviceId, info.deviceName or "", info.customLabel or None)
-            for info in offered.dynamicPassthrough or ()
+            DynamicTarget(device.vendorId, device.deviceId, device.deviceName or "", device.customLabel or None)
+            for device in offered.dynamicPassthrough or ()
         ),
         device_groups=device_groups(offered.vendorDeviceGroupInfo or ()),
         stuns=tuple(_stuns(offered.vgpuProfileInfo or ())),
@@ -70,10 +72,10 @@ def config_target(offered: Any) -> ConfigTarget:
 
 def _stuns(profiles: Iterable[Any]) -> Iterator[StunEstimate]:
     """Estimates that make no sense (none at all, a negative time) are left out: they are unknown then."""
-    for info in profiles:
-        for each in getattr(info, "stunTimeEstimates", None) or ():
-            if each.stunTime is not None and each.stunTime >= 0 and each.migrationBW is not None:
-                yield StunEstimate(info.profileName, each.migrationBW, each.stunTime)
+    for profile in profiles:
+        for estimate in getattr(profile, "stunTimeEstimates", None) or ():
+            if estimate.stunTime is not None and estimate.stunTime >= 0 and estimate.migrationBW is not None:
+                yield StunEstimate(profile.profileName, estimate.migrationBW, estimate.stunTime)
 
 
 def device_groups(offered: Iterable[Any]) -> tuple[DeviceGroup, ...]:
@@ -84,8 +86,8 @@ def device_groups(offered: Iterable[Any]) -> tuple[DeviceGroup, ...]:
 
 
 def _passthrough(offered: Iterable[Any]) -> Iterator[PassthroughTarget]:
-    for info in offered:
-        device = info.pciDevice
+    for target in offered:
+        device = target.pciDevice
         try:
             address = PciAddress.parse(device.id)
         except UsageError:
@@ -93,7 +95,7 @@ def _passthrough(offered: Iterable[Any]) -> Iterator[PassthroughTarget]:
         # signed 16-bit fields (vSphere API reference, HostPciDevice)
         vendor_id, device_id = device.vendorId & 0xFFFF, device.deviceId & 0xFFFF
         yield PassthroughTarget(
-            address, info.name or device.deviceName or "", info.systemId or "", vendor_id, device_id
+            address, target.name or device.deviceName or "", target.systemId or "", vendor_id, device_id
         )
 
 

@@ -56,21 +56,28 @@ def with_devices(session: Session, inventory: Inventory, hosts: Collection[str])
     Where a vCenter or a login does not tell, the reason is in the settings. Raises NotConnected where vCenter is not
     reached.
     """
-    asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
-    if not asked or version_numbers(session.api_version) < SINCE:
+    requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+    if not requested_hosts or version_numbers(session.api_version) < SINCE:
         return inventory
-    told: dict[str, tuple[HostDevice, ...] | str] = {host.ref: _TOO_MANY for host in asked[MOST_HOSTS:]}
+    devices_by_host: dict[str, tuple[HostDevice, ...] | str] = {
+        host.ref: _TOO_MANY for host in requested_hosts[MOST_HOSTS:]
+    }
     try:
         with automation_login(session.target, MODES) as configuration:
-            for host in asked[:MOST_HOSTS]:
-                told[host.ref] = _told(configuration, host.ref)
+            for host in requested_hosts[:MOST_HOSTS]:
+                devices_by_host[host.ref] = _read_devices(configuration, host.ref)
     except (LoginRefused, ProtocolError) as error:
-        told = {host.ref: error.message for host in asked}
+        devices_by_host = {host.ref: error.message for host in requested_hosts}
     except NotConnected:
         raise
     except GpuopsError as error:
-        told = {host.ref: error.message for host in asked}
-    return inventory.completed(hosts=[replace(host, settings=_with(host.settings, told[host.ref])) for host in asked])
+        devices_by_host = {host.ref: error.message for host in requested_hosts}
+    return inventory.completed(
+        hosts=[
+            replace(host, settings=_settings_with_devices(host.settings, devices_by_host[host.ref]))
+            for host in requested_hosts
+        ]
+    )
 
 
 def devices_of(configuration: Any, host: str) -> tuple[HostDevice, ...]:
@@ -78,11 +85,11 @@ def devices_of(configuration: Any, host: str) -> tuple[HostDevice, ...]:
     from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
     service = DirectPathDevices(configuration)
-    listed = service.list(host, list_details=DirectPathDevices.ListDetails(vm_class=True)).items
-    return tuple(sorted((_device(each.device, each.info) for each in listed), key=lambda device: device.id))
+    summaries = service.list(host, list_details=DirectPathDevices.ListDetails(vm_class=True)).items
+    return tuple(sorted((_device(summary.device, summary.info) for summary in summaries), key=lambda device: device.id))
 
 
-def _told(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
+def _read_devices(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
     """The devices of one host, or why they are not told; what is wrong with all hosts is raised."""
     from com.vmware.vapi.std.errors_client import Error, NotFound, OperationNotFound, Unauthenticated
 
@@ -94,53 +101,53 @@ def _told(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
         return f"its DirectPath devices are not told: {said_by(error) or type(error).__name__}"
 
 
-def _with(settings: HostSettings | None, told: tuple[HostDevice, ...] | str) -> HostSettings:
-    known = settings or HostSettings()
-    if isinstance(told, str):
-        return replace(known, unread=(*known.unread, told))
-    return replace(known, devices=told)
+def _settings_with_devices(settings: HostSettings | None, devices: tuple[HostDevice, ...] | str) -> HostSettings:
+    host_settings = settings or HostSettings()
+    if isinstance(devices, str):
+        return replace(host_settings, unread=(*host_settings.unread, devices))
+    return replace(host_settings, devices=devices)
 
 
-def _device(id_: Any, info: Any) -> HostDevice:
+def _device(id_: Any, device_info: Any) -> HostDevice:
     """Raises TypeError for a value of another type: the SDK passes on what it is sent."""
-    memory = info.memory_info
+    memory = device_info.memory_info
     return HostDevice(
         id=_text(id_),
         address=pci_address(_text(id_)),
-        name=_text(info.name),
-        mode=_mode(info.current_mode),
-        configurable=_in_order(map(_mode, info.configurable_modes)),
-        interconnect=_text_or_none(info.interconnect_type),
-        driver_name=_text_or_none(info.driver_name),
-        driver_version=_text_or_none(info.driver_version),
+        name=_text(device_info.name),
+        mode=_mode(device_info.current_mode),
+        configurable=_in_order(map(_mode, device_info.configurable_modes)),
+        interconnect=_text_or_none(device_info.interconnect_type),
+        driver_name=_text_or_none(device_info.driver_name),
+        driver_version=_text_or_none(device_info.driver_version),
         used_mib=_number(memory.used_memory) if memory else None,
         total_mib=_number(memory.total_memory) if memory else None,
         reserved_used_mib=_number(memory.reserved_used_memory) if memory else None,
         reserved_mib=_number(memory.total_reserved_memory) if memory else None,
-        vms=_texts(info.vms),
-        vm_classes=None if info.vm_classes_info is None else tuple(map(_vm_class, info.vm_classes_info)),
-        profiles=_texts(info.direct_path_profiles),
+        vms=_texts(device_info.vms),
+        vm_classes=None if device_info.vm_classes_info is None else tuple(map(_vm_class, device_info.vm_classes_info)),
+        profiles=_texts(device_info.direct_path_profiles),
     )
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} where a text belongs")
-    return str(value)
+def _text(field: Any) -> str:
+    if not isinstance(field, str):
+        raise TypeError(f"a {type(field).__name__} where a text belongs")
+    return str(field)
 
 
-def _text_or_none(value: Any) -> str | None:
-    return (_text(value) if value is not None else None) or None
+def _text_or_none(field: Any) -> str | None:
+    return (_text(field) if field is not None else None) or None
 
 
-def _texts(values: Any) -> tuple[str, ...] | None:
-    return None if values is None else tuple(sorted(map(_text, values)))
+def _texts(field: Any) -> tuple[str, ...] | None:
+    return None if field is None else tuple(sorted(map(_text, field)))
 
 
-def _number(value: Any) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise TypeError(f"a {type(value).__name__} where a number belongs")
-    return value
+def _number(field: Any) -> int | None:
+    if field is not None and (not isinstance(field, int) or isinstance(field, bool)):
+        raise TypeError(f"a {type(field).__name__} where a number belongs")
+    return field
 
 
 def _mode(word: Any) -> str:
@@ -149,15 +156,20 @@ def _mode(word: Any) -> str:
 
 def _in_order(modes: Iterable[str]) -> tuple[str, ...]:
     """A set has no order: that of `DeviceMode`, then what it does not know."""
-    known = list(DeviceMode)
-    return tuple(sorted(modes, key=lambda mode: (known.index(DeviceMode(mode)) if mode in known else len(known), mode)))
+    known_modes = list(DeviceMode)
+    return tuple(
+        sorted(
+            modes,
+            key=lambda mode: (known_modes.index(DeviceMode(mode)) if mode in known_modes else len(known_modes), mode),
+        )
+    )
 
 
-def _vm_class(told: Any) -> VmClassReservation:
+def _vm_class(reservation: Any) -> VmClassReservation:
     return VmClassReservation(
-        vm_class=_text(told.vm_class),
-        zone=_text_or_none(told.zone_name) or _text_or_none(told.zone),
-        profile=_text_or_none(told.dpp_id),
-        in_use=_number(told.vm_class_reserved_in_use),
-        total=_number(told.vm_class_reserved_total),
+        vm_class=_text(reservation.vm_class),
+        zone=_text_or_none(reservation.zone_name) or _text_or_none(reservation.zone),
+        profile=_text_or_none(reservation.dpp_id),
+        in_use=_number(reservation.vm_class_reserved_in_use),
+        total=_number(reservation.vm_class_reserved_total),
     )

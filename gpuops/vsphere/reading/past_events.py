@@ -36,26 +36,33 @@ def past_tasks(session: Session, since: datetime) -> tuple[PastTask, ...]:
     from pyVmomi import vim
 
     spec = vim.TaskFilterSpec(time=vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since))
-    infos = _pages(session, lambda: session.content.taskManager.CreateCollectorForTasks(spec), "ReadNextTasks")
+    task_infos = _pages(session, lambda: session.content.taskManager.CreateCollectorForTasks(spec), "ReadNextTasks")
     with session.decoding("ReadNextTasks"):
-        ended = [info for info in infos if info.descriptionId in TASKS and info.state in ("success", "error")]
-        return tuple(_task(info) for info in ended if info.entity is not None)
+        ended = [
+            task_info
+            for task_info in task_infos
+            if task_info.descriptionId in TASKS and task_info.state in ("success", "error")
+        ]
+        return tuple(_task(task_info) for task_info in ended if task_info.entity is not None)
 
 
-def _task(info: Any) -> PastTask:
+def _task(task_info: Any) -> PastTask:
     from pyVmomi import VmomiSupport, vim
 
-    ran, error = info.completeTime - info.startTime if info.completeTime and info.startTime else None, info.error
+    duration, error = (
+        task_info.completeTime - task_info.startTime if task_info.completeTime and task_info.startTime else None,
+        task_info.error,
+    )
     text = "" if error is None else f"{error.msg} {[message.message for message in error.faultMessage or ()]}"
     return PastTask(
-        ref=str(info.entity._moId),
-        kind=str(info.descriptionId),
-        queued=info.queueTime,
-        ran_s=None if ran is None else ran.total_seconds(),
+        ref=str(task_info.entity._moId),
+        kind=str(task_info.descriptionId),
+        queued=task_info.queueTime,
+        ran_s=None if duration is None else duration.total_seconds(),
         fault="" if error is None else VmomiSupport.GetWsdlName(type(error)),
         names_vgpu=any(word in text.lower() for word in ("vgpu", "libnvidia", "graphics")),
-        created_vm=str(info.result._moId) if isinstance(info.result, vim.VirtualMachine) else None,
-        by_user=isinstance(info.reason, vim.TaskReasonUser),
+        created_vm=str(task_info.result._moId) if isinstance(task_info.result, vim.VirtualMachine) else None,
+        by_user=isinstance(task_info.reason, vim.TaskReasonUser),
     )
 
 

@@ -48,19 +48,19 @@ def samples(
     Raises NotConnected in its kinds, and ProtocolError for what is no reply.
     """
     keys = counter_keys(session)
-    wanted = {keys[name]: name for name in names if name in keys}
-    if not wanted:
+    names_by_key = {keys[name]: name for name in names if name in keys}
+    if not names_by_key:
         return
-    at_once = ENTITIES_PER_CALL
+    refs_per_call = ENTITIES_PER_CALL
     if interval_s != SAMPLE_S:
-        at_once = max(1, min(at_once, COUNTERS_PER_CALL // len(wanted)))
+        refs_per_call = max(1, min(refs_per_call, COUNTERS_PER_CALL // len(names_by_key)))
     with reading(session) as reader:
-        for at in range(0, len(refs), at_once):
-            ask = _Asking(session, reader, kind, wanted, interval_s, span, pace)
-            yield ask.all_of(refs[at : at + at_once])
+        for start in range(0, len(refs), refs_per_call):
+            query = _SamplesQuery(session, reader, kind, names_by_key, interval_s, span, pace)
+            yield query.read(refs[start : start + refs_per_call])
 
 
-class _Asking:
+class _SamplesQuery:
     """One call, halved where vCenter refuses it, down to the entity that it refuses."""
 
     def __init__(
@@ -68,7 +68,7 @@ class _Asking:
         session: Session,
         reader: Reader,
         kind: str,
-        wanted: dict[int, str],
+        names_by_key: dict[int, str],
         interval_s: int,
         span: tuple[datetime, datetime],
         pace: Callable[[], None],
@@ -77,23 +77,24 @@ class _Asking:
         self._manager = session.service["perfManager"]
         self._session = session
         self._kind = kind
-        self._wanted = wanted
+        self._names_by_key = names_by_key
         self._pace = pace
         metrics = "".join(
             f"<metricId><counterId>{key}</counterId><instance>{written(instance)}</instance></metricId>"
-            for key, name in wanted.items()
+            for key, name in names_by_key.items()
             for instance in (("", "*") if kind == "HostSystem" and name.startswith("gpu.") else ("",))
         )
-        begin, end = (format_stamp(each) for each in span)
-        self._told = (
+        begin, end = (format_stamp(limit) for limit in span)
+        self._arguments = (
             f"<startTime>{begin}</startTime><endTime>{end}</endTime>{metrics}"
             f"<intervalId>{interval_s}</intervalId><format>csv</format>"
         )
 
-    def all_of(self, refs: Sequence[str]) -> list[Samples]:
+    def read(self, refs: Sequence[str]) -> list[Samples]:
         """What is told of these."""
         specs = "".join(
-            f'<querySpec><entity type="{self._kind}">{written(ref)}</entity>{self._told}</querySpec>' for ref in refs
+            f'<querySpec><entity type="{self._kind}">{written(ref)}</entity>{self._arguments}</querySpec>'
+            for ref in refs
         )
         self._pace()
         try:
@@ -104,34 +105,38 @@ class _Asking:
             if len(refs) == 1:
                 return []
             half = len(refs) // 2
-            return self.all_of(refs[:half]) + self.all_of(refs[half:])
-        asked = frozenset(refs)
+            return self.read(refs[:half]) + self.read(refs[half:])
+        requested_refs = frozenset(refs)
         with self._session.decoding("QueryPerf"):
             ends: dict[str, NDArray[np.int64]] = {}
-            found = [self._decoded(each, ends) for each in children(reply, "returnval")]
-        return [each for each in found if each.entity in asked]
+            decoded_samples = [self._decode_metric(metric, ends) for metric in children(reply, "returnval")]
+        return [decoded for decoded in decoded_samples if decoded.entity in requested_refs]
 
-    def _decoded(self, metric: Any, ends: dict[str, NDArray[np.int64]]) -> Samples:
+    def _decode_metric(self, metric: Any, ends: dict[str, NDArray[np.int64]]) -> Samples:
         """The times of a reply are mostly the same in all of it: each is read once."""
-        told = text(metric, "sampleInfoCSV") or ""
-        if told not in ends:
-            ends[told] = _moments(told)
+        sample_info = text(metric, "sampleInfoCSV") or ""
+        if sample_info not in ends:
+            ends[sample_info] = _parse_ends(sample_info)
         series: dict[str, NDArray[np.int64]] = {}
-        for each in children(metric, "value"):
-            of = child(each, "id")
-            name, instance = self._wanted.get(number(of, "counterId") or 0), text(of, "instance")
+        for counter_series in children(metric, "value"):
+            counter_id = child(counter_series, "id")
+            name, instance = self._names_by_key.get(number(counter_id, "counterId") or 0), text(counter_id, "instance")
             if name is None:
                 continue
-            values = np.array([int(value) for value in (text(each, "value") or "").split(",")], dtype=np.int64)
-            if len(values) != len(ends[told]):
+            readings = np.array(
+                [int(reading) for reading in (text(counter_series, "value") or "").split(",")], dtype=np.int64
+            )
+            if len(readings) != len(ends[sample_info]):
                 raise ValueError("so many values are not of so many samples")
-            series[f"{name}@{instance}" if instance else name] = values
-        return Samples(text(metric, "entity") or "", ends[told], series)
+            series[f"{name}@{instance}" if instance else name] = readings
+        return Samples(text(metric, "entity") or "", ends[sample_info], series)
 
 
-def _moments(told: str) -> NDArray[np.int64]:
+def _parse_ends(sample_info: str) -> NDArray[np.int64]:
     """`20,<time>,20,<time>`: an interval and an end for each sample."""
-    found = [moment(each) for each in told.split(",")[1::2]]
-    if None in found:
+    sample_ends = [moment(sample_end) for sample_end in sample_info.split(",")[1::2]]
+    if None in sample_ends:
         raise ValueError("a sample without a time")
-    return np.array([int(each.timestamp()) for each in found if each is not None], dtype=np.int64)
+    return np.array(
+        [int(sample_end.timestamp()) for sample_end in sample_ends if sample_end is not None], dtype=np.int64
+    )

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Piece, ReadObject, Wanted
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
 from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
 from gpuops.vsphere.reading.bulk.values import BOXED, text
 from gpuops.vsphere.session import Session
@@ -83,13 +83,13 @@ class JsonPages:
         with self._session.decoding("CreateContainerView"):
             return text(decoded(reply)) or ""
 
-    def first(self, wanted: Wanted, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
+    def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
         """As `Pages` has it."""
         filter_spec = {
             "_typeName": "PropertyFilterSpec",
             "propSet": [
                 {"_typeName": "PropertySpec", "type": name, "all": False, "pathSet": list(paths)}
-                for name, paths in wanted.items()
+                for name, paths in paths_by_type.items()
             ],
             "objectSet": [_object_spec(start) for start in starts],
             "reportMissingObjectsInResults": True,
@@ -108,10 +108,10 @@ class JsonPages:
         return pieces(self._call(method, collector, body, deadline), announced=announced)
 
     def _call(
-        self, method: str, this: tuple[str, str], body: Mapping[str, Any], deadline: float | None = None
+        self, method: str, target: tuple[str, str], body: Mapping[str, Any], deadline: float | None = None
     ) -> bytes:
         self._seen = self._login.key or self._login.log_in(self._wire, seen="")
-        return self._login.call(self._wire, method, this, body, deadline=deadline)
+        return self._login.call(self._wire, method, target, body, deadline=deadline)
 
 
 def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
@@ -142,24 +142,30 @@ def checked(received: bytes) -> bytes:
     return received
 
 
-def _read_object(found: _Object) -> ReadObject:
-    kind, ref = found.obj.type, found.obj.value
+def _read_object(page_object: _Object) -> ReadObject:
+    kind, ref = page_object.obj.type, page_object.obj.value
     if not REFERENCE.fullmatch(ref):
         raise ProtocolError("vCenter names an object in a way that no vCenter does")
     # an unset property may come without a value
-    properties = {one.name: value.get(BOXED, value) for one in found.propSet or () if (value := one.val) is not None}
-    return ReadObject(kind, ref, properties, _unreadable(found.missingSet) if found.missingSet else ())
+    properties = {
+        prop.name: prop_value.get(BOXED, prop_value)
+        for prop in page_object.propSet or ()
+        if (prop_value := prop.val) is not None
+    }
+    return ReadObject(
+        kind, ref, properties, _unreadable_paths(page_object.missingSet) if page_object.missingSet else ()
+    )
 
 
-def _unreadable(missing: Sequence[Any]) -> tuple[str, ...]:
+def _unreadable_paths(missing: Sequence[Any]) -> tuple[str, ...]:
     # the fault itself, without the LocalizedMethodFault around it that SOAP has
-    if any(one["fault"]["_typeName"] == "NotAuthenticated" for one in missing):
+    if any(missing_property["fault"]["_typeName"] == "NotAuthenticated" for missing_property in missing):
         raise SessionEnded
-    return tuple(one["path"] for one in missing if isinstance(one["path"], str))
+    return tuple(missing_property["path"] for missing_property in missing if isinstance(missing_property["path"], str))
 
 
 def _object_spec(start: ReadStart) -> Mapping[str, Any]:
-    selects = [_select_spec(each) for each in start.selects]
+    selects = [_select_spec(select) for select in start.selects]
     spec = {"_typeName": "ObjectSpec", "obj": _reference(start.type, start.ref), "skip": False}
     return {**spec, "selectSet": selects} if selects else spec
 
@@ -173,7 +179,7 @@ def _select_spec(select: Traversal | str) -> Mapping[str, Any]:
         "type": select.type,
         "path": select.path,
         "skip": False,
-        "selectSet": [_select_spec(each) for each in select.then],
+        "selectSet": [_select_spec(next_select) for next_select in select.then],
     }
 
 

@@ -16,7 +16,7 @@ from gpuops.vsphere.reading.bulk.values import text
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
 
-Wanted = Mapping[str, Sequence[str]]
+PathsByType = Mapping[str, Sequence[str]]
 """Property paths by managed object type."""
 
 
@@ -56,7 +56,7 @@ class Pages(Protocol):
         NotConnected in its kinds."""
         ...
 
-    def first(self, wanted: Wanted, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
+    def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
         """The first page, received; it is decoded as it is gone through, within `network.decoding`."""
         ...
 

@@ -120,7 +120,7 @@ _SINCE: Final = {
 """Source: "since" in the vSphere API reference (Web Services)."""
 
 
-def known(paths: tuple[str, ...], api_version: str) -> tuple[str, ...]:
+def supported_paths(paths: tuple[str, ...], api_version: str) -> tuple[str, ...]:
     """Those of the paths that this API version has."""
-    have = version_numbers(api_version)
-    return tuple(path for path in paths if version_numbers(_SINCE.get(path, "0")) <= have)
+    available_version = version_numbers(api_version)
+    return tuple(path for path in paths if version_numbers(_SINCE.get(path, "0")) <= available_version)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Piece, ReadObject, Wanted
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
 from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.reply import checked
@@ -48,13 +48,15 @@ class SoapPages:
         """As `Pages` has it."""
         service = self._session.service
         kind_of_root, root = service["rootFolder"]
-        listed = "".join(f"<type>{name}</type>" for name in types)
-        container = f'<container type="{kind_of_root}">{written(root)}</container>{listed}<recursive>true</recursive>'
+        type_elements = "".join(f"<type>{name}</type>" for name in types)
+        container = (
+            f'<container type="{kind_of_root}">{written(root)}</container>{type_elements}<recursive>true</recursive>'
+        )
         return text(self._wire.ask("CreateContainerView", service["viewManager"], container), "returnval") or ""
 
-    def first(self, wanted: Wanted, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
+    def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
         """As `Pages` has it."""
-        property_sets = "".join(_property_set(name, paths) for name, paths in wanted.items())
+        property_sets = "".join(_property_set(name, paths) for name, paths in paths_by_type.items())
         return self._page(
             "RetrievePropertiesEx",
             f"<specSet>{property_sets}{''.join(map(_object_set, starts))}"
@@ -100,27 +102,38 @@ def split_reply(reply: bytes) -> Iterator[bytes]:
 
 def read_objects(page: Any) -> Iterator[ReadObject]:
     """The objects of a page, or of a part of it."""
-    for each in children(page, "objects"):
-        moref = child(each, "obj")
+    for object_element in children(page, "objects"):
+        moref = child(object_element, "obj")
         if moref is None or not REFERENCE.fullmatch(moref.text or ""):
             raise ProtocolError("vCenter names an object in a way that no vCenter does")
         # A property is its name, then its value (DynamicProperty, a sequence); an unset one may come without a value.
         # By position, because looking for them by name costs more than parsing the page did.
-        properties = {one[0].text: one[1] for one in children(each, "propSet") if len(one) > 1}
-        yield ReadObject(moref.get("type", ""), moref.text, properties, _unreadable(list(children(each, "missingSet"))))
+        properties = {
+            property_element[0].text: property_element[1]
+            for property_element in children(object_element, "propSet")
+            if len(property_element) > 1
+        }
+        yield ReadObject(
+            moref.get("type", ""),
+            moref.text,
+            properties,
+            _unreadable_paths(list(children(object_element, "missingSet"))),
+        )
 
 
-def _unreadable(missing: Sequence[Any]) -> tuple[str, ...]:
+def _unreadable_paths(missing: Sequence[Any]) -> tuple[str, ...]:
     if not missing:
         return ()
-    if any(kind(child(child(one, "fault"), "fault")) == "NotAuthenticated" for one in missing):
+    if any(
+        kind(child(child(missing_property, "fault"), "fault")) == "NotAuthenticated" for missing_property in missing
+    ):
         raise SessionEnded
-    return tuple(path for one in missing if (path := text(one, "path")))
+    return tuple(path for missing_property in missing if (path := text(missing_property, "path")))
 
 
 def _property_set(name: str, paths: Sequence[str]) -> str:
-    listed = "".join(f"<pathSet>{path}</pathSet>" for path in paths)
-    return f"<propSet><type>{name}</type><all>false</all>{listed}</propSet>"
+    path_elements = "".join(f"<pathSet>{path}</pathSet>" for path in paths)
+    return f"<propSet><type>{name}</type><all>false</all>{path_elements}</propSet>"
 
 
 def _object_set(start: ReadStart) -> str:

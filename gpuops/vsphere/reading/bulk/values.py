@@ -36,7 +36,7 @@ def child(node: Any, name: str) -> Any:
 def children(node: Any, name: str) -> Iterator[Any]:
     """The items of the list of that name; a list that is not there has none."""
     if type(node) is dict:
-        return iter(_listed(node.get(name)))
+        return iter(_require_list(node.get(name)))
     return xml_values.children(node, name)
 
 
@@ -51,34 +51,34 @@ def items(node: Any) -> Iterator[Any]:
 
 def count(node: Any, name: str) -> int:
     """How many items the list of that name has."""
-    return len(_listed(node.get(name))) if type(node) is dict else xml_values.count(node, name)
+    return len(_require_list(node.get(name))) if type(node) is dict else xml_values.count(node, name)
 
 
 def text(node: Any, name: str | None = None) -> str | None:
     """A text, or the id of a reference, or None; '' is nothing."""
-    found = node if name is None else child(node, name)
-    if found is None:
+    node_or_child = node if name is None else child(node, name)
+    if node_or_child is None:
         return None
-    found_type = type(found)
+    found_type = type(node_or_child)
     if found_type is str:
-        return found or None
+        return node_or_child or None
     if found_type is dict:
-        return _inside(found)
+        return _inside(node_or_child)
     if found_type in _LEAVES:
         return None
-    return found.text or None
+    return node_or_child.text or None
 
 
 def number(node: Any, name: str | None = None) -> int | None:
     """A whole number, or None."""
-    found = node if name is None else child(node, name)
-    return whole(found if type(found) is int else text(found))
+    leaf = node if name is None else child(node, name)
+    return whole(leaf if type(leaf) is int else text(leaf))
 
 
 def flag(node: Any, name: str | None = None) -> bool | None:
     """A boolean, or None."""
-    found = node if name is None else child(node, name)
-    return found if type(found) is bool else xml_values.truth(text(found))
+    leaf = node if name is None else child(node, name)
+    return leaf if type(leaf) is bool else xml_values.truth(text(leaf))
 
 
 def word(vocabulary: type[Vocabulary], node: Any, name: str | None = None) -> Vocabulary | None:
@@ -87,7 +87,7 @@ def word(vocabulary: type[Vocabulary], node: Any, name: str | None = None) -> Vo
 
 
 def leaves(node: Any) -> Mapping[str, Any]:
-    """The leaves of an object by name, for `said`, `whole` and `truth`: cheaper than asking for three of them."""
+    """The leaves of an object by name, for `leaf_text`, `whole` and `truth`: cheaper than asking for three of them."""
     return node if type(node) is dict else xml_values.texts(node)
 
 
@@ -96,7 +96,7 @@ def parts_of(node: Any) -> Mapping[str, Any]:
     return node if type(node) is dict else xml_values.parts_of(node)
 
 
-def said(leaf: Any) -> str | None:
+def leaf_text(leaf: Any) -> str | None:
     """A leaf that is a text, or None; '' is nothing."""
     return (leaf or None) if type(leaf) is str else None
 
@@ -110,27 +110,27 @@ def whole(leaf: Any) -> int | None:
 
 def truth(leaf: Any) -> bool | None:
     """A leaf that is a boolean, or None."""
-    return leaf if type(leaf) is bool else xml_values.truth(said(leaf))
+    return leaf if type(leaf) is bool else xml_values.truth(leaf_text(leaf))
 
 
-def each_with(node: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Of each object in a list that has a leaf of that name: the leaf, and what `owner` makes the object of.
+def leaves_by_name(node: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Of each object in a list that has a leaf of that name: the leaf, and what `leaf_owner` makes the object of.
 
     Of XML only these leaves become objects of Python: a host has sixty PCI devices, a VM fifty options.
     """
     if node is None or type(node) is list:
-        return ((leaf, each) for each in node or () if (leaf := each.get(name)) is not None)
-    return ((each.text, each) for each in xml_values.descendants(node, name))
+        return ((leaf, owner_object) for owner_object in node or () if (leaf := owner_object.get(name)) is not None)
+    return ((owner_object.text, owner_object) for owner_object in xml_values.descendants(node, name))
 
 
-def owner(found: Any) -> Any:
-    """The object that `each_with` found the leaf in."""
-    return found if type(found) is dict else found.getparent()
+def leaf_owner(leaf: Any) -> Any:
+    """The object that `leaves_by_name` found the leaf in."""
+    return leaf if type(leaf) is dict else leaf.getparent()
 
 
 def kind(node: Any) -> str:
     """The vmomi type of an object, or ''."""
-    return (said(node.get(TYPE)) or "") if type(node) is dict else xml_values.kind(node)
+    return (leaf_text(node.get(TYPE)) or "") if type(node) is dict else xml_values.kind(node)
 
 
 _LEAVES: Final = frozenset({int, bool, float, list})
@@ -139,19 +139,19 @@ _LEAVES: Final = frozenset({int, bool, float, list})
 def _inside(node: Mapping[str, Any]) -> str | None:
     """The id of a reference; what is in a box, as XML would write it. An object is no text."""
     if node.get(TYPE) == _REFERENCE:
-        return said(node.get("value"))
+        return leaf_text(node.get("value"))
     boxed = node.get(BOXED)
     if type(boxed) is bool:
         return str(boxed).lower()
-    return str(boxed) if type(boxed) is int else said(boxed)
+    return str(boxed) if type(boxed) is int else leaf_text(boxed)
 
 
-def _listed(found: Any) -> Sequence[Any]:
-    if found is None or type(found) is list:
-        return found or ()
-    raise UnreadableReply(f"a {type(found).__name__} where a list belongs")
+def _require_list(node: Any) -> Sequence[Any]:
+    if node is None or type(node) is list:
+        return node or ()
+    raise UnreadableReply(f"a {type(node).__name__} where a list belongs")
 
 
 def texts(node: Any, name: str) -> tuple[str, ...]:
     """The texts of the elements that are called so; those without text are left out."""
-    return tuple([found for each in children(node, name) if (found := text(each))])
+    return tuple([element_text for element in children(node, name) if (element_text := text(element))])

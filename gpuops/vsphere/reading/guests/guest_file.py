@@ -39,25 +39,25 @@ def read_guest_file(connection: Connection, vm: str, name: str, path: str) -> by
     vCenter itself is lost.
     """
     target = connection.vm(vm)
-    info = guest_read(connection, connection.guest_files.InitiateFileTransferFromGuest, vm, name, path)
+    transfer = guest_read(connection, connection.guest_files.InitiateFileTransferFromGuest, vm, name, path)
     with connection.decoding("InitiateFileTransferFromGuest"):
-        url, size = str(info.url), int(info.size)
+        url, size = str(transfer.url), int(transfer.size)
     if size > MOST_BYTES:
         raise Refused(f"it is longer than {MOST_BYTES >> 20} MiB; it was not read")
     try:
-        where, path_of_url = _way(connection, url, target)
-        opened = network.open_connection(where, network.tls_context(where))
+        transfer_target, path_of_url = _locate(connection, url, target)
+        host_connection = network.open_connection(transfer_target, network.tls_context(transfer_target))
     except ValueError as error:
         raise Refused(f"vCenter names no place to fetch it from ({error})") from error
     try:
-        with closing(opened):
+        with closing(host_connection):
             until = clock.passed_s() + TRANSFER_S
-            reply = exchange(opened, "GET", path_of_url, until=until, largest=MOST_BYTES)
+            reply = exchange(host_connection, "GET", path_of_url, until=until, largest=MOST_BYTES)
     except (*network.LOST_ERRORS, network.UnreadableReply) as error:
-        failed = network.connection_error(where, error)
-        raise HostUnreached(failed.message, hint="let this machine reach the ESXi hosts' port 443") from error
+        connection_lost = network.connection_error(transfer_target, error)
+        raise HostUnreached(connection_lost.message, hint="let this machine reach the ESXi hosts' port 443") from error
     if reply.status != 200:
-        raise Refused(f"{where.address} answers {reply.status}")
+        raise Refused(f"{transfer_target.address} answers {reply.status}")
     return reply.body
 
 
@@ -73,22 +73,22 @@ def guest_file_if_there(connection: Connection, vm: str, name: str, path: str) -
         raise
 
 
-def _way(connection: Connection, url: str, vm: Any) -> tuple[Target, str]:
+def _locate(connection: Connection, url: str, vm: Any) -> tuple[Target, str]:
     """Where the URL leads, with the certificate that must be shown there; and the rest of it. Raises ValueError."""
-    ours, parts = connection.target, urlsplit(url)
-    if parts.scheme != "https" and ours.tls:
+    vcenter, parts = connection.target, urlsplit(url)
+    if parts.scheme != "https" and vcenter.tls:
         raise ValueError("its URL is not https")
     path = f"{parts.path}?{parts.query}"
     if not path.isascii() or not path.isprintable() or " " in path:
         raise ValueError("its URL is none")
     port = parts.port
     if parts.hostname == "*":
-        return replace(ours, port=port or ours.port), path
+        return replace(vcenter, port=port or vcenter.port), path
     if not parts.hostname:
         raise ValueError("its URL names no host")
-    pin = _pin(connection, vm) if ours.tls and ours.verify else None
-    there = replace(ours, host=parts.hostname, port=port or 443, username="", password=Secret(""), guest=None)
-    return replace(there, verify=False, pin=pin), path
+    pin = _pin(connection, vm) if vcenter.tls and vcenter.verify else None
+    host_target = replace(vcenter, host=parts.hostname, port=port or 443, username="", password=Secret(""), guest=None)
+    return replace(host_target, verify=False, pin=pin), path
 
 
 def _pin(connection: Connection, vm: Any) -> str:
@@ -102,17 +102,17 @@ def _pin(connection: Connection, vm: Any) -> str:
         propSet=[collector.PropertySpec(type=vim.HostSystem, pathSet=["config.certificate"])],
     )
     with connection.decoding("RetrievePropertiesEx"):
-        found = [prop.val for each in connection.retrieve(spec, 1) for prop in each.propSet or ()]
-    if not found or not found[0]:
+        certificates = [prop.val for content in connection.retrieve(spec, 1) for prop in content.propSet or ()]
+    if not certificates or not certificates[0]:
         hint = "give this login System.Read on the hosts"
         raise Refused("the certificate of its ESXi host cannot be read, so nothing is fetched from it", hint=hint)
-    return _sha256(found[0])
+    return _sha256(certificates[0])
 
 
 def _sha256(certificate: Any) -> str:
     """Of a certificate in PEM, whose bytes vSphere sends as signed numbers. Raises Refused."""
     try:
-        text = bytes(each & 0xFF for each in certificate).decode("ascii")
+        text = bytes(signed_byte & 0xFF for signed_byte in certificate).decode("ascii")
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text.strip())).hexdigest()
     except (TypeError, ValueError) as error:
         raise Refused("what vCenter tells of its ESXi host's certificate is none") from error

@@ -17,11 +17,11 @@ def guest_addresses(connection: Connection, vm: str) -> Mapping[str, tuple[str, 
     Raises VmNotFound for a VM that is gone.
     """
     target = connection.vm(vm)
-    told = connection.read(lambda: target.guest, subject=vm)
-    found: dict[str, tuple[str, ...]] = {}
+    guest = connection.read(lambda: target.guest, subject=vm)
+    addresses: dict[str, tuple[str, ...]] = {}
     with connection.decoding("guest.net"):
-        for each in (told.net or ()) if told is not None else ():
-            if each.network:
-                network = decode_name(each.network)
-                found[network] = (*found.get(network, ()), *map(str, each.ipAddress or ()))
-    return found
+        for nic in (guest.net or ()) if guest is not None else ():
+            if nic.network:
+                network = decode_name(nic.network)
+                addresses[network] = (*addresses.get(network, ()), *map(str, nic.ipAddress or ()))
+    return addresses

@@ -30,22 +30,22 @@ def guest_systems(session: Session, vms: Sequence[str]) -> Mapping[str, GuestSys
         objectSet=[collector.ObjectSpec(obj=session.vm(ref)) for ref in vms],
         propSet=[collector.PropertySpec(type=vim.VirtualMachine, pathSet=_PATHS)],
     )
-    found = session.retrieve(spec, len(vms), subject="guests")
+    objects = session.retrieve(spec, len(vms), subject="guests")
     with session.decoding("RetrievePropertiesEx"):
-        told = {each.obj._moId: {prop.name: prop.val for prop in each.propSet or ()} for each in found}
-    systems = {ref: _system(values) for ref, values in told.items()}
+        properties_by_vm = {vm.obj._moId: {prop.name: prop.val for prop in vm.propSet or ()} for vm in objects}
+    systems = {ref: _system(properties) for ref, properties in properties_by_vm.items()}
     return {ref: system for ref, system in systems.items() if system is not None}
 
 
 def guest_id(session: Session, vm: str) -> str:
     """What the VM was made for: `ubuntu64Guest`; empty = it cannot be read. Raises NotConnected in its kinds."""
-    found = session.vm(vm)
-    config = session.read(lambda: found.config, subject=vm)
+    guest_vm = session.vm(vm)
+    config = session.read(lambda: guest_vm.config, subject=vm)
     return str(config.guestId or "") if config is not None else ""
 
 
-def _system(values: Mapping[str, Any]) -> GuestSystem | None:
-    family, made_for = values.get("guest.guestFamily"), str(values.get("config.guestId") or "")
+def _system(properties: Mapping[str, Any]) -> GuestSystem | None:
+    family, made_for = properties.get("guest.guestFamily"), str(properties.get("config.guestId") or "")
     if family in _FAMILIES:
         return _FAMILIES[family]
     return GuestSystem.WINDOWS if made_for.startswith("win") else GuestSystem.LINUX if _is_linux(made_for) else None
@@ -59,5 +59,5 @@ def _is_linux(made_for: str) -> bool:
 def vcenter_time(session: Session) -> datetime:
     """What vCenter's clock shows. Raises NotConnected in its kinds."""
     with session.decoding("CurrentTime"):
-        found: datetime = session.read(session.instance.CurrentTime).astimezone(UTC)
-    return found
+        now: datetime = session.read(session.instance.CurrentTime).astimezone(UTC)
+    return now
