@@ -33,7 +33,7 @@ def lacking(
     """
     try:
         login = _login(session)
-        missing = _missing(session, login, {ref: session.vm(ref) for ref in needed}, needed)
+        missing = _refused_privileges(session, login, {ref: session.vm(ref) for ref in needed}, needed)
         cannot_define = bool(missing) and not _may_define(session, login, attributes)
     except NotConnected:
         raise
@@ -62,8 +62,12 @@ def lacking_on_objects(
     """
     lacking: dict[str, frozenset[str]] = {}
     for kind, by_object in needed.items():
-        own = {ref: privileges for ref, each in by_object.items() if (privileges := frozenset(each) - ASSIGN_TO_POOL)}
-        lacking |= _lacking_on(session, _TYPES[kind], own)
+        object_privileges = {
+            ref: privileges
+            for ref, privileges_needed in by_object.items()
+            if (privileges := frozenset(privileges_needed) - ASSIGN_TO_POOL)
+        }
+        lacking |= _lacking_on(session, _TYPES[kind], object_privileges)
         for ref in (ref for ref, privileges in by_object.items() if ASSIGN_TO_POOL & frozenset(privileges)):
             lacking[ref] = lacking.get(ref, frozenset()) | _lacking_on_pool(session, kind, ref)
     return {ref: privileges for ref, privileges in lacking.items() if privileges}
@@ -72,7 +76,7 @@ def lacking_on_objects(
 def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[str]:
     """`kind` and `ref` are those of the cluster or standalone host that has the pool."""
     try:
-        place = session.managed(_TYPES[kind], ref)
+        place = session.managed_object(_TYPES[kind], ref)
         compute = session.read(lambda: place.parent) if kind is ObjectKind.HOST else place
         pool = session.read(lambda: compute.resourcePool)
     except NotConnected:
@@ -86,7 +90,9 @@ def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[
 
 def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
     try:
-        missing = _missing(session, _login(session), {ref: session.managed(kind, ref) for ref in needed}, needed)
+        missing = _refused_privileges(
+            session, _login(session), {ref: session.managed_object(kind, ref) for ref in needed}, needed
+        )
     except NotConnected:
         raise
     except GpuopsError:
@@ -94,10 +100,14 @@ def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str
     return {ref: privileges for ref, privileges in missing.items() if privileges}
 
 
-def held_on_hosts(session: Session, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, frozenset[str]]:
+def held_on_hosts(
+    session: Session, hosts: Collection[str], privileges: Collection[str]
+) -> Mapping[str, frozenset[str]]:
     """By host that vCenter told of, those of the privileges that this login has. Raises NotConnected in its kinds."""
     try:
-        return _held(session, _login(session), {ref: session.host(ref) for ref in hosts}, frozenset(asked))
+        return _granted_privileges(
+            session, _login(session), {ref: session.host(ref) for ref in hosts}, frozenset(privileges)
+        )
     except NotConnected:
         raise
     except GpuopsError:
@@ -118,38 +128,42 @@ _TYPES: Final = {
 def held_on(
     session: Session,
     objects: Mapping[ObjectKind, Collection[str]],
-    asked: Mapping[ObjectKind, frozenset[str]],
+    privileges_by_kind: Mapping[ObjectKind, frozenset[str]],
 ) -> Mapping[str, frozenset[str]]:
     """By object that vCenter told of, those of the privileges asked of its kind that this login has.
 
     One question for each kind. That to bring a VM into a resource pool is asked of the clusters' own pools. Empty where
     vCenter does not tell. Raises NotConnected in its kinds.
     """
-    found: dict[str, frozenset[str]] = {}
+    granted_by_object: dict[str, frozenset[str]] = {}
     try:
         login = _login(session)
         for kind, refs in objects.items():
-            wanted = asked[kind] - ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else asked[kind]
-            entities = {ref: session.managed(_TYPES[kind], ref) for ref in refs}
-            found |= _held(session, login, entities, wanted)
-        if ASSIGN_TO_POOL & asked[ObjectKind.CLUSTER]:
-            pools = _pools(session, objects[ObjectKind.CLUSTER])
-            of_pools = _held(session, login, {str(pool._moId): pool for pool in pools.values()}, ASSIGN_TO_POOL)
+            privileges = (
+                privileges_by_kind[kind] - ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else privileges_by_kind[kind]
+            )
+            entities = {ref: session.managed_object(_TYPES[kind], ref) for ref in refs}
+            granted_by_object |= _granted_privileges(session, login, entities, privileges)
+        if ASSIGN_TO_POOL & privileges_by_kind[ObjectKind.CLUSTER]:
+            pools = _root_pools(session, objects[ObjectKind.CLUSTER])
+            granted_on_pools = _granted_privileges(
+                session, login, {str(pool._moId): pool for pool in pools.values()}, ASSIGN_TO_POOL
+            )
             for cluster, pool in pools.items():
-                if cluster in found:
-                    found[cluster] |= of_pools.get(str(pool._moId), frozenset())
+                if cluster in granted_by_object:
+                    granted_by_object[cluster] |= granted_on_pools.get(str(pool._moId), frozenset())
     except NotConnected:
         raise
     except GpuopsError:
         return {}
-    return found
+    return granted_by_object
 
 
-def _held(
-    session: Session, login: str | None, entities: Mapping[str, Any], wanted: frozenset[str]
+def _granted_privileges(
+    session: Session, login: str | None, entities: Mapping[str, Any], privileges: frozenset[str]
 ) -> dict[str, frozenset[str]]:
-    missing = _missing(session, login, entities, dict.fromkeys(entities, wanted))
-    return {ref: wanted - refused for ref, refused in missing.items() if ref in entities}
+    missing = _refused_privileges(session, login, entities, dict.fromkeys(entities, privileges))
+    return {ref: privileges - refused_privileges for ref, refused_privileges in missing.items() if ref in entities}
 
 
 def _login(session: Session) -> str | None:
@@ -158,22 +172,24 @@ def _login(session: Session) -> str | None:
     return login.key if login is not None else None
 
 
-def _missing(
+def _refused_privileges(
     session: Session, login: str | None, entities: Mapping[str, Any], needed: Mapping[str, Collection[str]]
 ) -> dict[str, frozenset[str]]:
     """By entity that vCenter told of, what it refuses of what is needed there."""
-    wanted = sorted({privilege for privileges in needed.values() for privilege in privileges})
+    requested = sorted({privilege for privileges in needed.values() for privilege in privileges})
     manager = session.content.authorizationManager
-    if not wanted or manager is None or login is None:
+    if not requested or manager is None or login is None:
         return {}
-    told = session.read(manager.HasPrivilegeOnEntities, list(entities.values()), login, wanted)
-    missing = {}
+    replies = session.read(manager.HasPrivilegeOnEntities, list(entities.values()), login, requested)
+    refused_by_ref = {}
     with session.decoding("HasPrivilegeOnEntities"):
-        for each in told or []:
-            ref = str(each.entity._moId)
-            refused = {one.privId for one in each.privAvailability if not one.isGranted}
-            missing[ref] = frozenset(refused & set(needed.get(ref, ())))
-    return missing
+        for entity_reply in replies or []:
+            ref = str(entity_reply.entity._moId)
+            refused_ids = {
+                availability.privId for availability in entity_reply.privAvailability if not availability.isGranted
+            }
+            refused_by_ref[ref] = frozenset(refused_ids & set(needed.get(ref, ())))
+    return refused_by_ref
 
 
 def _may_define(session: Session, login: str | None, attributes: Collection[str]) -> bool:
@@ -193,8 +209,8 @@ def _may_define(session: Session, login: str | None, attributes: Collection[str]
 def roles(session: Session, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
     """Each wanted role beside vCenter's of the same name. Raises PolicyError for a privilege that vCenter has not."""
     _require_known(session, wishes)
-    found = {str(role.name): frozenset(map(str, role.privilege or ())) for role in _roles(session)}
-    return tuple(RoleState(wish, found.get(wish.name)) for wish in wishes)
+    privileges_by_name = {str(role.name): frozenset(map(str, role.privilege or ())) for role in _roles(session)}
+    return tuple(RoleState(wish, privileges_by_name.get(wish.name)) for wish in wishes)
 
 
 def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozenset[str]], str]:
@@ -204,46 +220,52 @@ def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozen
     Raises NotConnected in its kinds.
     """
     kinds = (("VirtualMachine", inventory.vms), ("HostSystem", inventory.hosts), (_CLUSTER, inventory.clusters))
-    entities = [session.managed(kind, ref) for kind, refs in kinds for ref in refs]
+    entities = [session.managed_object(kind, ref) for kind, refs in kinds for ref in refs]
     entities.append(session.content.rootFolder)
     root = session.service["rootFolder"][1]
     try:
-        pools = _pools(session, inventory.clusters)
+        pools = _root_pools(session, inventory.clusters)
         login = session.read(lambda: session.content.sessionManager.currentSession)
-        found = {} if login is None else _privileges(session, [*entities, *pools.values()], str(login.userName))
+        privileges_by_object = (
+            {} if login is None else _privileges(session, [*entities, *pools.values()], str(login.userName))
+        )
     except NotConnected:
         raise
     except GpuopsError:
         return {}, root
     for cluster, pool in pools.items():
-        if cluster in found:
-            found[cluster] |= found.get(str(pool._moId), frozenset())
-    return found, root
+        if cluster in privileges_by_object:
+            privileges_by_object[cluster] |= privileges_by_object.get(str(pool._moId), frozenset())
+    return privileges_by_object, root
 
 
-def _pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
+def _root_pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
     """The root resource pool of each cluster, read for all of them at once; one that cannot be read is left out."""
     from pyVmomi import vim, vmodl
 
     collector = vmodl.query.PropertyCollector
-    asked = [collector.ObjectSpec(obj=session.managed(_CLUSTER, ref)) for ref in clusters]
-    if not asked:
+    object_specs = [collector.ObjectSpec(obj=session.managed_object(_CLUSTER, ref)) for ref in clusters]
+    if not object_specs:
         return {}
-    wanted = collector.PropertySpec(type=vim.ClusterComputeResource, pathSet=["resourcePool"])
-    found = session.retrieve(collector.FilterSpec(objectSet=asked, propSet=[wanted]), len(asked))
+    property_spec = collector.PropertySpec(type=vim.ClusterComputeResource, pathSet=["resourcePool"])
+    contents = session.retrieve(
+        collector.FilterSpec(objectSet=object_specs, propSet=[property_spec]), len(object_specs)
+    )
     with session.decoding("resourcePool"):
-        read = [(str(each.obj._moId), value.val) for each in found for value in each.propSet]
+        read = [(str(content.obj._moId), prop.val) for content in contents for prop in content.propSet]
         return {ref: pool for ref, pool in read if isinstance(pool, vim.ResourcePool)}
 
 
 def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
+    privileges_by_object: dict[str, frozenset[str]] = {}
     for start in range(0, len(entities), _AT_ONCE):
-        asked = entities[start : start + _AT_ONCE]
-        told = session.read(_manager(session).FetchUserPrivilegeOnEntities, list(asked), user) or ()
+        page = entities[start : start + _AT_ONCE]
+        replies = session.read(_manager(session).FetchUserPrivilegeOnEntities, list(page), user) or ()
         with session.decoding("FetchUserPrivilegeOnEntities"):
-            found |= {str(each.entity._moId): frozenset(map(str, each.privileges or ())) for each in told}
-    return found
+            privileges_by_object |= {
+                str(reply.entity._moId): frozenset(map(str, reply.privileges or ())) for reply in replies
+            }
+    return privileges_by_object
 
 
 def write_role(session: Session, wish: RoleWish, op_id: str) -> None:
@@ -252,20 +274,22 @@ def write_role(session: Session, wish: RoleWish, op_id: str) -> None:
     Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
     """
     manager, privileges = _manager(session), sorted(wish.privileges)
-    there = next((role for role in _roles(session) if role.name == wish.name), None)
-    if there is None:
+    existing_role = next((role for role in _roles(session) if role.name == wish.name), None)
+    if existing_role is None:
         session.change(manager.AddAuthorizationRole, wish.name, privileges, subject=wish.name, op_id=op_id)
     else:
         session.change(
-            manager.UpdateAuthorizationRole, there.roleId, wish.name, privileges, subject=wish.name, op_id=op_id
+            manager.UpdateAuthorizationRole, existing_role.roleId, wish.name, privileges, subject=wish.name, op_id=op_id
         )
 
 
 def _require_known(session: Session, wishes: Sequence[RoleWish]) -> None:
     """An older vCenter refuses a whole role for one name that it does not know, without saying which."""
-    known = {str(each.privId) for each in session.read(lambda: _manager(session).privilegeList) or ()}
+    known_privileges = {
+        str(privilege.privId) for privilege in session.read(lambda: _manager(session).privilegeList) or ()
+    }
     for wish in wishes:
-        if unknown := sorted(wish.privileges - known):
+        if unknown := sorted(wish.privileges - known_privileges):
             raise PolicyError(
                 f"role {wish.name}: this vCenter has no privilege {', '.join(unknown)}",
                 hint="take it out of the file; nothing was changed",

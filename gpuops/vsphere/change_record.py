@@ -29,7 +29,7 @@ class ChangeRecord:
             return True
         return None if self._unknown or self._under_way else False
 
-    def accepted(self, answer: Any, op_id: str) -> None:
+    def note_accepted(self, answer: Any, op_id: str) -> None:
         """vCenter took the call: with a task as its answer the end of that decides, without one it is done."""
         if op_id.startswith(_NOT_COUNTED):
             return
@@ -39,11 +39,11 @@ class ChangeRecord:
         else:
             self._under_way.add(str(task))
 
-    def lost(self, op_id: str) -> None:
+    def note_lost(self, op_id: str) -> None:
         """The reply of the call was lost."""
         self._unknown = self._unknown or not op_id.startswith(_NOT_COUNTED)
 
-    def ended(self, task: str, error: GpuopsError | None) -> None:
+    def note_ended(self, task: str, error: GpuopsError | None) -> None:
         """A task ended; whose end cannot be told stays unknown."""
         if task not in self._under_way or isinstance(error, OutcomeUnknown):
             return

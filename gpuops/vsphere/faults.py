@@ -66,8 +66,8 @@ def _no_permission(fault: Any) -> str:
     missing = [
         privilege for entity in getattr(fault, "missingPrivileges", None) or () for privilege in entity.privilegeIds
     ] or [getattr(fault, "privilegeId", "")]
-    named = ", ".join(each for each in missing if each)
-    return f"this login lacks the privilege {named or '(vCenter does not say which)'}"
+    missing_privileges = ", ".join(filter(None, missing))
+    return f"this login lacks the privilege {missing_privileges or '(vCenter does not say which)'}"
 
 
 def _power_state(fault: Any) -> str:
@@ -296,7 +296,7 @@ def _lacks_gpus(fault: Any) -> bool:
     return bool(reasons) and all(row_for(type(reason)).error is NoFreeGpu for reason in reasons)
 
 
-def named(fault: str, message: str) -> GpuopsError:
+def fault_error(fault: str, message: str) -> GpuopsError:
     """The error for a fault known by its wire name only, with words of the caller's; ProtocolError for no such name."""
     kind = _fault_type(fault)
     if kind is None:
@@ -312,10 +312,10 @@ def _fault_type(name: str) -> type | None:
     if _FAULT_NAME.fullmatch(name) is None:
         return None
     try:
-        found = VmomiSupport.GetWsdlType("urn:vim25", name)
+        fault_class = VmomiSupport.GetWsdlType("urn:vim25", name)
     except (AttributeError, KeyError):  # a server may name anything
         return None
-    return found if isinstance(found, type) and issubclass(found, vmodl.MethodFault) else None
+    return fault_class if isinstance(fault_class, type) and issubclass(fault_class, vmodl.MethodFault) else None
 
 
 def row_for(fault_type: type) -> Row:
@@ -328,7 +328,7 @@ def _rows() -> tuple[tuple[type, Row], ...]:
     """The table with vmomi's classes in place of names; pyVmomi is imported when a fault is first met."""
     from pyVmomi import vim, vmodl
 
-    found = []
+    typed_rows = []
     for row in TABLE:
         if row.fault.startswith("vmodl:"):
             name = row.fault.removeprefix("vmodl:")
@@ -337,8 +337,8 @@ def _rows() -> tuple[tuple[type, Row], ...]:
         else:
             kind = _member(vim.fault, row.fault.removeprefix("fault."))
             assert kind is not None, f"pyVmomi has no {row.fault}"
-        found.append((kind, row))
-    return tuple(found)
+        typed_rows.append((kind, row))
+    return tuple(typed_rows)
 
 
 def _member(place: Any, name: str) -> Any:

@@ -47,8 +47,8 @@ class GuestLogins:
     def one_at_a_time(self) -> Iterator[None]:
         """While nobody knows whether the login is right, one thread tries it. One that hangs keeps nobody for long."""
         with self._changing:
-            known = bool(self._accepted) and not self._in_a_row
-        alone = not known and self._trying.acquire(timeout=ALONE_S)
+            is_login_known = bool(self._accepted) and not self._in_a_row
+        alone = not is_login_known and self._trying.acquire(timeout=ALONE_S)
         try:
             yield
         finally:
@@ -71,13 +71,13 @@ class GuestLogins:
             return None
         return f"{name}: not entered: the guest of {self._in_a_row[-1]} has refused the login of GPUOPS_GUEST_USERNAME"
 
-    def accepted(self, vm: str) -> None:
+    def note_accepted(self, vm: str) -> None:
         """That guest has done what was asked as that user."""
         with self._changing:
             self._accepted.add(vm)
             self._in_a_row.clear()
 
-    def refused(self, vm: str, name: str, now_s: float) -> None:
+    def note_refused(self, vm: str, name: str, now_s: float) -> None:
         """That guest has refused it. One that had accepted it says that the password was changed: of all guests."""
         with self._changing:
             if vm in self._accepted:
@@ -91,7 +91,7 @@ def guest_read(connection: Connection, call: Callable[..., Answer], vm: str, nam
 
     Raises Refused where there is no login for guests, or it was refused before; else as `Connection.read` does.
     """
-    return _called(connection, vm, name, 1, lambda auth: connection.read(
+    return _call_as_guest_user(connection, vm, name, 1, lambda auth: connection.read(
         call, connection.vm(vm), auth, *arguments, subject=name
     ))  # fmt: skip
 
@@ -110,12 +110,14 @@ def guest_change(
 
     Raises Refused as `guest_read` does; else as `Connection.change` does.
     """
-    return _called(connection, vm, name, refusals, lambda auth: connection.change(
+    return _call_as_guest_user(connection, vm, name, refusals, lambda auth: connection.change(
         call, connection.vm(vm), auth, *arguments, subject=name, op_id=op_id
     ))  # fmt: skip
 
 
-def _called(connection: Connection, vm: str, name: str, refusals: int, call: Callable[[Any], Answer]) -> Answer:
+def _call_as_guest_user(
+    connection: Connection, vm: str, name: str, refusals: int, call: Callable[[Any], Answer]
+) -> Answer:
     from pyVmomi import vim
 
     guest, logins = connection.target.guest, connection.guest_logins
@@ -125,14 +127,14 @@ def _called(connection: Connection, vm: str, name: str, refusals: int, call: Cal
         username=guest.username, password=guest.password.reveal(), interactiveSession=False
     )
     with logins.one_at_a_time():
-        why = logins.objection(vm, name, refusals, clock.passed_s())
-        if why is not None:
-            raise Refused(why, hint=REFUSED_HINT)
+        objection = logins.objection(vm, name, refusals, clock.passed_s())
+        if objection is not None:
+            raise Refused(objection, hint=REFUSED_HINT)
         try:
             answer = call(auth)
         except GpuopsError as error:
             if isinstance(error.__cause__, vim.fault.InvalidGuestLogin):
-                logins.refused(vm, name, clock.passed_s())
+                logins.note_refused(vm, name, clock.passed_s())
             raise
-        logins.accepted(vm)
+        logins.note_accepted(vm)
         return answer

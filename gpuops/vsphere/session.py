@@ -21,11 +21,11 @@ from gpuops.model.vcenter.login import WrongPassword
 from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 from gpuops.vsphere.change_record import ChangeRecord
-from gpuops.vsphere.faults import named, translate
+from gpuops.vsphere.faults import fault_error, translate
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.api_version import negotiate
-from gpuops.vsphere.transport.request_text import REFERENCE, written
-from gpuops.vsphere.transport.vi_json import JsonLogin, offered
+from gpuops.vsphere.transport.request_text import REFERENCE, escape_text
+from gpuops.vsphere.transport.vi_json import JsonLogin, offers_vi_json
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
 from gpuops.vsphere.transport.xml_values import child, children, texts
 
@@ -100,18 +100,18 @@ class Session:
     @property
     def offers_vi_json(self) -> bool:
         """Whether a vCenter of this version offers VI/JSON."""
-        return offered(self.api_version)
+        return offers_vi_json(self.api_version)
 
     def read_over_vi_json(self, *, alone: bool = False) -> None:
         """Bulk reads go over VI/JSON from here on; `alone`: a read that fails there is not repeated over SOAP."""
         self.vi_json = JsonLogin(self.target, self.api_version, self.service["sessionManager"])
         self.vi_json_alone = alone
 
-    def read_over_soap(self, why: str = "") -> None:
+    def read_over_soap(self, reason: str = "") -> None:
         """Bulk reads go over SOAP from here on; `why` is warned of."""
         self._leave_vi_json()
-        if why:
-            self.warn(f"VI/JSON is not used any more, SOAP is: {why}")
+        if reason:
+            self.warn(f"VI/JSON is not used any more, SOAP is: {reason}")
 
     def _leave_vi_json(self) -> None:
         login, self.vi_json = self.vi_json, None
@@ -172,12 +172,12 @@ class Session:
 
     def _guest_manager(self, name: str) -> Any:
         operations = self.content.guestOperationsManager
-        found = self.read(lambda: getattr(operations, name)) if operations is not None else None
-        if found is None:
+        manager = self.read(lambda: getattr(operations, name)) if operations is not None else None
+        if manager is None:
             raise ProtocolError("this vCenter offers no guest operations")
-        return found
+        return manager
 
-    def managed(self, kind: str, ref: str) -> Any:
+    def managed_object(self, kind: str, ref: str) -> Any:
         """pyVmomi's object for a managed object id of this type (`VirtualMachine`). Raises ProtocolError for no id."""
         from pyVmomi import VmomiSupport
 
@@ -187,11 +187,11 @@ class Session:
 
     def vm(self, ref: str) -> Any:
         """The VirtualMachine of that id."""
-        return self.managed("VirtualMachine", ref)
+        return self.managed_object("VirtualMachine", ref)
 
     def host(self, ref: str | None) -> Any:
         """The HostSystem of that id; None stays None, vCenter's own choice."""
-        return None if ref is None else self.managed("HostSystem", ref)
+        return None if ref is None else self.managed_object("HostSystem", ref)
 
     def retrieve(self, spec: Any, most: int, *, subject: str = "") -> list[Any]:
         """The ObjectContents of all pages of one RetrievePropertiesEx, as pyVmomi has them.
@@ -204,16 +204,16 @@ class Session:
         page = self.read(
             collector.RetrievePropertiesEx, [spec], vmodl.query.PropertyCollector.RetrieveOptions(), subject=subject
         )
-        found: list[Any] = []
+        objects: list[Any] = []
         while page is not None:
-            found += page.objects
-            if len(found) > most or (page.token and not page.objects):
+            objects += page.objects
+            if len(objects) > most or (page.token and not page.objects):
                 raise ProtocolError(
                     f"{self.target.address} does not end a read of {most} objects",
                     hint="check the address; nothing of it was used",
                 )
             page = self.read(collector.ContinueRetrievePropertiesEx, page.token) if page.token else None
-        return found
+        return objects
 
     def read(self, call: Callable[..., Answer], *arguments: Any, subject: str = "") -> Answer:
         """The answer of a call that changes nothing, asked again once when session or reply broke off.
@@ -232,18 +232,18 @@ class Session:
     def _answer(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         from pyVmomi import vim
 
-        seen = self._logins
+        logins_before = self._logins
         try:
             return call(*arguments)
         except vim.fault.NotAuthenticated:
-            self.login_again(seen)
+            self.login_again(logins_before)
         except network.BROKEN_OFF:
             pass  # it changes nothing: asked once more
         return call(*arguments)
 
-    def decoding(self, what: str) -> AbstractContextManager[None]:
+    def decoding(self, call_name: str) -> AbstractContextManager[None]:
         """A context for code that decodes the answer to `what`, as `network.decoding` describes it."""
-        return network.decoding(self.target.address, what)
+        return network.decoding(self.target.address, call_name)
 
     def change(self, call: Callable[..., Answer], *arguments: Any, subject: str, op_id: str) -> Answer:
         """The answer of a call that changes something, sent exactly once, with `op_id` in its header.
@@ -258,12 +258,12 @@ class Session:
         headers["operationID"] = op_id
         try:
             answer = call(*arguments)
-            self.changes.accepted(answer, op_id)
+            self.changes.note_accepted(answer, op_id)
             return answer
         except vmodl.MethodFault as fault:
             raise translate(fault, subject) from fault
         except (*network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
-            self.changes.lost(op_id)
+            self.changes.note_lost(op_id)
             raise OutcomeUnknown(
                 f"{subject}: the reply was lost ({type(error).__name__}); whether it happened is not known yet",
                 hint="gpuops reads vCenter before it does anything else",
@@ -283,14 +283,15 @@ class Session:
         """Whether something was changed in this session; None = not known."""
         return self.changes.applied
 
-    def login_again(self, seen: int) -> str:
-        """The cookie of a new login, unless another thread has logged in since `logins` was `seen`: then of that.
+    def login_again(self, logins_before: int) -> str:
+        """Log in again and return the cookie. If `logins` is not `logins_before` any more, another thread has logged in
+        meanwhile: return the cookie of that login.
 
         Needed after a restart of vCenter (assumption: sessions-after-restart).
         """
         with self._relogin:
-            if self._logins == seen:
-                # What was said to be over may not be: a session that nobody ends takes a place for half an hour.
+            if self._logins == logins_before:
+                # The old session may still exist, and would then count towards the session limit for half an hour.
                 self._logout()
                 with self.wire() as wire:
                     wire.cookie = ""
@@ -314,8 +315,15 @@ class Session:
                 f"{self.target.address} is a single ESXi host, not a vCenter", hint="name the vCenter that manages it"
             )
         with network.decoding(self.target.address, "RetrieveServiceContent"):
-            told = {each.tag.rpartition("}")[2]: (each.get("type", ""), each.text or "") for each in children(content)}
-        managers = {name: told[name] for name in told if REFERENCE.fullmatch(told[name][1]) and told[name][0]}
+            references = {
+                element.tag.rpartition("}")[2]: (element.get("type", ""), element.text or "")
+                for element in children(content)
+            }
+        managers = {
+            name: references[name]
+            for name in references
+            if REFERENCE.fullmatch(references[name][1]) and references[name][0]
+        }
         if missing := _NEEDED - managers.keys():
             raise ProtocolError(
                 f"{self.target.address} does not answer like a vCenter: it names no {sorted(missing)[0]}",
@@ -324,23 +332,23 @@ class Session:
         return managers, about
 
     def _login(self, wire: Wire) -> None:
-        who = f"<userName>{written(self.target.username)}</userName>"
-        password = f"<password>{written(self.target.password.reveal())}</password>"
+        user_name = f"<userName>{escape_text(self.target.username)}</userName>"
+        password = f"<password>{escape_text(self.target.password.reveal())}</password>"
         try:
-            wire.ask("Login", self.service["sessionManager"], who + password)
+            wire.ask("Login", self.service["sessionManager"], user_name + password)
         except SessionEnded as ended:
-            raise self._refused("the session ends as it begins") from ended
+            raise self._login_refusal("the session ends as it begins") from ended
         except WireFault as fault:
             # the fault's chain holds the request
             if fault.fault == "InvalidLogin":
-                raise self._refused("user name or password refused", WrongPassword) from None
-            raise self._refused(named(fault.fault, str(fault)).message) from None
+                raise self._login_refusal("user name or password refused", WrongPassword) from None
+            raise self._login_refusal(fault_error(fault.fault, str(fault)).message) from None
         self._cookie = wire.cookie
         self._logins += 1
         if "stub" in self.__dict__:
             self.stub.cookie = self._cookie
 
-    def _refused(self, reason: str, kind: type[LoginRefused] = LoginRefused) -> GpuopsError:
+    def _login_refusal(self, reason: str, kind: type[LoginRefused] = LoginRefused) -> GpuopsError:
         return kind(
             f"{self.target.address} refuses {self.target.username}: {reason}",
             hint="check the user name and where the password comes from (not tried again: accounts lock)",

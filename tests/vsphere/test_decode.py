@@ -31,7 +31,7 @@ from gpuops.vsphere.reading.bulk.soap_pages import read_objects
 from gpuops.vsphere.reading.decoding.decode_device import read_device_uses
 from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.transport.wire import SessionEnded, parsed
+from gpuops.vsphere.transport.wire import SessionEnded, parse_reply
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 
@@ -400,7 +400,7 @@ BILLION_LAUGHS = (
 
 def test_a_document_type_is_refused_before_its_entities_are_met() -> None:
     with pytest.raises(ProtocolError, match="document type"):
-        parsed(BILLION_LAUGHS, "vcenter.test")
+        parse_reply(BILLION_LAUGHS, "vcenter.test")
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_a_document_type_is_refused_before_its_entities_are_met() -> None:
 )
 def test_a_reply_that_is_no_soap_is_a_protocol_error(reply: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"vcenter\.test"):
-        parsed(reply, "vcenter.test")
+        parse_reply(reply, "vcenter.test")
 
 
 def page(missing: str) -> Any:

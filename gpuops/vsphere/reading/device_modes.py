@@ -15,7 +15,7 @@ from gpuops.errors import GpuopsError, LoginRefused, NotConnected, ProtocolError
 from gpuops.model.devices.device_mode import DeviceMode, HostDevice, VmClassReservation
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.plan.core.versions import version_numbers
-from gpuops.vsphere.transport.automation_login import Purpose, automation_login, said_by
+from gpuops.vsphere.transport.automation_login import Purpose, automation_login, error_text
 from gpuops.vsphere.transport.xml_values import pci_address
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _read_devices(configuration: Any, host: str) -> tuple[HostDevice, ...] | str
     except (OperationNotFound, Unauthenticated):
         raise
     except (NotFound, Error) as error:
-        return f"its DirectPath devices are not told: {said_by(error) or type(error).__name__}"
+        return f"its DirectPath devices are not told: {error_text(error) or type(error).__name__}"
 
 
 def _settings_with_devices(settings: HostSettings | None, devices: tuple[HostDevice, ...] | str) -> HostSettings:

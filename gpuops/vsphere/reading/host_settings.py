@@ -181,7 +181,7 @@ class CustodyReader:
         self._session = session
         self._manager = self._answer(lambda: session.content.hostProfileManager)
         self._clusters: Mapping[str, Custody] = {
-            ref: self._of(session.managed("ClusterComputeResource", ref))
+            ref: self._of(session.managed_object("ClusterComputeResource", ref))
             for ref in sorted({host.cluster for host in hosts if host.cluster})
         }
 

@@ -117,7 +117,7 @@ def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
     """By cluster (ref), the memory in MiB that its VMs reserve, as its root resource pool counts it."""
     reserved_by_cluster: dict[str, int] = {}
     for ref in clusters:
-        cluster = session.managed("ClusterComputeResource", ref)
+        cluster = session.managed_object("ClusterComputeResource", ref)
         runtime = session.read(lambda cluster=cluster: cluster.resourcePool.runtime, subject=ref)
         with session.decoding("a read of its resource pool"):
             reserved_by_cluster[ref] = int(runtime.memory.reservationUsedForVm) >> 20

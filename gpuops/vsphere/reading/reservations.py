@@ -23,7 +23,7 @@ from gpuops.vsphere.reading.bulk.reader import Reader
 from gpuops.vsphere.reading.bulk.values import child, children, kind, number, text
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.network import decoding
-from gpuops.vsphere.transport.request_text import written
+from gpuops.vsphere.transport.request_text import escape_text
 
 MOST_PLACES: Final = 64
 """Clusters, and hosts of none, that are asked at the most; of others nothing is known."""
@@ -128,10 +128,10 @@ def _query_place(
     object_type, name = ("ClusterComputeResource", "cluster") if kind_of_place == "Cluster" else ("HostSystem", "host")
     target = (
         f'<target xsi:type="DirectPathProfileManagerTarget{kind_of_place}">'
-        f'<{name} type="{object_type}">{written(place)}</{name}></target>'
+        f'<{name} type="{object_type}">{escape_text(place)}</{name}></target>'
     )
     queries = "".join(
-        f'<querySpec xsi:type="DirectPathProfileManagerCapacityQueryById"><id>{written(id)}</id></querySpec>'
+        f'<querySpec xsi:type="DirectPathProfileManagerCapacityQueryById"><id>{escape_text(id)}</id></querySpec>'
         for id in profiles
     )
     try:

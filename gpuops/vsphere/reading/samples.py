@@ -18,7 +18,7 @@ from gpuops.model.measurements.measurement import Samples
 from gpuops.model.time_text import format_stamp
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
 from gpuops.vsphere.reading.counters import SAMPLE_S, counter_keys
-from gpuops.vsphere.transport.request_text import written
+from gpuops.vsphere.transport.request_text import escape_text
 from gpuops.vsphere.transport.wire import WireFault
 from gpuops.vsphere.transport.xml_values import child, children, moment, number, text
 
@@ -80,7 +80,7 @@ class _SamplesQuery:
         self._names_by_key = names_by_key
         self._pace = pace
         metrics = "".join(
-            f"<metricId><counterId>{key}</counterId><instance>{written(instance)}</instance></metricId>"
+            f"<metricId><counterId>{key}</counterId><instance>{escape_text(instance)}</instance></metricId>"
             for key, name in names_by_key.items()
             for instance in (("", "*") if kind == "HostSystem" and name.startswith("gpu.") else ("",))
         )
@@ -93,7 +93,7 @@ class _SamplesQuery:
     def read(self, refs: Sequence[str]) -> list[Samples]:
         """What is told of these."""
         specs = "".join(
-            f'<querySpec><entity type="{self._kind}">{written(ref)}</entity>{self._arguments}</querySpec>'
+            f'<querySpec><entity type="{self._kind}">{escape_text(ref)}</entity>{self._arguments}</querySpec>'
             for ref in refs
         )
         self._pace()

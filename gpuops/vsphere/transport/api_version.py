@@ -39,7 +39,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
         raise ProtocolError(
             f"{address} is not a vCenter: {_PATH} answers {reply.status} {reply.reason}", hint="check the address"
         )
-    offered = _offered(reply.body, address)
+    offered = _offered_versions(reply.body, address)
     for version in KNOWN:
         if version in offered:
             return version
@@ -49,7 +49,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
     )
 
 
-def _offered(body: bytes, address: str) -> frozenset[str]:
+def _offered_versions(body: bytes, address: str) -> frozenset[str]:
     try:
         root = elements(body)
     except UnreadableReply as error:
@@ -58,9 +58,9 @@ def _offered(body: bytes, address: str) -> frozenset[str]:
         raise ProtocolError(
             f"{address} does not answer like a vCenter: {_PATH} is not a list of API versions", hint="check the address"
         )
-    found = set()
+    versions = set()
     for namespace in root.iter("namespace"):
         if namespace.findtext("name") == "urn:vim25":
-            found.add(namespace.findtext("version") or "")
-            found.update(prior.text or "" for prior in namespace.iterfind("priorVersions/version"))
-    return frozenset(found - {""})
+            versions.add(namespace.findtext("version") or "")
+            versions.update(prior.text or "" for prior in namespace.iterfind("priorVersions/version"))
+    return frozenset(versions - {""})

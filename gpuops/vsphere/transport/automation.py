@@ -67,7 +67,7 @@ class _Adapter(BaseAdapter):
                 request.path_url,
                 until=min(clock.passed_s() + CALL_S, self._until),
                 body=request.body,
-                headers={name: _text(value) for name, value in request.headers.items() if name != "Accept-Encoding"},
+                headers={name: _text(header) for name, header in request.headers.items() if name != "Accept-Encoding"},
                 largest=LARGEST_REPLY,
             )
         except BaseException:

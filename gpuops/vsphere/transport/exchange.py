@@ -81,7 +81,7 @@ def exchange(
         response = connection.getresponse()
         is_packed = _is_packed(response.getheader("Content-Encoding", ""), accepted)
         pieces = _pieces(response)
-        received = b"".join(_unpacked(pieces, largest) if is_packed else pieces)
+        received = b"".join(_unpack(pieces, largest) if is_packed else pieces)
     except TimeoutError as late:
         if clock.passed_s() < until:
             raise  # silence, not a drip
@@ -114,17 +114,17 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
         raise http.client.IncompleteRead(b"", response.length)
 
 
-def _unpacked(pieces: Iterator[bytes], largest: int) -> Iterator[bytes]:
+def _unpack(pieces: Iterator[bytes], largest: int) -> Iterator[bytes]:
     """What these pieces of gzip hold, `largest` bytes at the most. Raises UnreadableReply."""
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    left = largest
+    bytes_left = largest
     for piece in pieces:
         try:
-            text = unpacker.decompress(piece, left + 1)  # never more than one byte too many is made
+            text = unpacker.decompress(piece, bytes_left + 1)  # never more than one byte too many is made
         except zlib.error as error:
             raise UnreadableReply("a packed reply that cannot be unpacked") from error
-        left -= len(text)
-        if left < 0:
+        bytes_left -= len(text)
+        if bytes_left < 0:
             raise _too_large(largest)
         yield text
     if not unpacker.eof or unpacker.unused_data:
@@ -136,10 +136,10 @@ def _too_large(largest: int) -> UnreadableReply:
 
 
 def _patience(until: float) -> float:
-    left = until - clock.passed_s()
-    if left <= 0:
+    left_s = until - clock.passed_s()
+    if left_s <= 0:
         raise TimeoutError("the reply is not whole in time")
-    return min(left, network.SILENCE_S)
+    return min(left_s, network.SILENCE_S)
 
 
 class _BoundedResponse(http.client.HTTPResponse):
@@ -186,10 +186,10 @@ class _BoundedResponse(http.client.HTTPResponse):
                 raise http.client.LineTooLong("header line")
             if line in (b"\r\n", b"\n", b""):
                 return headers
-            name, colon, value = str(line, "iso-8859-1").partition(":")
+            name, colon, field_value = str(line, "iso-8859-1").partition(":")
             if not colon or not name or name != name.strip():
                 raise UnreadableReply("a header without a name")
-            headers[name] = value.strip()
+            headers[name] = field_value.strip()
         raise http.client.HTTPException(f"got more than {_MOST_LINES} headers")
 
 

@@ -60,11 +60,11 @@ class EndlessReply(TimeoutError):
 
 
 class PinMismatch(ssl.SSLError):
-    """The server's certificate is not the pinned one; `shown` is its SHA-256."""
+    """The server's certificate is not the pinned one; `fingerprint` is its SHA-256."""
 
-    def __init__(self, shown: str) -> None:
-        super().__init__(f"certificate {shown} is not the pinned one")
-        self.shown = shown
+    def __init__(self, fingerprint: str) -> None:
+        super().__init__(f"certificate {fingerprint} is not the pinned one")
+        self.fingerprint = fingerprint
 
 
 UNREADABLE_ERRORS: Final = (
@@ -95,9 +95,9 @@ class _PinnedSocket(ssl.SSLSocket):
         super().do_handshake(block)
         pin = self.context.pin if isinstance(self.context, _PinnedContext) else ""
         certificate = self.getpeercert(binary_form=True) or b""
-        shown = hashlib.sha256(certificate).hexdigest()
-        if not hmac.compare_digest(shown, pin):
-            raise PinMismatch(shown)
+        fingerprint = hashlib.sha256(certificate).hexdigest()
+        if not hmac.compare_digest(fingerprint, pin):
+            raise PinMismatch(fingerprint)
 
 
 class _PinnedContext(ssl.SSLContext):
@@ -116,7 +116,7 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
         if target.pin is not None:
             raise NotTrusted(f"{target.address} is reached without TLS: a pin has nothing to hold", hint="use https://")
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if target.pin is None else _pinned(target.pin)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if target.pin is None else _pinned_context(target.pin)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not target.verify:
         context.check_hostname = False
@@ -136,7 +136,7 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
     return context
 
 
-def _pinned(pin: str) -> ssl.SSLContext:
+def _pinned_context(pin: str) -> ssl.SSLContext:
     context = _PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.pin = pin
     return context
@@ -152,9 +152,9 @@ class _InOnePiece(http.client.HTTPConnection):
             self._body, message_body = message_body, None
         super().endheaders(message_body, encode_chunked=encode_chunked)
 
-    def send(self, data: Any) -> None:
+    def send(self, message: Any) -> None:
         body, self._body = self._body, b""  # before it is sent: whatever opens the connection sends first
-        super().send(data + body if body else data)
+        super().send(message + body if body else message)
 
 
 class _SecuredInOnePiece(_InOnePiece, http.client.HTTPSConnection):
@@ -192,7 +192,7 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
         case ssl.SSLError():
             return _not_secured(target, error)
         case OSError():
-            return _unreachable(target, error)
+            return _unreachable_error(target, error)
         case UnreadableReply():
             return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
         case http.client.HTTPException() if str(error)[:3] in AWAY:
@@ -206,7 +206,7 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
 
 
 @contextmanager
-def decoding(address: str, what: str) -> Iterator[None]:
+def decoding(address: str, call_name: str) -> Iterator[None]:
     """For the block that makes values of a reply to `what`. Raises ProtocolError for whatever cannot be decoded.
 
     Only code that decodes belongs into the block: a mistake of ours elsewhere must stay an internal error.
@@ -216,11 +216,11 @@ def decoding(address: str, what: str) -> Iterator[None]:
     except UNREADABLE_ERRORS as error:
         sent = f"{error}" if isinstance(error, UnreadableReply) else f"what nobody can read ({type(error).__name__})"
         raise ProtocolError(
-            f"{address} sends {sent} in reply to {what}", hint="check the address; nothing of it was used"
+            f"{address} sends {sent} in reply to {call_name}", hint="check the address; nothing of it was used"
         ) from error
 
 
-def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
+def _unreachable_error(target: Target, error: OSError) -> VcenterUnreachable:
     match error:
         case socket.gaierror() if (proxy := proxy_of(target)) is not None:
             return VcenterUnreachable(
@@ -245,19 +245,19 @@ def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
         case _:
             pass
     reason = error.strerror or str(error) or type(error).__name__
-    way, hint = "", "check the address and port"
+    route, hint = "", "check the address and port"
     if target.proxy is not None:
-        way, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
-    return VcenterUnreachable(f"{target.address} is not reachable{way}: {reason}", hint=hint)
+        route, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
+    return VcenterUnreachable(f"{target.address} is not reachable{route}: {reason}", hint=hint)
 
 
 def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
     match error:
         case ssl.SSLCertVerificationError():
-            return _untrusted(target, error)
+            return _trust_error(target, error)
         case PinMismatch():
             return NotTrusted(
-                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.shown}",
+                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.fingerprint}",
                 hint="if vCenter got a new certificate, pin that one; else somebody stands between",
             )
         case _:
@@ -268,7 +268,7 @@ def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
     )
 
 
-def _untrusted(target: Target, error: ssl.SSLCertVerificationError) -> NotTrusted:
+def _trust_error(target: Target, error: ssl.SSLCertVerificationError) -> NotTrusted:
     if error.verify_code == _EXPIRED:
         return NotTrusted(f"the certificate of {target.address} has expired", hint="renew it in vCenter")
     if error.verify_code == _NOT_YET_VALID:

@@ -32,18 +32,18 @@ def typed_limit(request: bytes) -> int:
     return min(MOST_MARKS, MOST_TYPED + TYPED_PER_MARK * request.count(b"<"))
 
 
-def checked_typed(received: bytes, most: int) -> bytes:
+def check_typed_reply(received: bytes, most: int) -> bytes:
     """The same bytes, fit for pyVmomi's parser, to which namespaces cost more than elements do.
 
     vCenter declares namespaces once a reply; other servers one for each type that they name. Raises UnreadableReply.
     """
-    checked(received, most)
+    check_reply(received, most)
     if received.count(b"xmlns") > _MOST_NAMESPACES + received.count(b"<") // 2:
         raise UnreadableReply(f"more than {_MOST_NAMESPACES:,} namespaces in one reply")
     return received
 
 
-def checked(received: bytes, most: int = MOST_MARKS) -> bytes:
+def check_reply(received: bytes, most: int = MOST_MARKS) -> bytes:
     """The same bytes, fit for a parser: no element of vCenter has more than two attributes. Raises UnreadableReply."""
     if b"<!DOCTYPE" in received:
         raise UnreadableReply("a document type, which SOAP forbids")
@@ -67,7 +67,7 @@ def elements(received: bytes) -> Any:
     from lxml import etree
 
     try:
-        return etree.fromstring(checked(received), _parser())
+        return etree.fromstring(check_reply(received), _parser())
     except etree.XMLSyntaxError as error:
         raise UnreadableReply(f"a reply that is not XML: {error.msg}") from error
     except MemoryError as error:

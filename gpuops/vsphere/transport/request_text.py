@@ -24,19 +24,19 @@ _OF_A_SESSION: Final = r"session\[[0-9A-Fa-f-]{1,40}\]"
 REFERENCE: Final = re.compile(f"(?:{_OF_A_SESSION})?{_PLAIN}")
 
 
-def written(text: str) -> str:
+def escape_text(text: str) -> str:
     """The text as XML carries it. Raises UsageError, without the text, for one that XML cannot carry."""
-    found = _UNWRITABLE.search(text)
-    if found is not None:
-        raise _unwritable(f"U+{ord(found[0]):04X}")
+    match = _UNWRITABLE.search(text)
+    if match is not None:
+        raise _unwritable(f"U+{ord(match[0]):04X}")
     return escape(text, {"\r": "&#13;"})
 
 
 def checked_request(request: bytes) -> bytes:
     """A request that pyVmomi has written, its values as they were. Raises UsageError."""
-    found = _UNWRITABLE_BYTES.search(request)
-    if found is not None:
-        raise _unwritable(f"U+{ord(found[0].decode()):04X}")
+    match = _UNWRITABLE_BYTES.search(request)
+    if match is not None:
+        raise _unwritable(f"U+{ord(match[0].decode()):04X}")
     return request.replace(b"\r", b"&#13;")  # its own markup has none
 
 
@@ -54,7 +54,8 @@ def unwritable_surrogate() -> UsageError:
     return _unwritable("half a character")
 
 
-def _unwritable(what: str) -> UsageError:
+def _unwritable(character: str) -> UsageError:
     return UsageError(
-        f"a text holds {what}, which a request to vCenter cannot carry", hint="write names and passwords without it"
+        f"a text holds {character}, which a request to vCenter cannot carry",
+        hint="write names and passwords without it",
     )

@@ -19,7 +19,7 @@ from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import HttpReply, exchange
-from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, checked_typed, typed_limit
+from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, check_typed_reply, typed_limit
 from gpuops.vsphere.transport.request_text import REFERENCE, checked_request, unwritable_surrogate
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         """Itself: managed objects are copied with the values that name them."""
         return self
 
-    def InvokeMethod(self, mo: Any, info: Any, args: Any) -> Any:  # noqa: N802 - pyVmomi's name
+    def InvokeMethod(self, mo: Any, method: Any, args: Any) -> Any:  # noqa: N802 - pyVmomi's name
         """The answer of one call, sent once. Raises its fault, UnreadableReply, and the connection's own errors."""
-        request = self.SerializeRequest(mo, info, args)
+        request = self.SerializeRequest(mo, method, args)
         reply = self._exchange(request)
         if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
-        answer = deserialised(reply.body, info.result, self, most=typed_limit(request))
+        answer = deserialize_reply(reply.body, method.result, self, most=typed_limit(request))
         if isinstance(answer, Exception):  # some proxies send a fault with status 200
             try:
                 raise answer
@@ -65,16 +65,16 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
                 del answer, reply  # else the fault's traceback, which holds this frame, would keep both in a cycle
         if reply.status != http.HTTPStatus.OK:
             raise network.UnreadableReply("a fault that is none")
-        if answer is None and info.isTask:
+        if answer is None and method.isTask:
             raise network.UnreadableReply("no task where one was begun")
         return answer
 
-    def SerializeRequest(self, mo: Any, info: Any, args: Any) -> bytes:  # noqa: N802
+    def SerializeRequest(self, mo: Any, method: Any, args: Any) -> bytes:  # noqa: N802
         """Raises ProtocolError for what is no id of an object, UsageError for a text that XML cannot carry."""
         if REFERENCE.fullmatch(mo._moId) is None:
             raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory reads the ids anew")
         try:
-            return checked_request(super().SerializeRequest(mo, info, args))
+            return checked_request(super().SerializeRequest(mo, method, args))
         except UnicodeEncodeError:
             raise unwritable_surrogate() from None
 
@@ -103,27 +103,29 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
     def _connection(self) -> http.client.HTTPConnection:
         now = clock.passed_s()
         with self._lock:
-            old = [each for each, since in self._idle if now - since >= network.IDLE_CONNECTION_S]
-            self._idle = [(each, since) for each, since in self._idle if now - since < network.IDLE_CONNECTION_S]
-            found = self._idle.pop()[0] if self._idle else None
-        for each in old:
-            each.close()
-        return found or network.open_connection(self._target, network.tls_context(self._target))
+            old = [connection for connection, since in self._idle if now - since >= network.IDLE_CONNECTION_S]
+            self._idle = [
+                (connection, since) for connection, since in self._idle if now - since < network.IDLE_CONNECTION_S
+            ]
+            idle_connection = self._idle.pop()[0] if self._idle else None
+        for connection in old:
+            connection.close()
+        return idle_connection or network.open_connection(self._target, network.tls_context(self._target))
 
 
-def deserialised(received: bytes, result: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
+def deserialize_reply(received: bytes, result_type: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
     """pyVmomi's value of a reply of at most so many marks, of the type `result` or a fault.
 
     Raises ExpatError for what is cut off or no XML, UnreadableReply for all else that no vCenter sends.
     """
     try:
-        answer = _EnvelopeDeserializer(stub).Deserialize(checked_typed(received, most), result)
+        answer = _EnvelopeDeserializer(stub).Deserialize(check_typed_reply(received, most), result_type)
     except (ExpatError, network.UnreadableReply):
         raise
     except Exception as error:  # whatever pyVmomi's code does with what a stranger wrote
         raise network.UnreadableReply(f"a reply that makes no sense ({type(error).__name__})") from error
-    if answer is not None and not isinstance(answer, (result, Exception)):
-        raise network.UnreadableReply(f"a {type(answer).__name__} where a {result.__name__} belongs")
+    if answer is not None and not isinstance(answer, (result_type, Exception)):
+        raise network.UnreadableReply(f"a {type(answer).__name__} where a {result_type.__name__} belongs")
     return answer
 
 
@@ -138,8 +140,8 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
         self._depth = 0
         self._answers = False
 
-    def Deserialize(self, response: bytes, result: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
-        self.resultType, self.msg, self.data = result, "", ""
+    def Deserialize(self, response: bytes, result_type: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
+        self.resultType, self.msg, self.data = result_type, "", ""
         self.isFault = False
         self.nsMap: dict[str | None, list[str]] = {}
         self.deser.result = None
@@ -191,8 +193,8 @@ class _BoundedDeserializer(SoapAdapter.SoapDeserializer):
             raise network.UnreadableReply(f"the id {self.data[:80]!r}, which no object has")
         self.EndElementHandler(tag)
 
-    def CharacterDataHandler(self, data: str) -> None:  # noqa: N802
-        self.data: str = self.data + data if self.data else data
+    def CharacterDataHandler(self, characters: str) -> None:  # noqa: N802
+        self.data: str = self.data + characters if self.data else characters
         if len(self.data) > LONGEST_TEXT:
             raise network.UnreadableReply(f"a text of more than {LONGEST_TEXT:,} characters")
 

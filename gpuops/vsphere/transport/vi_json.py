@@ -35,7 +35,7 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 _LONGEST_SAID: Final = 200
 
 
-def offered(api_version: str) -> bool:
+def offers_vi_json(api_version: str) -> bool:
     """Whether a vCenter of this API version offers VI/JSON."""
     return version_numbers(api_version) >= version_numbers(SINCE)
 
@@ -55,7 +55,7 @@ class JsonLogin:
         self,
         wire: Wire,
         method: str,
-        this: tuple[str, str],
+        target: tuple[str, str],
         body: Mapping[str, Any] | None = None,
         *,
         deadline: float | None = None,
@@ -64,29 +64,29 @@ class JsonLogin:
 
         Raises SessionEnded, WireFault, NotConnected in its kinds.
         """
-        return self._answer(self._sent(wire, method, this, body or {}, deadline))
+        return self._answer(self._send(wire, method, target, body or {}, deadline))
 
-    def log_in(self, wire: Wire, *, seen: str) -> str:
-        """The key of a new login, unless another thread has logged in since it was `seen`: then of that.
+    def log_in(self, wire: Wire, *, earlier_key: str) -> str:
+        """The key of a new login, unless another thread has logged in since it was `earlier_key`: then of that.
 
         Raises NotConnected in its kinds.
         """
         with self._logging_in:
-            if self.key != seen:
+            if self.key != earlier_key:
                 return self.key
             self.key = ""
-            target = self._target
-            credentials = {"userName": target.username, "password": target.password.reveal()}
-            reply = self._sent(wire, "Login", self._session_manager, credentials, None)
+            vcenter = self._target
+            credentials = {"userName": vcenter.username, "password": vcenter.password.reveal()}
+            reply = self._send(wire, "Login", self._session_manager, credentials, None)
             try:
                 self._answer(reply)
             except (SessionEnded, WireFault) as refused:
                 raise LoginRefused(
-                    f"{target.address} refuses {target.username} over VI/JSON: {refused or 'not logged in'}",
+                    f"{vcenter.address} refuses {vcenter.username} over VI/JSON: {refused or 'not logged in'}",
                     hint="--reader soap reads without VI/JSON",
                 ) from None  # the chain holds the request
             if _KEY.fullmatch(reply.session_key) is None:
-                raise ProtocolError(f"{target.address} logs in over VI/JSON, and names no session")
+                raise ProtocolError(f"{vcenter.address} logs in over VI/JSON, and names no session")
             self.key = reply.session_key
             return self.key
 
@@ -94,16 +94,16 @@ class JsonLogin:
         """Ends the session. One that cannot be ended ends by itself when it idles."""
         if self.key:
             with suppress(NotConnected, SessionEnded, WireFault):
-                self._answer(self._sent(wire, "Logout", self._session_manager, {}, None))
+                self._answer(self._send(wire, "Logout", self._session_manager, {}, None))
             self.key = ""
 
-    def _sent(
-        self, wire: Wire, method: str, this: tuple[str, str], body: Mapping[str, Any], deadline: float | None
+    def _send(
+        self, wire: Wire, method: str, target: tuple[str, str], body: Mapping[str, Any], deadline: float | None
     ) -> HttpReply:
         import msgspec
 
-        reference(*this)  # what names no object is refused, here as there
-        kind, moid = this
+        reference(*target)  # what names no object is refused, here as there
+        kind, moid = target
         path = f"{self._target.path}/vim25/{self._release}/{kind}/{quote(moid, safe='')}/{method}"
         headers = {"Content-Type": "application/json", **({SESSION_HEADER: self.key} if self.key else {})}
         try:
@@ -119,18 +119,20 @@ class JsonLogin:
             return b""
         fault: Any = None
         with suppress(ProtocolError), network.decoding(self._target.address, "a call"):
-            fault = decoded(reply.body)
+            fault = decode_reply(reply.body)
         name = fault.get("_typeName") if isinstance(fault, dict) else None
         if name == "NotAuthenticated":
             raise SessionEnded
-        said = f"{reply.status} {reply.reason}"
+        status_text = f"{reply.status} {reply.reason}"
         if not isinstance(name, str):
-            raise ProtocolError(f"{self._target.address} answers VI/JSON with {said[:_LONGEST_SAID]}")
-        told = fault.get("faultstring")
-        raise WireFault(name[:_LONGEST_SAID], (told if isinstance(told, str) else said)[:_LONGEST_SAID])
+            raise ProtocolError(f"{self._target.address} answers VI/JSON with {status_text[:_LONGEST_SAID]}")
+        fault_text = fault.get("faultstring")
+        raise WireFault(
+            name[:_LONGEST_SAID], (fault_text if isinstance(fault_text, str) else status_text)[:_LONGEST_SAID]
+        )
 
 
-def decoded(received: bytes) -> Any:
+def decode_reply(received: bytes) -> Any:
     """The values of a reply; None for one without content. Raises UNREADABLE_ERRORS."""
     import msgspec
 

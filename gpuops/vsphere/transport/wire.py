@@ -69,43 +69,43 @@ class Wire:
     def ask(
         self,
         method: str,
-        this: tuple[str, str],
+        target: tuple[str, str],
         arguments: str = "",
         *,
         deadline: float | None = None,
-        again: bool = True,
+        repeats: bool = True,
     ) -> Any:
-        """The response element; `this` is (type, moid), `arguments` are XML.
+        """The response element; `target` is (type, moid), `arguments` are XML.
 
-        With `again` it is asked again once when the reply broke off: a read changes nothing, a login counts.
+        With `repeats` it is asked again once when the reply broke off: a read changes nothing, a login counts.
         Raises SessionEnded, WireFault, NotConnected in its kinds.
         """
-        reply = self.fetch(method, this, arguments, deadline=deadline, again=again)
+        reply = self.fetch(method, target, arguments, deadline=deadline, repeats=repeats)
         with network.decoding(self.target.address, method):
-            return parsed(reply, self.target.address)
+            return parse_reply(reply, self.target.address)
 
     def fetch(
         self,
         method: str,
-        this: tuple[str, str],
+        target: tuple[str, str],
         arguments: str = "",
         *,
         deadline: float | None = None,
-        again: bool = True,
+        repeats: bool = True,
     ) -> bytes:
         """The reply as it came, for those who parse it their own way. Raises NotConnected in its kinds."""
         headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": f'"urn:vim25/{self._api_version}"'}
         if self.cookie:
             headers["Cookie"] = self.cookie
-        body = envelope(method, this, arguments)
-        reply = self._asked(self.target.path, body, headers, _SOAP_ANSWERS, deadline, again=again)
+        body = envelope(method, target, arguments)
+        reply = self._exchange_with_retry(self.target.path, body, headers, _SOAP_ANSWERS, deadline, repeats=repeats)
         return reply.body
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str], *, deadline: float | None = None) -> HttpReply:
         """The reply to a call over VI/JSON, which may be a fault. Raises NotConnected in its kinds."""
-        return self._asked(path, body, headers, _JSON_ANSWERS, deadline, again=True)
+        return self._exchange_with_retry(path, body, headers, _JSON_ANSWERS, deadline, repeats=True)
 
-    def _asked(
+    def _exchange_with_retry(
         self,
         path: str,
         body: bytes,
@@ -113,14 +113,14 @@ class Wire:
         answers: Collection[int],
         deadline: float | None,
         *,
-        again: bool,
+        repeats: bool,
     ) -> HttpReply:
         until = clock.passed_s() + CALL_S if deadline is None else deadline
         try:
             return self._exchange(path, body, headers, answers, until)
         except network.BROKEN_OFF as error:
             self.close()
-            if not again:
+            if not repeats:
                 raise network.connection_error(self.target, error) from error
         except (*network.LOST_ERRORS, network.UnreadableReply) as error:
             self.close()
@@ -152,12 +152,12 @@ class Wire:
                 self.cookie = f"{_COOKIE}={morsel.coded_value}"
 
 
-def envelope(method: str, this: tuple[str, str], arguments: str = "") -> bytes:
+def envelope(method: str, target: tuple[str, str], arguments: str = "") -> bytes:
     """The request of a call. Raises ProtocolError for what is no id of an object."""
-    return _ENVELOPE.format(f'<{method} xmlns="urn:vim25">{reference(*this)}{arguments}</{method}>').encode()
+    return _ENVELOPE.format(f'<{method} xmlns="urn:vim25">{reference(*target)}{arguments}</{method}>').encode()
 
 
-def parsed(received: bytes, address: str) -> Any:
+def parse_reply(received: bytes, address: str) -> Any:
     """The method's response element. Raises SessionEnded, WireFault, and ProtocolError for what is no SOAP."""
     try:
         root = elements(received)

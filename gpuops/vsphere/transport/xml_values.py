@@ -35,22 +35,22 @@ def children(element: Any, name: str = "*") -> Iterator[Any]:
     """The children of that name; of any name by default."""
     if element is None:
         return iter(())
-    found: Iterator[Any] = element.iterchildren(VIM + name if name != "*" else "*")
-    return found
+    child_elements: Iterator[Any] = element.iterchildren(VIM + name if name != "*" else "*")
+    return child_elements
 
 
 def descendants(element: Any, name: str) -> Iterator[Any]:
     """The elements of that name anywhere below; lxml skips all others without making objects of them."""
     if element is None:
         return iter(())
-    found: Iterator[Any] = element.iter(VIM + name)
-    return found
+    matches: Iterator[Any] = element.iter(VIM + name)
+    return matches
 
 
 def text(element: Any, name: str | None = None) -> str | None:
     """The text of an element, or of its child of that name; '' is nothing."""
-    found = element if name is None else child(element, name)
-    return (found.text or None) if found is not None else None
+    node = element if name is None else child(element, name)
+    return (node.text or None) if node is not None else None
 
 
 def count(element: Any, name: str) -> int:
@@ -67,12 +67,12 @@ def _counter(name: str) -> Any:
 
 def parts_of(element: Any) -> Mapping[str, Any]:
     """The children by name, in one pass: cheaper than asking for three of them. Of several alike, the last."""
-    return {} if element is None else {each.tag[_VIM_LENGTH:]: each for each in element}
+    return {} if element is None else {child_element.tag[_VIM_LENGTH:]: child_element for child_element in element}
 
 
 def texts(element: Any) -> Mapping[str, str | None]:
     """The texts of the children by name, as `parts_of` has the children."""
-    return {} if element is None else {each.tag[_VIM_LENGTH:]: each.text for each in element}
+    return {} if element is None else {child_element.tag[_VIM_LENGTH:]: child_element.text for child_element in element}
 
 
 def number(element: Any, name: str | None = None) -> int | None:
@@ -83,10 +83,10 @@ def number(element: Any, name: str | None = None) -> int | None:
 def whole(written: str | None) -> int | None:
     """A whole number as it is written, or None. One that no vSphere type can hold is ill-formed (xsd:long: 64 bits)."""
     try:
-        found = int(written) if written is not None else None
+        integer = int(written) if written is not None else None
     except ValueError:
         return None
-    return found if found is None or -_BEYOND_LONG <= found < _BEYOND_LONG else None
+    return integer if integer is None or -_BEYOND_LONG <= integer < _BEYOND_LONG else None
 
 
 def flag(element: Any, name: str | None = None) -> bool | None:
@@ -101,18 +101,18 @@ def truth(written: str | None) -> bool | None:
 
 def word(vocabulary: type[Vocabulary], element: Any, name: str | None = None) -> Vocabulary | None:
     """A word of a vocabulary; one it does not have is None."""
-    return spoken(vocabulary, text(element, name))
+    return vocabulary_word(vocabulary, text(element, name))
 
 
-def spoken(vocabulary: type[Vocabulary], written: str | None) -> Vocabulary | None:
+def vocabulary_word(vocabulary: type[Vocabulary], written: str | None) -> Vocabulary | None:
     """A word of a vocabulary as it is written; one it does not have is None."""
-    found: Vocabulary | None = _words(vocabulary).get(written) if written is not None else None
-    return found
+    known_word: Vocabulary | None = _words(vocabulary).get(written) if written is not None else None
+    return known_word
 
 
 @cache
 def _words(vocabulary: type[StrEnum]) -> Mapping[str, Any]:
-    return {each.value: each for each in vocabulary}
+    return {word.value: word for word in vocabulary}
 
 
 @lru_cache(maxsize=4096)
@@ -129,8 +129,8 @@ def pci_address(written: str | None) -> PciAddress | None:
 def moment(written: str | None) -> datetime | None:
     """A moment in UTC; None for one without a zone, which could be any."""
     try:
-        found = datetime.fromisoformat(written) if written is not None else None
-        return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+        local_time = datetime.fromisoformat(written) if written is not None else None
+        return local_time.astimezone(UTC) if local_time is not None and local_time.tzinfo is not None else None
     except (ValueError, OverflowError):  # at the ends of the calendar another zone has no such year
         return None
 
@@ -149,6 +149,6 @@ def _local_name(written: str) -> str:
     return written.rpartition(":")[2]
 
 
-def unsigned(short: int | None) -> int:
+def unsigned_short(short: int | None) -> int:
     """A PCI id as people know it, from vSphere's signed 16-bit field; 0 when unknown."""
     return (short or 0) & 0xFFFF

@@ -29,21 +29,23 @@ class AwaitedState:
     is_reached: Callable[[Mapping[str, Any], Any], bool]
 
 
-def _is_back(values: Mapping[str, Any], before: datetime | None) -> bool:
+def _is_back(properties: Mapping[str, Any], before: datetime | None) -> bool:
     """Whether a host is connected, and booted at another moment than that."""
-    booted = values.get("runtime.bootTime")
-    connected = values.get("runtime.connectionState") == "connected"
+    booted = properties.get("runtime.bootTime")
+    connected = properties.get("runtime.connectionState") == "connected"
     return connected and has_booted(booted.astimezone(UTC) if booted is not None else None, before)
 
 
 POWER: Final = AwaitedState(
-    "VirtualMachine", ("runtime.powerState",), lambda values, power: values.get("runtime.powerState") == power
+    "VirtualMachine", ("runtime.powerState",), lambda properties, power: properties.get("runtime.powerState") == power
 )
 TOOLS: Final = AwaitedState(
-    "VirtualMachine", ("guest.toolsRunningStatus",), lambda values, want: values.get("guest.toolsRunningStatus") == want
+    "VirtualMachine",
+    ("guest.toolsRunningStatus",),
+    lambda properties, goal: properties.get("guest.toolsRunningStatus") == goal,
 )
 ADDRESS: Final = AwaitedState(
-    "VirtualMachine", ("guest.ipAddress",), lambda values, want: bool(values.get("guest.ipAddress")) == want
+    "VirtualMachine", ("guest.ipAddress",), lambda properties, goal: bool(properties.get("guest.ipAddress")) == goal
 )
 BOOTED: Final = AwaitedState("HostSystem", ("runtime.connectionState", "runtime.bootTime"), _is_back)
 RUNNING: Final = "guestToolsRunning"
@@ -60,9 +62,9 @@ class StateWatch:
         self._session = session
         self._updates = Updates(session)
         self._state: AwaitedState | None = None
-        self._left: dict[str, object] = {}
+        self._pending: dict[str, object] = {}
         """Object -> what is wanted of it, of each object that the filter tells of and that was not seen to be so."""
-        self._values: dict[str, dict[str, Any]] = {}
+        self._properties: dict[str, dict[str, Any]] = {}
         """Object -> the values of its properties so far."""
 
     def close(self) -> None:
@@ -71,35 +73,37 @@ class StateWatch:
         self._state = None
 
     def wait(
-        self, state: AwaitedState, wanted: Mapping[str, object], timeout_s: float
+        self, state: AwaitedState, goals: Mapping[str, object], timeout_s: float
     ) -> tuple[frozenset[str], frozenset[str]]:
         """(those of these objects that are seen in their wanted state before the time is up, those that are gone: they
         are not waited for)."""
-        self._follow(state, wanted)
-        reached, gone, left_s = set[str](), set[str](), max(timeout_s, 0.0)
-        while self._left:
+        self._follow(state, goals)
+        reached, removed, left_s = set[str](), set[str](), max(timeout_s, 0.0)
+        while self._pending:
             slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
             news = self._updates.next(slice_s)
             left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
             with self._session.decoding("a wait for a state"):
-                for each in news or ():
-                    values = self._values.setdefault(each.ref, {})
-                    values.update(each.values)
-                    if each.ref in self._left and (each.gone or state.is_reached(values, self._left[each.ref])):
-                        del self._left[each.ref]
-                        (gone if each.gone else reached).add(each.ref)
+                for update in news or ():
+                    properties = self._properties.setdefault(update.ref, {})
+                    properties.update(update.properties)
+                    if update.ref in self._pending and (
+                        update.is_gone or state.is_reached(properties, self._pending[update.ref])
+                    ):
+                        del self._pending[update.ref]
+                        (removed if update.is_gone else reached).add(update.ref)
             if left_s <= 0:
                 break
-        if not self._left:
+        if not self._pending:
             self.close()
-        return frozenset(reached), frozenset(gone)
+        return frozenset(reached), frozenset(removed)
 
-    def _follow(self, state: AwaitedState, wanted: Mapping[str, object]) -> None:
+    def _follow(self, state: AwaitedState, goals: Mapping[str, object]) -> None:
         """The filter of the wait before, if that waited for all of this; otherwise one that tells how everything is."""
-        if state is not self._state or not wanted.items() <= self._left.items():
-            self._updates.watch([self._session.managed(state.type, ref) for ref in wanted], state.paths)
-            self._state, self._values = state, {}
-        self._left = dict(wanted)
+        if state is not self._state or not goals.items() <= self._pending.items():
+            self._updates.watch([self._session.managed_object(state.type, ref) for ref in goals], state.paths)
+            self._state, self._properties = state, {}
+        self._pending = dict(goals)
 
 
 def wait_for_power(connection: Connection, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
@@ -115,15 +119,15 @@ def wait_for_guest(connection: Connection, vm: str, timeout_s: float, *, address
 
     Raises VmNotFound for a VM that is gone by then.
     """
-    found = connection.vm(vm)
+    guest_vm = connection.vm(vm)
     if address:
         connection.states.wait(ADDRESS, {vm: True}, timeout_s)
     else:
         connection.states.wait(TOOLS, {vm: RUNNING}, timeout_s)
-    told = connection.read(lambda: found.guest, subject=vm)
-    if told is None or told.toolsRunningStatus is None:
+    guest_info = connection.read(lambda: guest_vm.guest, subject=vm)
+    if guest_info is None or guest_info.toolsRunningStatus is None:
         return Guest(None, None)
-    return Guest(told.toolsRunningStatus == RUNNING, told.ipAddress or None)
+    return Guest(guest_info.toolsRunningStatus == RUNNING, guest_info.ipAddress or None)
 
 
 def wait_for_boot(connection: Connection, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
@@ -133,5 +137,5 @@ def wait_for_boot(connection: Connection, since: Mapping[str, datetime | None], 
     RebootHost_Task ends when the reboot has begun; only the host's own boot time tells that it is over (vSphere API
     reference, HostSystem).
     """
-    back, gone = connection.states.wait(BOOTED, since, timeout_s)
-    return back | gone
+    back, removed = connection.states.wait(BOOTED, since, timeout_s)
+    return back | removed

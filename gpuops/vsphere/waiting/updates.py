@@ -32,8 +32,8 @@ class PropertyUpdate:
     """A change of one object: values by property path, None for a property that is unset now; or that it is gone."""
 
     ref: str
-    values: Mapping[str, Any]
-    gone: bool = False
+    properties: Mapping[str, Any]
+    is_gone: bool = False
 
 
 class Updates:
@@ -51,7 +51,7 @@ class Updates:
         self._spec: Callable[[], Any] | None = None
         self._collector: Any = None
         self._filter: Any = None
-        self._left: list[Any] = []
+        self._broken_collectors: list[Any] = []
         """Collectors whose wait broke off, with their filters: vCenter keeps them as long as the session."""
         self._version = ""
         self._broken = 0
@@ -66,7 +66,7 @@ class Updates:
 
         def spec() -> Any:
             return query.FilterSpec(
-                objectSet=[query.ObjectSpec(obj=each, skip=False) for each in self._objects],
+                objectSet=[query.ObjectSpec(obj=watched_object, skip=False) for watched_object in self._objects],
                 propSet=[query.PropertySpec(type=type(self._objects[0]), pathSet=list(paths), all=False)],
                 reportMissingObjectsInResults=True,
             )
@@ -83,24 +83,24 @@ class Updates:
 
         Raises VcenterUnreachable when it stays broken.
         """
-        told: list[PropertyUpdate] | None = self._guarded(lambda: self._ask(wait_s))
-        return told
+        updates: list[PropertyUpdate] | None = self._call_with_recovery(lambda: self._ask(wait_s))
+        return updates
 
     def close(self) -> None:
         """Destroys the collector, which would otherwise last as long as the session."""
         if self._collector is not None:
-            self._left.append(self._collector)
+            self._broken_collectors.append(self._collector)
         self._collector = self._filter = None
         self._give_back()
 
     def _give_back(self) -> None:
-        if not self._left:  # a read has waited for nothing: it would load pyVmomi to log out
+        if not self._broken_collectors:  # a read has waited for nothing: it would load pyVmomi to log out
             return
         from pyVmomi import vmodl
 
-        while self._left:
+        while self._broken_collectors:
             with suppress(vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS):
-                self._left.pop().DestroyPropertyCollector()
+                self._broken_collectors.pop().DestroyPropertyCollector()
 
     def _ask(self, wait_s: float) -> list[PropertyUpdate] | None:
         """What the next UpdateSet tells; None = nothing within the time."""
@@ -117,14 +117,14 @@ class Updates:
         options = vmodl.query.PropertyCollector.WaitOptions(
             maxWaitSeconds=math.ceil(wait_s), maxObjectUpdates=self._at_most
         )
-        told = self._collector.WaitForUpdatesEx(self._version, options)
+        update_set = self._collector.WaitForUpdatesEx(self._version, options)
         if self._version:
             self._broken = 0  # an answer after the first telling: a wait that breaks off each time never gets there
-        if told is None:
+        if update_set is None:
             return None
-        found = [news for each in told.filterSet for news in _property_updates(each)]
-        self._version = told.version
-        return found
+        updates = [update for filter_update in update_set.filterSet for update in _property_updates(filter_update)]
+        self._version = update_set.version
+        return updates
 
     def _replace_filter(self, spec: Callable[[], Any]) -> None:
         """The new filter first, then the old one away: version '' tells all of the new one's objects."""
@@ -133,21 +133,25 @@ class Updates:
         if old is not None:
             old.DestroyPropertyFilter()
 
-    def _guarded(self, act: Callable[[], Any]) -> Any:
+    def _call_with_recovery(self, act: Callable[[], Any]) -> Any:
         """What vCenter answers; a lost session, collector or connection is a list of no news, for a while."""
         from pyVmomi import vim, vmodl
 
-        seen = self._session.logins
+        logins_before = self._session.logins
         try:
             return act()
         except vim.fault.NotAuthenticated as fault:
             self._begin_anew(fault)
-            self._session.login_again(seen)
+            self._session.login_again(logins_before)
         except vmodl.fault.ManagedObjectNotFound as fault:
-            gone = [each for each in self._objects if fault.obj is not None and each._moId == fault.obj._moId]
-            self._objects = tuple(each for each in self._objects if each not in gone)
+            removed = [
+                watched_object
+                for watched_object in self._objects
+                if fault.obj is not None and watched_object._moId == fault.obj._moId
+            ]
+            self._objects = tuple(watched_object for watched_object in self._objects if watched_object not in removed)
             self._begin_anew(fault)
-            return [PropertyUpdate(str(each._moId), {}, gone=True) for each in gone]
+            return [PropertyUpdate(str(watched_object._moId), {}, is_gone=True) for watched_object in removed]
         except vim.fault.NoPermission as fault:
             raise translate(fault) from fault
         except (vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
@@ -156,7 +160,7 @@ class Updates:
 
     def _begin_anew(self, error: BaseException) -> None:
         if self._collector is not None:
-            self._left.append(self._collector)
+            self._broken_collectors.append(self._collector)
         self._collector = self._filter = None
         self._version = ""
         if self._broken == len(PAUSES_S):
@@ -171,9 +175,11 @@ class Updates:
         self._broken += 1
 
 
-def _property_updates(told: Any) -> Iterator[PropertyUpdate]:
-    for update in told.objectSet:
-        values = {change.name: change.val if change.op in ("assign", "add") else None for change in update.changeSet}
-        yield PropertyUpdate(str(update.obj._moId), values, gone=update.kind == "leave")
-    for missing in told.missingSet:
-        yield PropertyUpdate(str(missing.obj._moId), {}, gone=True)
+def _property_updates(filter_update: Any) -> Iterator[PropertyUpdate]:
+    for update in filter_update.objectSet:
+        properties = {
+            change.name: change.val if change.op in ("assign", "add") else None for change in update.changeSet
+        }
+        yield PropertyUpdate(str(update.obj._moId), properties, is_gone=update.kind == "leave")
+    for missing_object in filter_update.missingSet:
+        yield PropertyUpdate(str(missing_object.obj._moId), {}, is_gone=True)

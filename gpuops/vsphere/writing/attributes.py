@@ -19,21 +19,25 @@ _OTHER_NAME: Final = (
 )
 
 
-def set_attribute(connection: Connection, ref: str, name: str, value: str, *, subject: str, op_id: str) -> None:
+def set_attribute(
+    connection: Connection, ref: str, name: str, attribute_text: str, *, subject: str, op_id: str
+) -> None:
     """The VM's attribute of that name has the value; '' clears it. Raises OutcomeUnknown, NoPermission."""
     if name not in connection.attribute_keys:
         defined_attributes(connection)
     if name not in connection.attribute_keys:
-        if not value:
+        if not attribute_text:
             return  # an attribute that nobody defined is clear everywhere
         define_attribute(connection, name, op_id)
     key = connection.attribute_keys[name]
-    connection.change(_manager(connection).SetField, connection.vm(ref), key, value, subject=subject, op_id=op_id)
+    connection.change(
+        _manager(connection).SetField, connection.vm(ref), key, attribute_text, subject=subject, op_id=op_id
+    )
 
 
 def defined_attributes(connection: Connection) -> frozenset[str]:
     """Names of the attributes that a VM may carry, read anew."""
-    connection.attribute_keys = _defined(connection)
+    connection.attribute_keys = _read_keys(connection)
     return frozenset(connection.attribute_keys)
 
 
@@ -45,8 +49,10 @@ def check_attribute_names(connection: Connection, names: Collection[str]) -> Non
     """
     defined = defined_attributes(connection)
     undefined = [name for name in names if name not in defined]
-    others = {name: of_type for name, of_type in _types(connection).items() if name in undefined} if undefined else {}
-    for name, of_type in others.items():
+    types_by_name = (
+        {name: of_type for name, of_type in _types(connection).items() if name in undefined} if undefined else {}
+    )
+    for name, of_type in types_by_name.items():
         raise Refused(_of_other_type(name, of_type), hint=_OTHER_NAME)
 
 
@@ -72,7 +78,7 @@ def define_attribute(connection: Connection, name: str, op_id: str) -> None:
         connection.attribute_keys[name] = field.key
 
 
-def _defined(connection: Connection) -> dict[str, int]:
+def _read_keys(connection: Connection) -> dict[str, int]:
     """Keys by name; one made for VMs comes before one made for every kind of object."""
     from pyVmomi import vim
 

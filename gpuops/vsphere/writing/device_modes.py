@@ -14,7 +14,7 @@ from gpuops.errors import GpuopsError, LoginRefused, OutcomeUnknown, ProtocolErr
 from gpuops.model.devices.device_mode import ConfigureImpact, Impacts
 from gpuops.vsphere.reading.device_modes import MODES, WORDS, devices_of
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.automation_login import automation_login, said_by, vapi_errors
+from gpuops.vsphere.transport.automation_login import automation_login, error_text, vapi_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,36 +40,38 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
     host = inventory.hosts[step.host]
     session.refuse_change(host.name)
     states = {state.address: state.mode for state in (host.settings.passthrough if host.settings else None) or ()}
-    left = [each for each in step.devices if states.get(each.address) != each.after]
-    told: dict[PciAddress, Impacts | None] = {}
+    pending_changes = [
+        mode_change for mode_change in step.devices if states.get(mode_change.address) != mode_change.after
+    ]
+    impacts_by_device: dict[PciAddress, Impacts | None] = {}
     try:
         with automation_login(session.target, MODES) as configuration:
             ids = {device.address: device.id for device in devices_of(configuration, step.host)}
-            for change in left:
+            for change in pending_changes:
                 if change.address not in ids:
                     raise Refused(f"{host.name}: vCenter lists no DirectPath device {change.address}")
                 call = _ConfigureCall(session, configuration, f"{host.name} {change.address}", op_id)
-                told[change.address] = call.result(step.host, ids[change.address], change)
+                impacts_by_device[change.address] = call.result(step.host, ids[change.address], change)
     except (LoginRefused, ProtocolError) as error:  # the main API goes on: this host alone is not set
         refused = Refused(f"{host.name}: {error.message}", hint=error.hint)
-        say_set(refused, told)
+        add_changed_devices(refused, impacts_by_device)
         raise refused from error
     except GpuopsError as error:
-        say_set(error, told)
+        add_changed_devices(error, impacts_by_device)
         raise
-    known = [each for each in told.values() if each is not None]
-    return frozenset(chain.from_iterable(known)) if len(known) == len(step.devices) else None
+    known_impacts = [mode_change for mode_change in impacts_by_device.values() if mode_change is not None]
+    return frozenset(chain.from_iterable(known_impacts)) if len(known_impacts) == len(step.devices) else None
 
 
-def say_set(error: GpuopsError, told: Mapping[PciAddress, Impacts | None]) -> None:
+def add_changed_devices(error: GpuopsError, impacts_by_device: Mapping[PciAddress, Impacts | None]) -> None:
     """Adds to an error which devices were set before it, and what vCenter says of each that this takes."""
-    if not told:
+    if not impacts_by_device:
         return
     words = (
         f"{address} (vCenter: {', '.join(sorted(impacts)) if impacts is not None else 'not told what that takes'})"
-        for address, impacts in told.items()
+        for address, impacts in impacts_by_device.items()
     )
-    reboots = any(impacts is None or ConfigureImpact.REBOOT in impacts for impacts in told.values())
+    reboots = any(impacts is None or ConfigureImpact.REBOOT in impacts for impacts in impacts_by_device.values())
     error.after(f"set before that: {', '.join(words)}", reboot_due=reboots)
 
 
@@ -94,39 +96,39 @@ class _ConfigureCall:
         except (Unauthenticated, Unauthorized):
             raise  # nothing was done
         except Error as error:
-            raise self._refused(error) from error
+            raise self._refusal(error) from error
         except unanswered as error:
-            raise self._lost(type(error).__name__) from error
+            raise self._lost_reply_error(type(error).__name__) from error
         try:
             end = self._end(task)
         except unanswered as error:  # whatever it says: the change is under way
-            raise self._under_way(f"its task cannot be followed: {type(error).__name__}") from error
+            raise self._unfinished_error(f"its task cannot be followed: {type(error).__name__}") from error
         if end is None:
-            raise self._under_way(f"its task has not ended after {TASK_S:.0f} s")
+            raise self._unfinished_error(f"its task has not ended after {TASK_S:.0f} s")
         if end.status == "FAILED":
-            raise self._refused(end.error)
-        self._session.changes.accepted(None, self._op_id)
+            raise self._refusal(end.error)
+        self._session.changes.note_accepted(None, self._op_id)
         return _impacts(task, end)
 
     def _end(self, task: Any) -> Any:
         """The TaskInfo of a task that has ended; None = it has not in good time."""
-        infos = (task.get_info() for _ in clock.rounds(_PAUSES_S, TASK_S))
-        return next((info for info in infos if info.status in ("SUCCEEDED", "FAILED")), None)
+        task_infos = (task.get_info() for _ in clock.rounds(_PAUSES_S, TASK_S))
+        return next((task_info for task_info in task_infos if task_info.status in ("SUCCEEDED", "FAILED")), None)
 
-    def _refused(self, error: Any) -> Refused:
-        said = said_by(error) or type(error).__name__
-        return Refused(f"{self._subject}: vCenter does not set the mode: {said}")
+    def _refusal(self, error: Any) -> Refused:
+        server_text = error_text(error) or type(error).__name__
+        return Refused(f"{self._subject}: vCenter does not set the mode: {server_text}")
 
-    def _lost(self, why: str) -> OutcomeUnknown:
-        self._session.changes.lost(self._op_id)
+    def _lost_reply_error(self, why: str) -> OutcomeUnknown:
+        self._session.changes.note_lost(self._op_id)
         return OutcomeUnknown(
             f"{self._subject}: the reply was lost ({why}); whether it happened is not known yet",
             hint="gpuops reads vCenter before it does anything else",
         )
 
-    def _under_way(self, why: str) -> OutcomeUnknown:
+    def _unfinished_error(self, why: str) -> OutcomeUnknown:
         """Of a change that vCenter has taken, and whose impacts nobody knows."""
-        lost = self._lost(why)
+        lost = self._lost_reply_error(why)
         lost.reboot_due = True
         return lost
 
@@ -138,9 +140,9 @@ def _impacts(task: Any, end: Any) -> Impacts | None:
     if end.result is None:
         return None
     try:
-        told = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
+        impact_words = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
     except vapi_errors():  # the change was made all the same
         return None
-    if not told or any(str(each) not in list(ConfigureImpact) for each in told):
+    if not impact_words or any(str(impact) not in list(ConfigureImpact) for impact in impact_words):
         return None
-    return frozenset(ConfigureImpact(str(each)) for each in told)
+    return frozenset(ConfigureImpact(str(impact)) for impact in impact_words)

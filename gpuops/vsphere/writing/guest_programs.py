@@ -80,11 +80,11 @@ def wait(connection: Connection, running: Sequence[TaskRef], timeout_s: float) -
 
     Time is what vCenter waited, or what passed here, whichever is more.
     """
-    programs = {task: found.groups() for task in running if (found := _REF.fullmatch(task.ref)) is not None}
+    programs = {task: program.groups() for task in running if (program := _REF.fullmatch(task.ref)) is not None}
     tasks = [task for task in running if task not in programs]
     left_s = max(timeout_s, 0.0)
     while True:
-        for end in [end for task, found in programs.items() if (end := _end(connection, task, *found))]:
+        for end in [end for task, program in programs.items() if (end := _end(connection, task, *program))]:
             del programs[end.task]
             yield end
         if left_s <= 0 or not (programs or tasks):
@@ -126,12 +126,12 @@ def _end(connection: Connection, task: TaskRef, kind: str, vm: str, number: str)
         )
     pid = int(number)
     try:
-        found = guest_read(connection, connection.guest_processes.ListProcessesInGuest, vm, vm, [pid])
+        processes = guest_read(connection, connection.guest_processes.ListProcessesInGuest, vm, vm, [pid])
     except NotConnected:
         raise
     except GpuopsError as error:
         return TaskEnd(task, error)
-    process = next((each for each in found or () if each.pid == pid), None)
+    process = next((candidate for candidate in processes or () if candidate.pid == pid), None)
     if process is None:
         return TaskEnd(task, OutcomeUnknown(f"{vm}: its program is gone from the guest, nobody saw how it ended"))
     if process.endTime is None:

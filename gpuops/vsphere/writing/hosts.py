@@ -58,11 +58,11 @@ class HostConnection:
 
         Raises NotConnected in its kinds.
         """
-        asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
-        if not asked:
+        requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+        if not requested_hosts:
             return inventory
-        told = zip(asked, settings_of(self._connection, asked), strict=True)
-        return inventory.completed(hosts=[replace(host, settings=found) for host, found in told])
+        settings_by_host = zip(requested_hosts, settings_of(self._connection, requested_hosts), strict=True)
+        return inventory.completed(hosts=[replace(host, settings=settings) for host, settings in settings_by_host])
 
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         """The same snapshot with the DirectPath devices of these hosts, where the vCenter lists them (9.1).
@@ -97,14 +97,14 @@ class HostConnection:
         return None
 
     def _configure_modes(self, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
-        from gpuops.vsphere.writing.device_modes import configure_modes, say_set
+        from gpuops.vsphere.writing.device_modes import add_changed_devices, configure_modes
 
         impacts = configure_modes(self._connection, step, inventory, op_id)
         if step.labels:
             try:
                 self._configure(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
             except GpuopsError as error:
-                say_set(error, {change.address: impacts for change in step.devices})
+                add_changed_devices(error, {change.address: impacts for change in step.devices})
                 raise
         return impacts
 
@@ -120,8 +120,8 @@ class HostConnection:
                 # what is there, changed in place: fields that this version does not know go back as they came
                 config = self._connection.read(lambda: manager.graphicsConfig, subject=name)
                 with self._connection.decoding("graphicsConfig"):
-                    wanted = _graphics_config(config, graphics)
-                self._change(manager.UpdateGraphicsConfig, name, op_id, wanted)
+                    graphics_config = _graphics_config(config, graphics)
+                self._change(manager.UpdateGraphicsConfig, name, op_id, graphics_config)
             case ConfigurePassthrough():
                 system = self._manager(managers, "pciPassthruSystem", name)
                 self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
@@ -130,12 +130,12 @@ class HostConnection:
             case _:
                 assert_never(step)
 
-    def _manager(self, managers: Any, which: str, name: str) -> Any:
+    def _manager(self, managers: Any, manager_name: str, name: str) -> Any:
         """One of the host's managers. Raises Refused where it has none: nothing was sent."""
-        found = getattr(managers, which, None)
-        if found is None:
-            raise Refused(f"{name}: vCenter names no {which} of this host, so it is not changed")
-        return found
+        manager = getattr(managers, manager_name, None)
+        if manager is None:
+            raise Refused(f"{name}: vCenter names no {manager_name} of this host, so it is not changed")
+        return manager
 
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
         """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
@@ -175,8 +175,12 @@ class HostConnection:
             if is_gone(error):
                 return None
             raise
-        for task, info in tasks:
-            if info and info.descriptionId == DESCRIPTIONS[type(step)] and info.state in ("queued", "running"):
+        for task, task_info in tasks:
+            if (
+                task_info
+                and task_info.descriptionId == DESCRIPTIONS[type(step)]
+                and task_info.state in ("queued", "running")
+            ):
                 return TaskRef(str(task._moId))
         return None
 
@@ -188,17 +192,17 @@ class HostConnection:
         self._connection.change(call, *arguments, subject=name, op_id=op_id)
 
 
-def _graphics_config(config: Any, wanted: GraphicsSettings) -> Any:
+def _graphics_config(config: Any, settings: GraphicsSettings) -> Any:
     """The configuration with what differs set."""
-    config.hostDefaultGraphicsType = wanted.default_type
-    config.sharedPassthruAssignmentPolicy = wanted.assignment_policy
-    devices = {device.address: device for device in wanted.devices}
-    for each in config.deviceType or ():
-        address = pci_address(each.deviceId)
+    config.hostDefaultGraphicsType = settings.default_type
+    config.sharedPassthruAssignmentPolicy = settings.assignment_policy
+    devices = {device.address: device for device in settings.devices}
+    for device_type in config.deviceType or ():
+        address = pci_address(device_type.deviceId)
         if address is not None and (device := devices.get(address)) is not None:
-            each.graphicsType = device.graphics_type
+            device_type.graphicsType = device.graphics_type
             if device.vgpu_mode is not None:
-                each.vgpuMode = device.vgpu_mode
+                device_type.vgpuMode = device.vgpu_mode
     return config
 
 
@@ -207,6 +211,6 @@ def _passthrough_config(step: ConfigurePassthrough) -> list[Any]:
     from pyVmomi import vim
 
     return [
-        vim.host.PciPassthruConfig(id=str(each.address), passthruEnabled=each.enabled, hardwareLabel=each.label)
-        for each in step.devices
+        vim.host.PciPassthruConfig(id=str(change.address), passthruEnabled=change.enabled, hardwareLabel=change.label)
+        for change in step.devices
     ]

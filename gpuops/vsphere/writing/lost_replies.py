@@ -71,16 +71,16 @@ def find_task(session: Session, step: Step, since: datetime, login: str = "") ->
         entity = _cluster(session, step.vm)
         if entity is None:
             return None
-    for found in (_recent, _unended):
-        told = found(session, entity)
+    for read_tasks in (_recent_tasks, _unended_tasks):
+        tasks = read_tasks(session, entity)
         with session.decoding("a read of tasks"):
             alike = [
-                (own is True, queued, ref, own is False)
-                for ref, info in told
-                if info.get("info.descriptionId") == description
-                and (queued := info.get("info.queueTime")) is not None
-                and (queued >= since or info.get("info.state") in UNENDED)
-                for own in [_is_own(user, info.get("info.reason"), login)]
+                (is_own is True, queued, ref, is_own is False)
+                for ref, task_info in tasks
+                if task_info.get("info.descriptionId") == description
+                and (queued := task_info.get("info.queueTime")) is not None
+                and (queued >= since or task_info.get("info.state") in UNENDED)
+                for is_own in [_is_own(user, task_info.get("info.reason"), login)]
             ]
         if alike:
             _, _, ref, foreign = max(alike)
@@ -95,7 +95,7 @@ def started_by_this_login(session: Session, vm: str, since: datetime, login: str
     has where nobody else's is there, for a start that vCenter gave up may still come. A start that nothing tells of is
     not this login's.
     """
-    starts = [(own is not False, succeeded) for own, succeeded in _starts(session, vm, since, login)]
+    starts = [(is_own is not False, succeeded) for is_own, succeeded in _starts(session, vm, since, login)]
     return (True, True) in starts or ((True, False) in starts and (False, True) not in starts)
 
 
@@ -114,13 +114,13 @@ def has_power_task_near(session: Session, vm: str, moment: datetime) -> bool | N
 
     window = vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=moment - _NEAR, endTime=moment + _NEAR)
     try:
-        told = _history(session, session.vm(vm), time=window)
+        history = _history(session, session.vm(vm), time=window)
     except NoPermission:
         return None
     kinds = (DESCRIPTIONS[SuspendVm], DESCRIPTIONS[PowerOnVm])
     with session.decoding("a read of tasks"):
-        tasks = [info for _, info in told if info.get("info.descriptionId") in kinds]
-        return any(info.get("info.state") != FAILED for info in tasks)
+        tasks = [task_info for _, task_info in history if task_info.get("info.descriptionId") in kinds]
+        return any(task_info.get("info.state") != FAILED for task_info in tasks)
 
 
 def _starts(session: Session, vm: str, since: datetime, login: str = "") -> list[tuple[bool | None, bool]]:
@@ -129,12 +129,12 @@ def _starts(session: Session, vm: str, since: datetime, login: str = "") -> list
     from pyVmomi import vim
 
     user, queued = _user(session), vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
-    told = _history(session, session.vm(vm), time=queued)
+    history = _history(session, session.vm(vm), time=queued)
     with session.decoding("a read of tasks"):
         return [
-            (_is_own(user, info.get("info.reason"), login), info.get("info.state") != FAILED)
-            for _, info in told
-            if info.get("info.descriptionId") == DESCRIPTIONS[PowerOnVm]
+            (_is_own(user, task_info.get("info.reason"), login), task_info.get("info.state") != FAILED)
+            for _, task_info in history
+            if task_info.get("info.descriptionId") == DESCRIPTIONS[PowerOnVm]
         ]
 
 
@@ -149,7 +149,7 @@ def _cluster(session: Session, ref: str) -> Any:
         raise
 
 
-def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
+def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
     """(id, info) of the tasks that a VM or cluster lists as recent; none for one that is gone."""
     from pyVmomi import vim, vmodl
 
@@ -160,16 +160,16 @@ def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
         propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
     )
     try:
-        found = session.retrieve(spec, _MOST, subject=_name(entity))
+        contents = session.retrieve(spec, _MOST, subject=_name(entity))
     except GpuopsError as error:
         if is_gone(error):
             return []
         raise
     with session.decoding("a read of recent tasks"):
-        return [(str(each.obj._moId), {one.name: one.val for one in each.propSet}) for each in found]
+        return [(str(content.obj._moId), {prop.name: prop.val for prop in content.propSet}) for content in contents]
 
 
-def _unended(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
+def _unended_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
     """(id, info) of its tasks that the history of vCenter has not seen end; none for one that is gone."""
     return _history(session, entity, state=list(UNENDED))
 
@@ -180,32 +180,32 @@ def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dic
 
     spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), **which)
     try:
-        found = _collected(session, spec, _name(entity))
+        task_infos = _read_history(session, spec, _name(entity))
     except GpuopsError as error:
         if is_gone(error):
             return []
         raise
     with session.decoding("ReadNextTasks"):
         return [
-            (str(each.task._moId), {path: getattr(each, path.removeprefix("info.")) for path in PATHS})
-            for each in found
+            (str(task_info.task._moId), {path: getattr(task_info, path.removeprefix("info.")) for path in PATHS})
+            for task_info in task_infos
         ]
 
 
-def _collected(session: Session, spec: Any, subject: str) -> list[Any]:
+def _read_history(session: Session, spec: Any, subject: str) -> list[Any]:
     """The TaskInfo of each task in the history of vCenter that the filter lets through.
 
     A collector lives as long as the session that made it: when that breaks off, all of this is asked anew.
     """
 
-    def collected() -> list[Any]:
+    def collect() -> list[Any]:
         collector = session.content.taskManager.CreateCollectorForTasks(spec)
         try:
             return list(collector.ReadNextTasks(_MOST))
         finally:
             collector.DestroyCollector()
 
-    return session.read(collected, subject=subject)
+    return session.read(collect, subject=subject)
 
 
 def _name(entity: Any) -> str:
@@ -219,10 +219,10 @@ def _user(session: Session) -> str | None:
 
 def _is_own(user: str | None, reason: Any, login: str = "") -> bool | None:
     """Whether this login, or `login` as it is typed, asked for a task; None = it does not say who did."""
-    asked = getattr(reason, "userName", None)
-    if user is None or asked is None:
+    task_user = getattr(reason, "userName", None)
+    if user is None or task_user is None:
         return None
-    return asked.casefold() == user.casefold() or (bool(login) and _account(asked) == _account(login))
+    return task_user.casefold() == user.casefold() or (bool(login) and _account(task_user) == _account(login))
 
 
 def _account(user: str) -> str:

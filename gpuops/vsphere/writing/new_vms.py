@@ -39,12 +39,12 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
     source, host = session.vm(new.source), session.host(new.host)
     pool = session.read(lambda: host.parent.resourcePool, subject=new.name)
     if new.folder is not None:
-        folder = session.managed("Folder", new.folder)
+        folder = session.managed_object("Folder", new.folder)
     else:
         folder = session.read(lambda: source.parent, subject=new.name)
     location = vim.vm.RelocateSpec(host=host, pool=pool)
     if new.datastore is not None:
-        location.datastore = session.managed("Datastore", new.datastore)
+        location.datastore = session.managed_object("Datastore", new.datastore)
     spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(new))
     task = session.change(source.CloneVM_Task, folder, encode_name(new.name), spec, subject=new.name, op_id=op_id)
     if not isinstance(task, vim.Task):
@@ -60,7 +60,9 @@ def _config(new: NewClone) -> Any:
     from pyVmomi import vim
 
     config = vim.vm.ConfigSpec(numCPUs=new.vcpus, memoryMB=new.memory_mib, annotation=new.notes)
-    config.extraConfig = [vim.option.OptionValue(key=key, value=value) for key, value in new.settings.items()]
+    config.extraConfig = [
+        vim.option.OptionValue(key=option_key, value=option_text) for option_key, option_text in new.settings.items()
+    ]
     if new.memory_locked:
         config.memoryReservationLockedToMax = True
     if new.cpu_reservation_mhz is not None:
@@ -84,15 +86,15 @@ def _card(card: NewCard) -> Any:
     cards = vim.vm.device.VirtualEthernetCard
     port = vim.dvs.PortConnection(switchUuid=card.switch, portgroupKey=card.port_group)
     if card.kind is RdmaKind.SRIOV:
-        made = vim.vm.device.VirtualSriovEthernetCard(key=NEW_KEY, allowGuestOSMtuChange=False)
+        card_device = vim.vm.device.VirtualSriovEthernetCard(key=NEW_KEY, allowGuestOSMtuChange=False)
     else:
-        made = vim.vm.device.VirtualVmxnet3Vrdma(key=NEW_KEY, deviceProtocol=ROCE)
-    made.backing = cards.DistributedVirtualPortBackingInfo(port=port)
-    made.connectable = vim.vm.device.VirtualDevice.ConnectInfo(
+        card_device = vim.vm.device.VirtualVmxnet3Vrdma(key=NEW_KEY, deviceProtocol=ROCE)
+    card_device.backing = cards.DistributedVirtualPortBackingInfo(port=port)
+    card_device.connectable = vim.vm.device.VirtualDevice.ConnectInfo(
         startConnected=True, allowGuestControl=True, connected=True
     )
-    made.addressType = "generated"
-    return made
+    card_device.addressType = "generated"
+    return card_device
 
 
 def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:

@@ -124,10 +124,10 @@ def _devices(session: Session, ref: str, subject: str) -> Any:
         propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["config.hardware.device"], all=False)],
     )
     collector = session.content.propertyCollector
-    found = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(maxObjects=1), subject=subject)
+    page = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(maxObjects=1), subject=subject)
     with session.decoding("a read of devices"):
-        devices = next((one.val for each in (found.objects if found else ()) for one in each.propSet), ())
-        if not all(isinstance(each, vim.vm.device.VirtualDevice) for each in devices):
+        devices = next((prop.val for content in (page.objects if page else ()) for prop in content.propSet), ())
+        if not all(isinstance(content, vim.vm.device.VirtualDevice) for content in devices):
             raise UnreadableReply("something else where devices belong")
     return devices
 
@@ -139,8 +139,8 @@ def _relocation(session: Session, step: RelocateVm, inventory: Inventory) -> Any
     target = session.host(step.host)
     spec = vim.vm.RelocateSpec(host=target)
     if changes_pool(step, inventory):
-        wanted = inventory.hosts.get(step.host)
-        subject = wanted.name if wanted is not None else step.host
+        destination = inventory.hosts.get(step.host)
+        subject = destination.name if destination is not None else step.host
         spec.pool = session.read(lambda: target.parent.resourcePool, subject=subject)
     return spec
 

@@ -1,4 +1,4 @@
-"""Bulk reads over VI/JSON: the same calls as over SOAP, and pages decoded by msgspec in one go.
+"""Bulk reads over VI/JSON: the same calls as over SOAP, and pages decode_reply by msgspec in one go.
 
 A page is read into the structs below; what a property has becomes plain dicts and lists, and `values` reads them where
 it reads elements. Typed records of these too would save a third of the decoding, which is a tenth of the whole read,
@@ -26,7 +26,7 @@ from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.network import UnreadableReply
 from gpuops.vsphere.transport.reply import MOST_MARKS
 from gpuops.vsphere.transport.request_text import REFERENCE
-from gpuops.vsphere.transport.vi_json import JsonLogin, decoded
+from gpuops.vsphere.transport.vi_json import JsonLogin, decode_reply
 from gpuops.vsphere.transport.wire import SessionEnded, Wire
 
 _ESCAPED: Final = (b"\\u", b"\\b", b"\\f")
@@ -73,7 +73,7 @@ class JsonPages:
 
     def log_in_again(self) -> None:
         """As `Pages` has it."""
-        self._seen = self._login.log_in(self._wire, seen=self._seen)
+        self._seen = self._login.log_in(self._wire, earlier_key=self._seen)
 
     def new_view(self, types: Sequence[str]) -> str:
         """As `Pages` has it."""
@@ -81,7 +81,7 @@ class JsonPages:
         body = {"container": _reference(*service["rootFolder"]), "type": list(types), "recursive": True}
         reply = self._call("CreateContainerView", service["viewManager"], body)
         with self._session.decoding("CreateContainerView"):
-            return text(decoded(reply)) or ""
+            return text(decode_reply(reply)) or ""
 
     def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
         """As `Pages` has it."""
@@ -110,7 +110,7 @@ class JsonPages:
     def _call(
         self, method: str, target: tuple[str, str], body: Mapping[str, Any], deadline: float | None = None
     ) -> bytes:
-        self._seen = self._login.key or self._login.log_in(self._wire, seen="")
+        self._seen = self._login.key or self._login.log_in(self._wire, earlier_key="")
         return self._login.call(self._wire, method, target, body, deadline=deadline)
 
 
@@ -119,7 +119,7 @@ def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
 
     An `announced` one, which a token named, has some: a fleet of which a page is missing is not to be taken for whole.
     """
-    page = _PAGE.decode(checked(reply)) if reply else None
+    page = _PAGE.decode(check_json_reply(reply)) if reply else None
     if announced and not (page and page.objects):
         raise UnreadableReply("no page where one was announced")
     if page is None:
@@ -128,7 +128,7 @@ def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
     yield page.token or None, map(_read_object, page.objects or ())
 
 
-def checked(received: bytes) -> bytes:
+def check_json_reply(received: bytes) -> bytes:
     """The same bytes, fit for a decoder that makes an object of each value. Raises UnreadableReply."""
     # a value takes two bytes at least: most pages are too short to need counting
     marks = len(received) // 2

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, ProtocolError
-from gpuops.vsphere.faults import named
+from gpuops.vsphere.faults import fault_error
 from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Pages, PathsByType, ReadObject
 from gpuops.vsphere.reading.bulk.selection import AROUND_VMS, ReadStart, plain_start, view_start
 from gpuops.vsphere.reading.bulk.soap_pages import SoapPages
@@ -88,7 +88,7 @@ class Reader:
         try:
             return _again_if_ended(self._soap, lambda: self._wire.ask(method, target, arguments))
         except WireFault as fault:
-            raise named(fault.fault, f"{method}: {fault}") from fault
+            raise fault_error(fault.fault, f"{method}: {fault}") from fault
 
     def _bulk(self, read: Callable[[Pages, float], Answer]) -> Answer:
         """What `read` reads over VI/JSON where the session does so, and over SOAP otherwise or when that fails."""

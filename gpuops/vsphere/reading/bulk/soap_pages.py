@@ -10,9 +10,9 @@ from gpuops.errors import ProtocolError
 from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
 from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport.reply import checked
-from gpuops.vsphere.transport.request_text import REFERENCE, written
-from gpuops.vsphere.transport.wire import SessionEnded, Wire, parsed
+from gpuops.vsphere.transport.reply import check_reply
+from gpuops.vsphere.transport.request_text import REFERENCE, escape_text
+from gpuops.vsphere.transport.wire import SessionEnded, Wire, parse_reply
 from gpuops.vsphere.transport.xml_values import child, children, kind, text
 
 PIECE: Final = 384 * 1024
@@ -48,11 +48,10 @@ class SoapPages:
         """As `Pages` has it."""
         service = self._session.service
         kind_of_root, root = service["rootFolder"]
+        container = f'<container type="{kind_of_root}">{escape_text(root)}</container>'
         type_elements = "".join(f"<type>{name}</type>" for name in types)
-        container = (
-            f'<container type="{kind_of_root}">{written(root)}</container>{type_elements}<recursive>true</recursive>'
-        )
-        return text(self._wire.ask("CreateContainerView", service["viewManager"], container), "returnval") or ""
+        arguments = f"{container}{type_elements}<recursive>true</recursive>"
+        return text(self._wire.ask("CreateContainerView", service["viewManager"], arguments), "returnval") or ""
 
     def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
         """As `Pages` has it."""
@@ -67,15 +66,15 @@ class SoapPages:
 
     def next(self, token: str, deadline: float) -> Iterator[Piece]:
         """As `Pages` has it."""
-        return self._page("ContinueRetrievePropertiesEx", f"<token>{written(token)}</token>", deadline)
+        return self._page("ContinueRetrievePropertiesEx", f"<token>{escape_text(token)}</token>", deadline)
 
     def _page(self, method: str, arguments: str, deadline: float) -> Iterator[Piece]:
         reply = self._wire.fetch(method, self._session.service["propertyCollector"], arguments, deadline=deadline)
         return self._pieces(reply)
 
     def _pieces(self, reply: bytes) -> Iterator[Piece]:
-        for piece in split_reply(checked(reply)):
-            page = child(parsed(piece, self._session.target.address), "returnval")
+        for piece in split_reply(check_reply(reply)):
+            page = child(parse_reply(piece, self._session.target.address), "returnval")
             yield text(page, "token"), read_objects(page)
 
 
@@ -138,7 +137,7 @@ def _property_set(name: str, paths: Sequence[str]) -> str:
 
 def _object_set(start: ReadStart) -> str:
     selects = "".join(map(_select_set, start.selects))
-    return f'<objectSet><obj type="{start.type}">{written(start.ref)}</obj><skip>false</skip>{selects}</objectSet>'
+    return f'<objectSet><obj type="{start.type}">{escape_text(start.ref)}</obj><skip>false</skip>{selects}</objectSet>'
 
 
 def _select_set(select: Traversal | str) -> str:

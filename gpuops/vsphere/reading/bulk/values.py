@@ -83,7 +83,7 @@ def flag(node: Any, name: str | None = None) -> bool | None:
 
 def word(vocabulary: type[Vocabulary], node: Any, name: str | None = None) -> Vocabulary | None:
     """A word of a vocabulary; one it does not have is None."""
-    return xml_values.spoken(vocabulary, text(node, name))
+    return xml_values.vocabulary_word(vocabulary, text(node, name))
 
 
 def leaves(node: Any) -> Mapping[str, Any]:

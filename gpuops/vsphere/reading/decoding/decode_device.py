@@ -16,7 +16,7 @@ from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.values import child, children, count, items, leaf_text, leaves, text, whole
-from gpuops.vsphere.transport.xml_values import pci_address, unsigned
+from gpuops.vsphere.transport.xml_values import pci_address, unsigned_short
 
 NETWORK: Final = "config.network"
 ADAPTERS: Final = "config.storageDevice.hostBusAdapter"
@@ -46,7 +46,7 @@ def may_be_function(pci_class: Any, *, for_passthrough: bool) -> bool:
     With `for_passthrough` every class except PCI bridges counts. Cached and checked first, because a host has sixty
     devices, most of them bridges.
     """
-    code = unsigned(pci_class if type(pci_class) is int else whole(pci_class))
+    code = unsigned_short(pci_class if type(pci_class) is int else whole(pci_class))
     return code >> 8 in (_DISPLAY, _ACCELERATOR) or (for_passthrough and code != _PCI_TO_PCI)
 
 

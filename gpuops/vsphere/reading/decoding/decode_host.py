@@ -42,7 +42,7 @@ from gpuops.vsphere.reading.bulk.values import (
     word,
 )
 from gpuops.vsphere.reading.decoding.decode_device import kind_of, may_be_function
-from gpuops.vsphere.transport.xml_values import mebibytes, moment, pci_address, spoken, unsigned
+from gpuops.vsphere.transport.xml_values import mebibytes, moment, pci_address, unsigned_short, vocabulary_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +174,16 @@ def _pci_device(
     address = pci_address(leaf_text(fields.get("id")))
     if address is None:
         return None
-    pci_class = unsigned(whole(fields.get("classId")))
-    vendor = unsigned(whole(fields.get("vendorId")))
-    subsystem = unsigned(whole(fields.get("subDeviceId")))
+    pci_class = unsigned_short(whole(fields.get("classId")))
+    vendor = unsigned_short(whole(fields.get("vendorId")))
+    subsystem = unsigned_short(whole(fields.get("subDeviceId")))
     name = leaf_text(fields.get("deviceName")) or ""
     kind = kind_of(pci_class, vendor, name, leaf_text(fields.get("deviceClassName")) or "")
     if kind is None or not (
         include_all or address in passed_through or may_be_function(pci_class, for_passthrough=False)
     ):
         return None
-    device_id = unsigned(whole(fields.get("deviceId")))
+    device_id = unsigned_short(whole(fields.get("deviceId")))
     if vendor == NVIDIA_VENDOR_ID and may_be_function(pci_class, for_passthrough=False):
         if subsystem == 0:
             return None  # a virtual function of a GPU, not a GPU (as govc's gpu commands tell them apart)
@@ -245,8 +245,8 @@ def _graphics(device_list: Any) -> dict[PciAddress, _Graphics]:
         if address is not None:
             graphics_by_address[address] = _Graphics(
                 name=leaf_text(fields.get("deviceName")) or "",
-                graphics_type=spoken(GraphicsType, leaf_text(fields.get("graphicsType"))),
-                mode=spoken(VgpuMode, leaf_text(fields.get("vgpuMode"))),
+                graphics_type=vocabulary_word(GraphicsType, leaf_text(fields.get("graphicsType"))),
+                mode=vocabulary_word(VgpuMode, leaf_text(fields.get("vgpuMode"))),
                 memory_mib=kib // 1024 if kib else None,
                 vms=texts(device, "vm") if "vm" in fields else (),
                 vendor=leaf_text(fields.get("vendorName")) or "",

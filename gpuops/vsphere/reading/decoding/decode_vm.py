@@ -39,7 +39,7 @@ from gpuops.vsphere.reading.bulk.values import (
     whole,
     word,
 )
-from gpuops.vsphere.transport.xml_values import moment, pci_address, unsigned
+from gpuops.vsphere.transport.xml_values import moment, pci_address, unsigned_short
 
 _KEPT_KEYS: Final = ("pcipassthru", "numa.", "sched.", "gpuops.", "guestinfo.gpuops.")
 """extraConfig keys a plan may need, in lower case; the rest stays in vCenter."""
@@ -215,14 +215,14 @@ def _device(node: Any) -> GpuDevice:
             return DirectPathDevice(
                 key,
                 address,
-                vendor_id=unsigned(number(backing, "vendorId")),
+                vendor_id=unsigned_short(number(backing, "vendorId")),
                 device_id=_hexadecimal(text(backing, "deviceId")),
                 system_id=text(backing, "systemId") or "",
                 group=group,
             )
         case name if name == _DYNAMIC:
             allowed = tuple(
-                (unsigned(number(allowed_device, "vendorId")), unsigned(number(allowed_device, "deviceId")))
+                (unsigned_short(number(allowed_device, "vendorId")), unsigned_short(number(allowed_device, "deviceId")))
                 for allowed_device in children(backing, "allowedDevice")
             )
             assigned = pci_address(text(backing, "assignedId"))
