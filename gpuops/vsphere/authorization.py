@@ -1,6 +1,6 @@
-"""What this login may do, and vCenter's roles (vSphere API reference, AuthorizationManager).
+"""Reads the privileges of this login, reads and writes roles of vCenter (vSphere API reference, AuthorizationManager).
 
-The privileges that a plan needs are asked for all its VMs, hosts or clusters in one call.
+One call asks for the privileges that a plan needs on all its VMs, hosts or clusters.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 WRITE_ATTRIBUTE: Final = "Global.SetCustomField"
 _CLUSTER: Final = "ClusterComputeResource"
 _AT_ONCE: Final = 200
-"""Objects that one call asks about: of an administrator each brings hundreds of privileges."""
+"""Objects in one call: vCenter returns hundreds of privileges of an administrator for each object."""
 
 
 def lacking(
     session: Session, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
 ) -> Mapping[str, frozenset[str]]:
-    """By VM, those of the needed privileges that vCenter says this login does not have.
+    """Return the needed privileges that this login does not have, by VM.
 
-    `attributes` are to be written; VMs that would be the first to carry one need the privilege to define it. A vCenter
-    that does not tell (an old one, or a login that may not ask) lacks nothing here: the step itself will say so then.
-    Raises NotConnected in its kinds.
+    `attributes` are the custom attributes to write. If vCenter has no such attribute yet, the privilege to define it is
+    needed too. If vCenter does not answer the question (an old version, or a login that may not ask), the result is
+    empty: then the step itself fails. Raises NotConnected and its subclasses.
     """
     try:
         login = _login(session)
@@ -46,9 +46,9 @@ def lacking(
 
 
 def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
-    """By host, those of the needed privileges that vCenter says this login does not have.
+    """Return the needed privileges that this login does not have, by host; empty if vCenter does not answer.
 
-    A vCenter that does not tell lacks nothing here. Raises NotConnected in its kinds.
+    Raises NotConnected and its subclasses.
     """
     return _lacking_on(session, "HostSystem", needed)
 
@@ -56,9 +56,9 @@ def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) ->
 def lacking_on_objects(
     session: Session, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
 ) -> Mapping[str, frozenset[str]]:
-    """By object, those of the privileges needed on it that vCenter says this login does not have.
+    """Return the needed privileges that this login does not have, by object.
 
-    That to bring a VM into a resource pool is asked of the own pool of the cluster or standalone host.
+    The privilege to assign a VM to a resource pool is checked on the root pool of the cluster or standalone host.
     """
     lacking: dict[str, frozenset[str]] = {}
     for kind, by_object in needed.items():
@@ -74,7 +74,7 @@ def lacking_on_objects(
 
 
 def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[str]:
-    """`kind` and `ref` are those of the cluster or standalone host that has the pool."""
+    """Return the privilege that is missing on the root pool of the cluster or standalone host `ref`."""
     try:
         place = session.managed_object(_TYPES[kind], ref)
         compute = session.read(lambda: place.parent) if kind is ObjectKind.HOST else place
@@ -103,7 +103,7 @@ def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str
 def held_on_hosts(
     session: Session, hosts: Collection[str], privileges: Collection[str]
 ) -> Mapping[str, frozenset[str]]:
-    """By host that vCenter told of, those of the privileges that this login has. Raises NotConnected in its kinds."""
+    """Return the privileges, of those given, that this login has, by host. Raises NotConnected and its subclasses."""
     try:
         return _granted_privileges(
             session, _login(session), {ref: session.host(ref) for ref in hosts}, frozenset(privileges)
@@ -130,10 +130,10 @@ def held_on(
     objects: Mapping[ObjectKind, Collection[str]],
     privileges_by_kind: Mapping[ObjectKind, frozenset[str]],
 ) -> Mapping[str, frozenset[str]]:
-    """By object that vCenter told of, those of the privileges asked of its kind that this login has.
+    """Return the privileges, of those given for its kind, that this login has, by object.
 
-    One question for each kind. That to bring a VM into a resource pool is asked of the clusters' own pools. Empty where
-    vCenter does not tell. Raises NotConnected in its kinds.
+    One call for each kind. The privilege to assign a VM to a resource pool is checked on the root pools of the
+    clusters. Empty if vCenter does not answer. Raises NotConnected and its subclasses.
     """
     granted_by_object: dict[str, frozenset[str]] = {}
     try:
@@ -167,7 +167,7 @@ def _granted_privileges(
 
 
 def _login(session: Session) -> str | None:
-    """The key of the session by which vCenter knows who asks; None where it does not tell."""
+    """Return the key of this session, or None if vCenter does not return it."""
     login = session.read(lambda: session.content.sessionManager.currentSession)
     return login.key if login is not None else None
 
@@ -175,7 +175,7 @@ def _login(session: Session) -> str | None:
 def _refused_privileges(
     session: Session, login: str | None, entities: Mapping[str, Any], needed: Mapping[str, Collection[str]]
 ) -> dict[str, frozenset[str]]:
-    """By entity that vCenter told of, what it refuses of what is needed there."""
+    """Return the needed privileges that this login does not have, by entity that vCenter answers for."""
     requested = sorted({privilege for privileges in needed.values() for privilege in privileges})
     manager = session.content.authorizationManager
     if not requested or manager is None or login is None:
@@ -193,7 +193,7 @@ def _refused_privileges(
 
 
 def _may_define(session: Session, login: str | None, attributes: Collection[str]) -> bool:
-    """Whether every one of these attributes is there, or may be made by this login."""
+    """Return whether all of these attributes are defined, or this login may define them."""
     content: Any = session.content
     if not attributes or content.customFieldsManager is None:
         return True
@@ -207,17 +207,20 @@ def _may_define(session: Session, login: str | None, attributes: Collection[str]
 
 
 def roles(session: Session, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
-    """Each wanted role beside vCenter's of the same name. Raises PolicyError for a privilege that vCenter has not."""
+    """Return each requested role with the privileges of vCenter's role of that name.
+
+    Raises PolicyError for a privilege that vCenter does not know.
+    """
     _require_known(session, wishes)
     privileges_by_name = {str(role.name): frozenset(map(str, role.privilege or ())) for role in _roles(session)}
     return tuple(RoleState(wish, privileges_by_name.get(wish.name)) for wish in wishes)
 
 
 def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozenset[str]], str]:
-    """(All privileges of this login by object, the id of the root folder); a cluster's with its resource pool's.
+    """Return all privileges of this login by object, and the id of the root folder.
 
-    The objects are VMs, hosts, clusters and the root folder; none where vCenter does not tell.
-    Raises NotConnected in its kinds.
+    The objects are VMs, hosts, clusters and the root folder; those of a cluster include those on its root resource
+    pool. Empty if vCenter does not answer. Raises NotConnected and its subclasses.
     """
     kinds = (("VirtualMachine", inventory.vms), ("HostSystem", inventory.hosts), (_CLUSTER, inventory.clusters))
     entities = [session.managed_object(kind, ref) for kind, refs in kinds for ref in refs]
@@ -240,7 +243,7 @@ def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozen
 
 
 def _root_pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
-    """The root resource pool of each cluster, read for all of them at once; one that cannot be read is left out."""
+    """Return the root resource pool of each cluster in one read, without those that this login cannot read."""
     from pyVmomi import vim, vmodl
 
     collector = vmodl.query.PropertyCollector
@@ -269,7 +272,7 @@ def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[st
 
 
 def write_role(session: Session, wish: RoleWish, op_id: str) -> None:
-    """vCenter's role of that name is the wanted one from then on.
+    """Add vCenter's role of that name, or replace its privileges.
 
     Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
     """
@@ -284,7 +287,7 @@ def write_role(session: Session, wish: RoleWish, op_id: str) -> None:
 
 
 def _require_known(session: Session, wishes: Sequence[RoleWish]) -> None:
-    """An older vCenter refuses a whole role for one name that it does not know, without saying which."""
+    """Raise PolicyError for unknown privileges: an older vCenter refuses the role without naming the unknown one."""
     known_privileges = {
         str(privilege.privId) for privilege in session.read(lambda: _manager(session).privilegeList) or ()
     }

@@ -1,7 +1,7 @@
 """Reads one immutable Inventory with a constant number of bulk reads, and reads parts of it anew.
 
-First everything thin: folders, clusters, hosts, datastores, VMs, and the tasks now running on VMs, through one view.
-Then, only where GPUs are: the PCI devices of hosts that show one, and devices and extraConfig of the VMs on them.
+The first read has a few properties of all folders, clusters, hosts, datastores, VMs and running tasks of VMs, through
+one view. Further reads are about hosts with GPUs only: their PCI devices, and devices and extraConfig of their VMs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuops.vsphere.transport.xml_values import child, mebibytes, moment
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 _DEEPEST_FOLDER: Final = 100
 _LONGEST_PATH: Final = 24_000
-"""So many folders, each with a name of vCenter's 80 characters, and room for escapes."""
+"""For the deepest folder, with names of 80 characters and room for escapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ _AROUND_VMS: Final = {
     "VirtualApp": paths.VAPP,
     "Datastore": paths.DATASTORE,
 }
-"""What a look at some VMs reads with them."""
+"""Properties of the objects around VMs that `observe` reads."""
 
 _FIELDS: Final = "CustomFieldsManager"
 
@@ -73,7 +73,7 @@ _Record = _Parent | ThinHost | Host | ThinVm | Datastore | _RecentTask | _Custom
 
 
 def inventory(session: Session) -> Inventory:
-    """What this vCenter looks like now. Raises NotConnected in its kinds."""
+    """Return the present inventory of the vCenter. Raises NotConnected and its subclasses."""
     with reading(session) as reader:
         version = session.api_version
         thin = reader.read_all(
@@ -116,12 +116,11 @@ def inventory(session: Session) -> Inventory:
 
 
 def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
-    """The same snapshot with these VMs, their datastores and the GPUs of their hosts read anew; a VM that is gone is
-    dropped. Each is where it is now, under its name of now.
+    """Return the snapshot after reading these VMs, their datastores and the GPUs of their hosts again.
 
-    One bulk read, and a second one where a VM has moved to a host that nobody asked for; then the clock, each time: a
-    machine that stood still, its own clocks with it, learns of that by nothing else (`execute.lease`).
-    A host keeps what QueryConfigTarget told of it, and a VM its tags.
+    VMs that do not exist any more are removed. This takes one bulk read, and a second one if a VM has moved to another
+    host. vCenter's clock is read each time: this is how a machine that was suspended, together with its own clock,
+    notices that (`execute.lease`). Config targets of hosts and tags of VMs are taken over from the snapshot.
     """
     version, before = session.api_version, [inventory.vms[ref] for ref in sorted(vms) if ref in inventory.vms]
     known_hosts = {ref for vm in before if (ref := vm.host)}
@@ -142,7 +141,7 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
         )
         places = {place.ref: place for place in thin if isinstance(place, _Parent)}
         vms_now = {ref: _copy_tags(inventory.vms.get(ref), vm) for ref, vm in _vms(thin, places).items()}
-        # only of a VM that has moved is the host not among those that were asked for
+        # the host of a VM that has moved was not read yet
         moved_to = {ref for vm in vms_now.values() if (ref := vm.host)} - known_hosts
         hosts = {
             host.ref: _copy_placement(inventory.hosts.get(host.ref), host)
@@ -160,11 +159,10 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
 
 
 def folder_at(session: Session, path: str) -> str:
-    """The id of the folder for VMs at an inventory path of real names, `/lab-dc/vm/ml`. Raises UsageError where there
-    is none, or more than one.
+    """Return the id of the folder for VMs at an inventory path of real names, `/lab-dc/vm/ml`.
 
-    Not by FindByInventoryPath: where a name contains a slash, only the folders themselves say which slashes of a path
-    separate names.
+    Raises UsageError if no folder, or more than one, has this path. FindByInventoryPath is not used, because it cannot
+    find names that contain a slash.
     """
     with reading(session) as reader:
         paths_by_type = {"Folder": paths.FOLDERS, "Datacenter": paths.FOLDERS}
@@ -189,7 +187,7 @@ def _decode_place(read_object: ReadObject) -> tuple[str, str, _Parent]:
 
 
 def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
-    """The same snapshot with the clusters of these VMs read anew."""
+    """Return the snapshot with the clusters of these VMs read anew."""
     clusters = (inventory.cluster_of(inventory.vms[ref]) for ref in vms if ref in inventory.vms)
     named = {cluster.ref: cluster.name for cluster in clusters if cluster is not None}
     refs = [("ClusterComputeResource", ref) for ref in sorted(named)]
@@ -203,7 +201,7 @@ def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> In
 
 
 def with_creation(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
-    """The same snapshot with the moments at which these VMs were made."""
+    """Return the snapshot with the creation times of these VMs."""
     refs = [("VirtualMachine", ref) for ref in sorted(vms)]
     with reading(session) as reader:
         moments = dict(reader.read_named({"VirtualMachine": ("config.createDate",)}, refs, _decode_creation))
@@ -218,7 +216,7 @@ def _decode_creation(vm: ReadObject) -> tuple[str, datetime | None]:
 
 
 def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-    """The same snapshot with every device of these hosts that could be passed through, and what the host has it for."""
+    """Return the snapshot with all passthrough-capable devices of these hosts, and what the hosts use them for."""
     version = session.api_version
     host_paths = (*paths.supported_paths(paths.HOST, version), *paths.HOST_DEVICES, NETWORK, ADAPTERS, DISK_PATHS)
     with reading(session) as reader:
@@ -244,12 +242,12 @@ def _decode_other_devices(read_object: ReadObject) -> tuple[str, tuple[OtherDevi
 
 
 def _copy_tags(earlier_vm: Vm | None, updated_vm: Vm) -> Vm:
-    """The VM with its tags, which this API does not tell."""
+    """Return the VM with the tags of the earlier snapshot, which this read does not contain."""
     return updated_vm if earlier_vm is None else replace(updated_vm, tags=earlier_vm.tags)
 
 
 def _copy_placement(earlier_host: Host | None, updated_host: Host) -> Host:
-    """The host with its cluster and with what QueryConfigTarget told of it, which such a read does not tell."""
+    """Return the host with the cluster and config target of the earlier snapshot, which this read does not contain."""
     return (
         updated_host
         if earlier_host is None
@@ -263,7 +261,7 @@ def _read_hosts_with_devices(reader: Reader, version: str, refs: Collection[str]
 
 
 def _decode_with_detail(read_object: ReadObject) -> _Record:
-    """The same as `_decode`, of VMs that were read with their detail, and of hosts with their PCI devices."""
+    """Decode like `_decode`, with the details of VMs and the PCI devices of hosts."""
     if read_object.type == "HostSystem":
         return _decode_host(read_object)
     record = _decode(read_object)
@@ -271,7 +269,7 @@ def _decode_with_detail(read_object: ReadObject) -> _Record:
 
 
 def _decode_host(read_object: ReadObject) -> Host:
-    """A host that was read with its PCI devices."""
+    """Return a host that was read with its PCI devices."""
     thin_paths = tuple(path for path in read_object.unreadable if path not in paths.HOST_DEVICES)
     thin = thin_host(replace(read_object, unreadable=thin_paths))
     return host_with_gpus(thin, pci_devices(read_object, thin.passed_through) if thin.has_devices else ())
@@ -325,7 +323,7 @@ def _pci_devices(reader: Reader, thin_hosts: Iterable[ThinHost]) -> dict[str, tu
 
 
 def _vms(records: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
-    """VMs with their paths, their custom attributes by name, and the tasks that run on them."""
+    """Return the VMs with their paths, their custom attributes by name, and their running tasks."""
     folders: dict[str | None, _FolderPath] = {}
     fields = next((manager.names for manager in records if isinstance(manager, _CustomFields)), {})
     running = {task.ref: task.running for task in records if isinstance(task, _RecentTask)}
@@ -359,9 +357,9 @@ class _FolderPath:
 def _folder_path(
     ref: str | None, places: Mapping[str, _Parent], known_paths: dict[str | None, _FolderPath]
 ) -> _FolderPath:
-    """The inventory path of a folder; the root folder and what this login cannot see have none.
+    """Return the inventory path of a folder; it is empty for the root folder and for folders this login cannot see.
 
-    Raises ProtocolError for folders that are within themselves, or deeper or longer than a vCenter's.
+    Raises ProtocolError for a cycle of folders, and for more or longer names than vCenter allows.
     """
     below: list[_Parent] = []
     while ref not in known_paths:
@@ -369,7 +367,7 @@ def _folder_path(
         if place is None:
             known_paths[ref] = _FolderPath()
         elif len(below) == _DEEPEST_FOLDER:
-            raise ProtocolError(f"vCenter tells of more than {_DEEPEST_FOLDER} folders within each other")
+            raise ProtocolError(f"vCenter lists more than {_DEEPEST_FOLDER} folders within each other")
         else:
             below.append(place)
             ref = place.parent
@@ -381,7 +379,7 @@ def _folder_path(
             path = _FolderPath(f"{path.path}/{place.name}", (*path.names, place.name), has_slash)
         known_paths[place.ref] = path
         if len(path.path) > _LONGEST_PATH:
-            raise ProtocolError(f"vCenter tells of a folder with a path of more than {_LONGEST_PATH:,} characters")
+            raise ProtocolError(f"vCenter lists a folder with a path of more than {_LONGEST_PATH:,} characters")
     return path
 
 
@@ -404,7 +402,7 @@ def _custom_fields_manager(session: Session) -> Collection[tuple[str, str]]:
 
 
 def _field_names(read_object: ReadObject) -> Mapping[int, str]:
-    """None for a login that may not see them."""
+    """Return the names of the custom attributes by key; empty if this login may not see them."""
     fields = map(leaves, items(read_object.properties.get("field")))
     return {
         key: name
@@ -414,7 +412,7 @@ def _field_names(read_object: ReadObject) -> Mapping[int, str]:
 
 
 def _hot_migrate(reader: Reader, session: Session) -> bool | None:
-    """vCenter's setting; None where it does not have it, or this login may not read it."""
+    """Return whether vGPU hot migration is enabled; None without this setting, or if this login cannot read it."""
     setting = session.service.get("setting")
     if setting is None:
         return None
@@ -429,7 +427,7 @@ def _hot_migrate(reader: Reader, session: Session) -> bool | None:
 
 
 def _read_vcenter_time(reader: Reader) -> datetime:
-    """vCenter's own time: what it says of its tasks is compared with it. Raises ProtocolError."""
+    """Return vCenter's time, with which the times of its tasks are compared. Raises ProtocolError."""
     time_text = text(reader.call("CurrentTime", ("ServiceInstance", "ServiceInstance")), "returnval") or ""
     now = moment(time_text)
     if now is None:

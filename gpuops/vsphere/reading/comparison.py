@@ -1,7 +1,7 @@
-"""Compares what is read over VI/JSON with what is read over SOAP, on a vCenter that goes on living meanwhile.
+"""Compares an inventory read over VI/JSON with one read over SOAP, while the vCenter is in use.
 
-What is read over VI/JSON lies between two reads over SOAP: a value in which these two differ changes by itself, and is
-not compared. A value that changes and changes back may still look like a difference, so one is looked for again.
+The read over VI/JSON is between two reads over SOAP. A value that differs between these two is not compared, because it
+changes by itself. A value may also change and change back, so a difference is checked again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _OF_THE_MOMENT: Final = "taken_at"
 
 
 def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
-    """A snapshot, the values (the first twenty) in which VI/JSON differs, and why VI/JSON failed ('' = it did not).
+    """Return a snapshot, the first twenty differences of VI/JSON, and the reason why VI/JSON failed ('' = it worked).
 
-    The session reads over SOAP afterwards. Raises NotConnected in its kinds for SOAP.
+    The session reads over SOAP afterwards. Raises NotConnected and its subclasses for SOAP.
     """
     session.read_over_soap()
     before = inventory(session)
@@ -52,7 +52,7 @@ def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
 
 
 def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The innermost values in which two values of the model differ, each with its path and both values."""
+    """Yield the path and both values of each innermost difference of two values of the model."""
     if first == second:
         return
     if is_dataclass(first) and type(first) is type(second):

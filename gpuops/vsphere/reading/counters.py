@@ -1,6 +1,6 @@
-"""Reads performance counters of VMs: the samples of the last hour, which each host keeps itself, one every 20 s.
+"""Reads performance counters of VMs: the samples of the last hour, one every 20 s, which each host stores.
 
-Counters have names, and in each vCenter keys of its own; the names are resolved once in a session. A host keeps them at
+The keys of counters differ between vCenters, so names are resolved once in a session. Hosts store these samples at
 every statistics level (vSphere API reference, PerformanceManager: real-time samples).
 """
 
@@ -23,20 +23,21 @@ SAMPLE_S: Final = 20
 VMS_PER_CALL: Final = 50
 """In one QueryPerf (from memory, what vCenter answers within seconds)."""
 GAP: Final = timedelta(seconds=SAMPLE_S * 1.5)
-"""Two samples that are further apart have one missing between them."""
+"""If two samples are further apart, a sample between them is missing."""
 
 Samples = Sequence[tuple[datetime, int]]
-"""The end of each sample and its value, oldest first; what is missing is left out."""
+"""The end of each sample and its value, oldest first, without missing samples."""
 
 
 def with_counters(
     session: Session, inventory: Inventory, vms: Collection[str], names: Collection[str], over_s: int
 ) -> Inventory:
-    """The same snapshot with these counters (`cpu.usagemhz.average`) of these VMs over the last `over_s` seconds, by
-    vCenter's clock at the look. A counter of which there is no sample is left out; so are all where vCenter has
-    no PerformanceManager (vSphere API reference, ServiceContent: it may be unset).
+    """Return the snapshot with these counters (`cpu.usagemhz.average`) of these VMs over the last `over_s` seconds
+    before the time of the snapshot.
 
-    One call per 50 VMs, and one for the names. Raises NotConnected in its kinds, or the error of vCenter's fault.
+    Counters without samples are left out, and all of them if vCenter has no PerformanceManager (vSphere API reference,
+    ServiceContent: it may be unset). One call per 50 VMs, and one for the names. Raises NotConnected and its
+    subclasses, or the error of vCenter's fault.
     """
     keys = counter_keys(session)
     names_by_key = {key: name for name, key in keys.items() if name in names}
@@ -54,7 +55,7 @@ def with_counters(
 
 
 def counter_keys(session: Session) -> dict[str, int]:
-    """By name, the key that this vCenter has for it."""
+    """Return the keys of this vCenter's counters by name."""
     if session.content.perfManager is None:
         return {}
     if session.counter_keys is None:
@@ -70,7 +71,7 @@ def counter_keys(session: Session) -> dict[str, int]:
 def _read_series(
     session: Session, refs: Sequence[str], names_by_key: Mapping[int, str], since: datetime
 ) -> Iterator[tuple[str, Mapping[str, Samples]]]:
-    """What vCenter tells of these VMs; of one that is gone, nothing."""
+    """Yield the samples of these VMs by counter name, without VMs that do not exist any more."""
     from pyVmomi import vim
 
     kind = vim.PerformanceManager
@@ -87,7 +88,7 @@ def _read_series(
     except GpuopsError as error:
         if not is_gone(error):
             raise
-        for ref in refs if len(refs) > 1 else ():  # one of them is gone, and nothing was said of any
+        for ref in refs if len(refs) > 1 else ():  # if one VM is gone, the call fails for all of them
             yield from _read_series(session, [ref], names_by_key, since)
         return
     with session.decoding("QueryPerf"):
@@ -96,7 +97,10 @@ def _read_series(
 
 
 def _series(metric: Any, names_by_key: Mapping[int, str]) -> tuple[str, Mapping[str, Samples]]:
-    """(id of the VM, counter -> its samples): `sampleInfoCSV` has an interval and an end for each, -1 is no value."""
+    """Return the id of the VM, and its samples by counter.
+
+    `sampleInfoCSV` has an interval and an end for each sample; -1 is a missing value.
+    """
     ends = [datetime.fromisoformat(text).astimezone(UTC) for text in metric.sampleInfoCSV.split(",")[1::2]]
     series = {}
     for metric_series in metric.value:
@@ -108,7 +112,7 @@ def _series(metric: Any, names_by_key: Mapping[int, str]) -> tuple[str, Mapping[
 
 
 def _window(samples: Samples, since: datetime, taken_at: datetime) -> CounterWindow | None:
-    """What the samples that end after `since` say, as far back as none is missing; None = there is none."""
+    """Return the window of the latest samples after `since` without a gap, or None without samples."""
     within = [(end, reading) for end, reading in samples if end > since]
     if not within:
         return None

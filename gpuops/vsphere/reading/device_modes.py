@@ -1,8 +1,8 @@
-"""Reads the DirectPath devices of hosts from a vCenter 9.1: modes, drivers, memory, and what is reserved of them.
+"""Reads the DirectPath devices of hosts from a vCenter 9.1: modes, drivers, memory and reservations.
 
-One login and one list for each host, and only when it is asked for. The list has 256 devices at the most (vSphere
-Automation API 9.1, DirectPathDevices.IterationSpec); the bindings of vmware-vcenter 9.1 return no marker for a second
-page, so a host with more is told of in part.
+This takes one login, and one list for each host, so it is read on request only. The list has at most 256 devices
+(vSphere Automation API 9.1, DirectPathDevices.IterationSpec). The bindings of vmware-vcenter 9.1 return no marker for a
+second page, so of a host with more devices only 256 are read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 SINCE: Final = version_numbers("9.1.0.0")
 MOST_HOSTS: Final = 256
-"""Hosts that are asked in one read, one after another, within the ten minutes of a login."""
-_TOO_MANY: Final = f"its DirectPath devices were not asked for: {MOST_HOSTS} hosts at once are the most (--host)"
+"""Hosts in one read, one after another, within the ten minutes of a login."""
+_TOO_MANY: Final = f"its DirectPath devices were not read: at most {MOST_HOSTS} hosts at once (--host)"
 MODES: Final = Purpose(
     "modes of devices",
     access="ask for read access to the hosts",
-    otherwise="gpuops inventory --hosts shows what the main API tells of them",
+    otherwise="gpuops inventory --hosts shows the devices of the main API",
     without_tls="use https://",
 )
 WORDS: Final[Mapping[DeviceMode, str]] = {
@@ -41,20 +41,19 @@ WORDS: Final[Mapping[DeviceMode, str]] = {
     DeviceMode.VGPU_MIXED_SIZE: "VGPU_MIXED_SIZE",
     DeviceMode.SYSTEM_SELECT: "SYSTEM_SELECT",
 }
-"""A mode as this API has it; one that is not here is shown as it comes."""
+"""The names of modes in this API; unknown names are shown unchanged."""
 _MODES: Final = {word: mode.value for mode, word in WORDS.items()}
 
 
 def sets_modes(session: Session) -> bool:
-    """Whether modes of devices can be asked for and set: from 9.1 on, and over TLS alone."""
+    """Return whether modes of devices can be read and set: from 9.1 on, and only over TLS."""
     return version_numbers(session.api_version) >= SINCE and session.target.tls
 
 
 def with_devices(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-    """The same snapshot with the DirectPath devices of these hosts in their settings; before 9.1 as it is.
+    """Return the snapshot with the DirectPath devices of these hosts in their settings; unchanged before 9.1.
 
-    Where a vCenter or a login does not tell, the reason is in the settings. Raises NotConnected where vCenter is not
-    reached.
+    If they cannot be read, the reason is in the settings. Raises NotConnected if vCenter cannot be reached.
     """
     requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
     if not requested_hosts or version_numbers(session.api_version) < SINCE:
@@ -81,7 +80,7 @@ def with_devices(session: Session, inventory: Inventory, hosts: Collection[str])
 
 
 def devices_of(configuration: Any, host: str) -> tuple[HostDevice, ...]:
-    """The devices of one host, in the order of their ids. Raises the SDK's errors."""
+    """Return the devices of one host, in the order of their ids. Raises the SDK's errors."""
     from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
     service = DirectPathDevices(configuration)
@@ -90,7 +89,7 @@ def devices_of(configuration: Any, host: str) -> tuple[HostDevice, ...]:
 
 
 def _read_devices(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
-    """The devices of one host, or why they are not told; what is wrong with all hosts is raised."""
+    """Return the devices of one host, or the reason why they cannot be read. Raises errors that affect all hosts."""
     from com.vmware.vapi.std.errors_client import Error, NotFound, OperationNotFound, Unauthenticated
 
     try:
@@ -98,7 +97,7 @@ def _read_devices(configuration: Any, host: str) -> tuple[HostDevice, ...] | str
     except (OperationNotFound, Unauthenticated):
         raise
     except (NotFound, Error) as error:
-        return f"its DirectPath devices are not told: {error_text(error) or type(error).__name__}"
+        return f"its DirectPath devices cannot be read: {error_text(error) or type(error).__name__}"
 
 
 def _settings_with_devices(settings: HostSettings | None, devices: tuple[HostDevice, ...] | str) -> HostSettings:
@@ -109,7 +108,7 @@ def _settings_with_devices(settings: HostSettings | None, devices: tuple[HostDev
 
 
 def _device(id_: Any, device_info: Any) -> HostDevice:
-    """Raises TypeError for a value of another type: the SDK passes on what it is sent."""
+    """Return the device. Raises TypeError for a value of another type: the SDK does not check types."""
     memory = device_info.memory_info
     return HostDevice(
         id=_text(id_),
@@ -155,7 +154,7 @@ def _mode(word: Any) -> str:
 
 
 def _in_order(modes: Iterable[str]) -> tuple[str, ...]:
-    """A set has no order: that of `DeviceMode`, then what it does not know."""
+    """Return the modes in the order of `DeviceMode`, then unknown ones."""
     known_modes = list(DeviceMode)
     return tuple(
         sorted(

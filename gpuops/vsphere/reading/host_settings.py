@@ -1,7 +1,7 @@
 """Reads the settings of hosts: NVIDIA's kernel module, graphics, passthrough, packages, and what else manages them.
 
-`writing.hosts` calls it for the hosts that a plan changes. Who manages a host: host profiles and vSphere Configuration
-Profiles (vSphere API reference, HostProfileManager.FindAssociatedProfile, of a host or a cluster, System.View;
+`writing.hosts` calls it for the hosts that a plan changes. Host profiles and vSphere Configuration Profiles may manage
+a host too (vSphere API reference, HostProfileManager.FindAssociatedProfile, of a host or a cluster, System.View;
 ComputeResource.configManagerEnabled, 8.0).
 """
 
@@ -41,18 +41,21 @@ MODULE: Final = "nvidia"
 """The kernel module of NVIDIA's vGPU manager."""
 
 SINCE: Final = version_numbers("8.0.0.0")
-"""Before it no cluster could keep the configuration of its hosts."""
+"""The first version in which a cluster can manage the configuration of its hosts."""
 
 
 def settings_of(session: Session, hosts: Sequence[Host]) -> tuple[HostSettings, ...]:
-    """The settings of each of these hosts; what cannot be read is said in them. Raises NotConnected in its kinds."""
+    """Return the settings of these hosts, with the reasons for what cannot be read.
+
+    Raises NotConnected and its subclasses.
+    """
     custodians = CustodyReader(session, hosts)
     with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(hosts)), thread_name_prefix="host-settings") as pool:
         return tuple(pool.map(lambda host: _HostReader(session, host, custodians).settings(), hosts))
 
 
 class _HostReader:
-    """Reads one host, and keeps the reasons why something could not be read."""
+    """Reads one host, and collects the reasons for what cannot be read."""
 
     def __init__(self, session: Session, host: Host, custodians: CustodyReader) -> None:
         self._session = session
@@ -84,7 +87,7 @@ class _HostReader:
         )
 
     def _convert(self, call_name: str, make: Callable[[Any], Value], answer: Any) -> Value | None:
-        """A value of ours of what it told; None where it told nothing."""
+        """Return the answer as a value of the model, or None without an answer."""
         if answer is None:
             return None
         with self._session.decoding(call_name):
@@ -102,13 +105,13 @@ class _HostReader:
             return HostSettings(has_module=False)
         return HostSettings(
             module_options=self._answer(lambda: system.QueryConfiguredModuleOptionString(MODULE)),
-            # what the module would be given is not what it was given while it is not loaded
+            # a module that is not loaded has no options in effect
             loaded_options=(ours.optionString or "") if ours.loaded else None,
             has_module=True,
         )
 
     def _device_groups(self, manager: Any) -> tuple[DeviceGroup, ...] | None:
-        """It is asked for a warning alone: that it does not tell is no reason to say so of all settings."""
+        """Return the device groups; they are needed for a warning only, so a failure is not listed as unread."""
         if version_numbers(self._session.api_version) < version_numbers(GROUP[0]):
             return ()
         if manager is None:
@@ -126,7 +129,7 @@ class _HostReader:
         return self._convert("FetchSoftwarePackages", _packages, packages)
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
-        """What it answers; None, and the reason kept, where it does not or may not."""
+        """Return the answer, or None if the call fails; then the reason is collected."""
         try:
             return self._session.read(call, subject=self._host.name)
         except NotConnected:
@@ -144,7 +147,7 @@ def _packages(packages: Iterable[Any]) -> tuple[SoftwarePackage, ...]:
 
 
 def graphics_settings(config: Any) -> GraphicsSettings:
-    """A vim.host.GraphicsConfig as the model has it; a device that is not named as PCI names devices is left out."""
+    """Return a vim.host.GraphicsConfig as a value of the model, without devices that have no PCI address."""
     devices = []
     for device_type in config.deviceType or ():
         address = pci_address(device_type.deviceId)
@@ -174,10 +177,10 @@ def _passthrough_states(passthrough_infos: Iterable[Any]) -> tuple[PassthroughSt
 
 
 class CustodyReader:
-    """Reads what else manages hosts (host profiles, images of vSphere Lifecycle Manager); each cluster is read once."""
+    """Reads which host profiles and configuration profiles manage hosts; each cluster is read once."""
 
     def __init__(self, session: Session, hosts: Iterable[Host]) -> None:
-        """Asks the clusters of these hosts. Raises NotConnected in its kinds."""
+        """Read the clusters of these hosts. Raises NotConnected and its subclasses."""
         self._session = session
         self._manager = self._answer(lambda: session.content.hostProfileManager)
         self._clusters: Mapping[str, Custody] = {
@@ -186,7 +189,7 @@ class CustodyReader:
         }
 
     def of(self, host: Host) -> Custody:
-        """The profiles of the host and of its cluster. Raises NotConnected in its kinds."""
+        """Return the profiles of the host and of its cluster. Raises NotConnected in its kinds."""
         target = self._session.host(host.ref)
         own_profiles = self._profiles(target)
         if host.cluster is None:
@@ -213,14 +216,14 @@ class CustodyReader:
         return None if profiles is None else tuple(self._names(profiles))
 
     def _names(self, profiles: Iterable[Any]) -> Iterator[str]:
-        """A profile whose name this login may not read counts too, by its id."""
+        """Yield the names of the profiles, or the id of a profile whose name this login cannot read."""
         for profile in profiles:
             yield self._answer(partial(getattr, profile, "name")) or str(profile._moId)
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
         try:
             return self._session.read(call)
-        except ProtocolError:  # it does not know the call: nobody can say
+        except ProtocolError:  # it does not know the call: unknown
             return None
         except NotConnected:
             raise

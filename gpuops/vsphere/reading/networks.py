@@ -1,7 +1,7 @@
-"""Reads the distributed switches and what the hosts have for RDMA between VMs, in at most two bulk reads.
+"""Reads the distributed switches and the RDMA devices and settings of hosts, in at most two bulk reads.
 
-The first has switches, port groups, and the network adapters of all hosts; the second, only where a host has an RDMA
-device, its advanced settings and its firewall, for a host has a thousand settings and none can be asked for alone.
+The first reads switches, port groups and the network adapters of all hosts. The second reads the advanced settings and
+the firewall of hosts with an RDMA device: a host has a thousand settings, and they cannot be read one by one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Host:
 
 
 def read_networks(session: Session) -> Networks:
-    """The distributed switches, and what the hosts have for RDMA. Raises NotConnected in its kinds."""
+    """Return the distributed switches and the RDMA configuration of hosts. Raises NotConnected and its subclasses."""
     with reading(session) as reader:
         records = reader.read_all(
             {
@@ -100,7 +100,7 @@ def read_networks(session: Session) -> Networks:
 def _decode(read_object: ReadObject) -> _Switch | DistributedPortGroup | _Host | None:
     properties = read_object.properties
     if read_object.type == "HostSystem":
-        # one of which a property could not be read is unknown, not without RDMA
+        # if a property cannot be read, the host is unknown: it may have RDMA
         return _Host(read_object.ref, _host(properties)) if not read_object.unreadable else None
     if read_object.type == _SWITCH:
         return _switch(read_object.ref, read_object.name, text(properties.get("uuid")) or "", properties.get("config"))
@@ -163,7 +163,7 @@ def _adapter(node: Any) -> VmkernelAdapter:
 
 
 def _functions(device_list: Any) -> Iterator[tuple[PciAddress, int]]:
-    """How many virtual functions are in force, of each device that can have some (HostSriovInfo)."""
+    """Yield the number of active virtual functions of each SR-IOV device (HostSriovInfo)."""
     for fields in map(leaves, items(device_list)):
         address, count = pci_address(leaf_text(fields.get("id"))), whole(fields.get("numVirtualFunction"))
         if address is not None and count is not None:
@@ -180,7 +180,7 @@ def _nodes(numa_info: Any) -> Iterator[tuple[PciAddress, int]]:
 
 
 def _settings(read_object: ReadObject) -> tuple[str, str | None, bool | None]:
-    """(ref, the VMkernel adapter that is tagged, whether the rule set is open)."""
+    """Return the ref, the VMkernel adapter that is tagged for PVRDMA, and whether the firewall rule set is open."""
     options = read_object.properties.get("config.option")
     tag = next((key for key_text, key in leaves_by_name(options, "key") if key_text == PVRDMA_ADAPTER), None)
     rules = children(read_object.properties.get("config.firewall"), "ruleset")

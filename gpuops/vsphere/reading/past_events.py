@@ -1,6 +1,6 @@
-"""Reads what the table of assumptions is judged by: past tasks and events of VMs, and the GPU counters of hosts.
+"""Reads past tasks and events of VMs and the GPU counters of hosts, by which the table of assumptions is checked.
 
-Nothing is changed: the collectors are objects of this session, and are destroyed after the read.
+vCenter is not changed: the collectors belong to this session, and are destroyed after the read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 MOST_PAGES: Final = 20
-"""So many pages of tasks and of events are read."""
+"""The limit of pages of tasks, and of events."""
 _PAGE: Final = 1000
 TASKS: Final = frozenset(
     f"VirtualMachine.{name}" for name in ("powerOn", "powerOff", "suspend", "clone", "relocate", "migrate")
@@ -32,7 +32,7 @@ CHANGES: Final = ("VmReconfiguredEvent", "CustomFieldValueChangedEvent")
 
 
 def past_tasks(session: Session, since: datetime) -> tuple[PastTask, ...]:
-    """The tasks of VMs that were queued at `since` (by vCenter) or later and have ended, oldest first."""
+    """Return the tasks of VMs that were queued at `since` (by vCenter) or later and have ended, oldest first."""
     from pyVmomi import vim
 
     spec = vim.TaskFilterSpec(time=vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since))
@@ -67,7 +67,7 @@ def _task(task_info: Any) -> PastTask:
 
 
 def past_events(session: Session, since: datetime, kinds: Collection[str] = EVENTS) -> tuple[PastEvent, ...]:
-    """The events of these kinds about VMs since then (by vCenter), in their order."""
+    """Return the events of these kinds about VMs since then (by vCenter), in their order."""
     from pyVmomi import vim
 
     spec = vim.event.EventFilterSpec(
@@ -80,7 +80,7 @@ def past_events(session: Session, since: datetime, kinds: Collection[str] = EVEN
 
 
 def _event(event: Any) -> PastEvent | None:
-    """The event; None = it is about no VM."""
+    """Return the event, or None if it is not about a VM."""
     from pyVmomi import VmomiSupport, vim
 
     # the event about a custom attribute names its object in a field of its own
@@ -94,7 +94,7 @@ def _event(event: Any) -> PastEvent | None:
 
 
 def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """By host (ref), the instances of its GPU counters; a host that has none is left out."""
+    """Return the instances of GPU counters by host (ref), without hosts that have none."""
     gpu_keys = {key for name, key in counter_keys(session).items() if name.startswith("gpu.")}
     instances_by_host: dict[str, tuple[str, ...]] = {}
     for ref in hosts if gpu_keys else ():
@@ -114,7 +114,7 @@ def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str,
 
 
 def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
-    """By cluster (ref), the memory in MiB that its VMs reserve, as its root resource pool counts it."""
+    """Return the memory in MiB that VMs reserve, by cluster (ref), as its root resource pool counts it."""
     reserved_by_cluster: dict[str, int] = {}
     for ref in clusters:
         cluster = session.managed_object("ClusterComputeResource", ref)
@@ -125,7 +125,7 @@ def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
 
 
 def _pages(session: Session, create: Callable[[], Any], read_next: str) -> list[Any]:
-    """All that a collector has, page by page; it lives as long as the session that made it."""
+    """Return all objects of a collector, page by page, and destroy it."""
 
     def collect() -> list[Any]:
         collector, records = create(), []

@@ -1,11 +1,11 @@
-"""Asks the DirectPathProfileManager of a vCenter 9.0 and newer what of its DirectPath profiles is reserved.
+"""Reads the reservations of DirectPath profiles from the DirectPathProfileManager of vCenter 9.0 and newer.
 
-One call lists the DirectPath profiles, and where there is one, one more asks each cluster with GPUs, or host of none,
-for all of them: a reservation is of a VM class, and that names a DirectPath profile (vSphere API 9.1,
-`vm_classes_info.dpp_id`). Of several profiles that mean the same, the answer that leaves least counts: whether vCenter
-counts what is reserved by profile, or by what that means, is not documented. What is not answered is unknown, with the
-reason; so is what a start leaves of a device group of which some is reserved, since vCenter does not tell which GPUs
-that is.
+One call lists the DirectPath profiles. If there are any, one call for each cluster with GPUs, and for each host with
+GPUs outside of clusters, asks for all of them. VM classes make the reservations, and name a DirectPath profile (vSphere
+API 9.1, `vm_classes_info.dpp_id`). If several profiles have the same devices, the answer with the least capacity
+counts: it is not documented whether vCenter counts reservations by profile or by device. Without an answer the capacity
+is unknown, with a reason. The free capacity of a device group is unknown as well if some of it is reserved, because
+vCenter does not report which GPUs are reserved.
 
 Source: vSphere API 9.0.0.0, DirectPathProfileManager.
 """
@@ -26,16 +26,19 @@ from gpuops.vsphere.transport.network import decoding
 from gpuops.vsphere.transport.request_text import escape_text
 
 MOST_PLACES: Final = 64
-"""Clusters, and hosts of none, that are asked at the most; of others nothing is known."""
+"""The limit of clusters, and hosts outside of clusters, to ask; the capacity of further ones is unknown."""
 _MANAGER: Final = "directPathProfileManager"
 _TELLS: Final = "DirectPathProfileManagerCapacityInfo"
-_NOT_NUMBERS: Final = "vCenter tells no numbers of it"
+_NOT_NUMBERS: Final = "vCenter reports no numbers for it"
 
 Capacity = TypeVar("Capacity", ProfileCapacity, DeviceCapacity)
 
 
 def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) -> Reservations | None:
-    """What is reserved where there are GPUs; None = this vCenter knows no reservations. Raises NotConnected."""
+    """Return the reservations for clusters and hosts with GPUs; None = this vCenter has no DirectPathProfileManager.
+
+    Raises NotConnected and its subclasses.
+    """
     manager = session.service.get(_MANAGER)
     places = _places(hosts.values())
     if manager is None or not places:
@@ -51,7 +54,7 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
     unknown: list[UnknownCapacity] = []
     for place_number, (place, kind_of_place) in enumerate(places.items() if profiles else ()):
         if place_number >= MOST_PLACES:
-            unknown.append(UnknownCapacity(place, f"vCenter is asked about {MOST_PLACES} clusters at the most"))
+            unknown.append(UnknownCapacity(place, f"vCenter is asked about at most {MOST_PLACES} clusters"))
             continue
         answers = list(_query_place(reader, session, manager, place, kind_of_place, profiles))
         capacities += [answer for answer in answers if isinstance(answer, ProfileCapacity)]
@@ -61,14 +64,14 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
 
 
 def _places(hosts: Iterable[Host]) -> dict[str, str]:
-    """Ref -> type of each cluster with GPUs or other devices for VMs, and of each such host that is in none."""
+    """Return the type by ref of clusters with GPUs or other devices for VMs, and of such hosts outside of clusters."""
     giving = sorted((host for host in hosts if host.gpus or host.gives_others), key=lambda host: host.ref)
     return {host.cluster or host.ref: "Cluster" if host.cluster else "Host" for host in giving}
 
 
 @dataclass(frozen=True, slots=True)
 class _ProfileUnit:
-    """What one unit of a DirectPath profile is: a vGPU, a device group, or any of these devices, whole."""
+    """One unit of a DirectPath profile: a vGPU, a device group, or one complete device of those allowed."""
 
     name: str
     """Of the DirectPath profile."""
@@ -79,12 +82,12 @@ class _ProfileUnit:
 
     @property
     def content(self) -> object:
-        """Equal for profiles that differ in their name alone."""
+        """The devices: equal for profiles that differ only in their names."""
         return (self.vgpu, self.group, frozenset(self.allowed), self.label)
 
 
 def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dict[str, _ProfileUnit]:
-    """What each DirectPath profile is, by its id."""
+    """Return the unit of each DirectPath profile by its id."""
     reply = reader.call("DirectPathProfileManagerList", manager, "<filterSpec></filterSpec>")
     units_by_id: dict[str, _ProfileUnit] = {}
     with decoding(session.target.address, "DirectPathProfileManagerList"):
@@ -96,7 +99,7 @@ def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dic
 
 
 def _decode_profile(profile: Any) -> _ProfileUnit | None:
-    """None = a device of another kind (DVX), which nothing here attaches."""
+    """Return the unit of a DirectPath profile, or None for a DVX device, which gpuops does not attach."""
     config, name = child(profile, "deviceConfig"), text(profile, "name") or ""
     match kind(config) if config is not None else None:
         case "DirectPathProfileManagerVmiopDirectPathConfig":
@@ -160,7 +163,7 @@ def _query_place(
 
 
 def _smallest_capacity(capacities: list[Capacity]) -> Iterator[Capacity]:
-    """One capacity, of several of the same thing: what all of them leave. Nothing of none."""
+    """Yield the capacity that all of these capacities of the same unit allow; nothing without capacities."""
     for first in capacities[:1]:
         yield replace(
             first,
@@ -174,7 +177,7 @@ def _smallest_capacity(capacities: list[Capacity]) -> Iterator[Capacity]:
 def _decode_capacity(
     answer: Any, unit: _ProfileUnit, place: str
 ) -> ProfileCapacity | DeviceCapacity | UnknownCapacity | None:
-    """None = nothing of a device group is reserved."""
+    """Return the capacity, or None for a device group without reservations."""
     unit_name = unit.vgpu or unit.group or unit.name
     if kind(answer) != _TELLS:
         fault = next(iter(children(answer, "faultList")), None)

@@ -1,8 +1,8 @@
 """Reads samples of many VMs and hosts in bulk with QueryPerf, in CSV, parsed by lxml and numpy and not by pyVmomi.
 
-A host keeps its samples of 20 s for an hour; vCenter keeps five-minute averages of a day of those counters that its
-statistics level says, and tells of at most 64 counters in one call (`config.vpxd.stats.maxQueryMetrics`, from memory).
-Whoever asks says before each call that it comes (`pace`), so that calls in a minute are bounded.
+A host stores its samples of 20 s for an hour. vCenter stores five-minute averages of a day for the counters of its
+statistics level, and returns at most 64 counters in one call (`config.vpxd.stats.maxQueryMetrics`, from memory). The
+caller's `pace` is called before each call, and bounds the calls per minute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENTITIES_PER_CALL: Final = 50
 """What vCenter answers within seconds (from memory)."""
 COUNTERS_PER_CALL: Final = 64
-"""Of what vCenter keeps in its database, of all entities of a call together."""
+"""The limit for counters in vCenter's database, over all entities of a call."""
 
 
 def samples(
@@ -42,10 +42,10 @@ def samples(
     span: tuple[datetime, datetime],
     pace: Callable[[], None],
 ) -> Iterator[Sequence[Samples]]:
-    """What vCenter has of these counters of VMs or hosts (`kind`), of the samples that end within the span, call by
-    call. Of a refused one there is nothing; counters that this vCenter does not have are not asked for.
+    """Yield the samples of these counters of VMs or hosts (`kind`) that end within the span, call by call.
 
-    Raises NotConnected in its kinds, and ProtocolError for what is no reply.
+    There are no samples of entities that vCenter refuses, or of counters that it does not have.
+    Raises NotConnected and its subclasses, and ProtocolError for an unreadable reply.
     """
     keys = counter_keys(session)
     names_by_key = {keys[name]: name for name in names if name in keys}
@@ -91,7 +91,7 @@ class _SamplesQuery:
         )
 
     def read(self, refs: Sequence[str]) -> list[Samples]:
-        """What is told of these."""
+        """Return the samples of these entities."""
         specs = "".join(
             f'<querySpec><entity type="{self._kind}">{escape_text(ref)}</entity>{self._arguments}</querySpec>'
             for ref in refs
@@ -100,7 +100,7 @@ class _SamplesQuery:
         try:
             reply = self._reader.call("QueryPerf", self._manager, specs)
         except GpuopsError as error:
-            if not isinstance(error.__cause__, WireFault):  # no refusal: a lost connection, or no reply at all
+            if not isinstance(error.__cause__, WireFault):  # no fault: a lost connection, or an unreadable reply
                 raise
             if len(refs) == 1:
                 return []
@@ -113,7 +113,7 @@ class _SamplesQuery:
         return [decoded for decoded in decoded_samples if decoded.entity in requested_refs]
 
     def _decode_metric(self, metric: Any, ends: dict[str, NDArray[np.int64]]) -> Samples:
-        """The times of a reply are mostly the same in all of it: each is read once."""
+        """Return the samples of one entity. Most entities of a reply have the same times: each text is parsed once."""
         sample_info = text(metric, "sampleInfoCSV") or ""
         if sample_info not in ends:
             ends[sample_info] = _parse_ends(sample_info)
@@ -133,7 +133,7 @@ class _SamplesQuery:
 
 
 def _parse_ends(sample_info: str) -> NDArray[np.int64]:
-    """`20,<time>,20,<time>`: an interval and an end for each sample."""
+    """Return the ends of the samples in seconds, from an interval and an end of each: `20,<time>,20,<time>`."""
     sample_ends = [moment(sample_end) for sample_end in sample_info.split(",")[1::2]]
     if None in sample_ends:
         raise ValueError("a sample without a time")

@@ -18,15 +18,15 @@ OBJECTS_PER_CALL: Final = 1000
 _TAGS: Final = Purpose(
     "tags",
     access="ask for read access to tags and VMs",
-    otherwise="custom attributes say the same over the main API",
+    otherwise="use custom attributes, which the main API has",
     without_tls="use https://, or custom attributes in place of tags",
 )
 
 
 def with_tags(session: Session, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
-    """The same snapshot with `category:tag` of every VM and host, or of these VMs alone, sorted; () = it has none.
+    """Return the snapshot with the sorted tags (`category:tag`) of all VMs and hosts, or of these VMs.
 
-    One call per 1,000 of them, and two per tag in use. Raises NotConnected in its kinds, NoPermission.
+    One call per 1,000 of them, and two per tag in use. Raises NotConnected and its subclasses, NoPermission.
     """
     with automation_login(session.target, _TAGS) as configuration:
         from com.vmware.cis.tagging_client import StubFactory
@@ -48,7 +48,7 @@ def with_tags(session: Session, inventory: Inventory, vms: Collection[str] | Non
 
 
 def _read_attached_tags(service: Any, objects: list[tuple[str, str]]) -> Mapping[str, Collection[str]]:
-    """Tag ids by managed object id, for those that have any."""
+    """Return the tag ids by managed object id, for objects with tags."""
     from com.vmware.vapi.std_client import DynamicID
 
     tags_by_ref: dict[str, Collection[str]] = {}
@@ -60,7 +60,7 @@ def _read_attached_tags(service: Any, objects: list[tuple[str, str]]) -> Mapping
 
 
 def _names(service: Any, tags: Collection[str]) -> Mapping[str, str]:
-    """`category:tag` by tag id; one deleted meanwhile is left out."""
+    """Return `category:tag` by tag id, without tags that were deleted meanwhile."""
     from com.vmware.vapi.std.errors_client import NotFound
 
     categories: dict[str, str] = {}

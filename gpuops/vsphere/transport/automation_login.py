@@ -1,7 +1,7 @@
-"""Logs in to the vSphere Automation API, for what SOAP does not offer: tags, and the modes of devices.
+"""Logs in to the vSphere Automation API, which has what SOAP does not offer: tags, and the modes of devices.
 
-`vmware-vcenter` speaks to the JSON-RPC endpoint /api; it is imported when it is needed, and only the bindings of the
-services in question, for the whole of it takes longer to load than to answer.
+`vmware-vcenter` uses the JSON-RPC endpoint /api. Only the bindings of the services in use are imported, and only when
+they are needed: loading all of them takes longer than a call.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _LONGEST_SAID: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a login is for, as errors name it."""
+    """The purpose of a login, for error messages."""
 
     subject: str
     access: str
-    """What to ask for where the login may not read it."""
+    """The hint if the login may not read it."""
     otherwise: str
-    """What to do where the vCenter does not tell it."""
+    """The hint if the vCenter does not return it."""
     without_tls: str
-    """What to do where the vCenter is spoken to without TLS."""
+    """The hint if the vCenter is used without TLS."""
 
 
 @contextmanager
 def automation_login(target: Target, purpose: Purpose) -> Iterator[Any]:
-    """The SDK's configuration of a session, logged in for as long as it is needed.
+    """Provide the SDK's configuration of a session that is logged in within the block.
 
-    Raises Refused for a target without TLS, NotConnected in its kinds, NoPermission.
+    Raises Refused for a target without TLS, NotConnected and its subclasses, NoPermission.
     """
     from gpuops.vsphere.transport.automation import automation_session
 
@@ -60,7 +60,7 @@ def automation_login(target: Target, purpose: Purpose) -> Iterator[Any]:
 
 
 def vapi_errors() -> tuple[type[Exception], ...]:
-    """What the SDK raises for an error reply, and for one it cannot make sense of."""
+    """Return the exceptions that the SDK raises for an error reply, and for an unreadable one."""
     from vmware.vapi.bindings.error import VapiError
     from vmware.vapi.data.serializers.jsonrpc import JsonRpcError
     from vmware.vapi.exception import CoreException
@@ -69,7 +69,7 @@ def vapi_errors() -> tuple[type[Exception], ...]:
 
 
 def error_text(error: Exception) -> str:
-    """What the server says in its error reply, or the SDK itself of a reply; empty = nothing."""
+    """Return the message of the server's error reply, or of the SDK; empty = no message."""
     for message in getattr(error, "messages", None) or ():
         message_text = getattr(message, "default_message", None) or getattr(message, "def_msg", None)
         if isinstance(message_text, str):
@@ -109,7 +109,7 @@ def _log_in(target: Target, http: requests.Session) -> Iterator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and log lines that tell a user nothing; our own error says what they say."""
+    """Suppress warnings and log lines of the SDK: the error of gpuops has the same information."""
     logging.getLogger("vmware").addHandler(logging.NullHandler())
     with warnings.catch_warnings():
         # the SDK loads its messages in a way that newer Pythons have another name for

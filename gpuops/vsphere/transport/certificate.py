@@ -19,9 +19,9 @@ class ServerCertificate:
     sha256: str
     """64 hexadecimal digits in lower case."""
     authority: str
-    """Who issued it: `commonName=CA, organizationName=vc.example.com`."""
+    """Its issuer: `commonName=CA, organizationName=vc.example.com`."""
     trusted: bool
-    """Whether an authority of this machine vouches for it."""
+    """Whether an authority that this machine trusts has issued it."""
 
 
 def presented_certificate(target: Target) -> ServerCertificate:

@@ -25,34 +25,34 @@ SILENCE_S: Final = 30
 """The longest silence on a connection."""
 
 IDLE_CONNECTION_S: Final = 60
-"""Idle connections are not used again after this: servers and firewalls cut them without a word."""
+"""Connections that were idle for longer are not used again: servers and firewalls drop them silently."""
 
 AWAY: Final = frozenset({"502", "503", "504"})
 """HTTP statuses of the gateway before a vCenter that is overloaded, starting or stopped."""
 
 _LARGEST_CA: Final = 16 * 1024 * 1024
-"""The authorities that systems trust are a quarter of a megabyte."""
+"""The certificates of all trusted authorities of a system are a quarter of a megabyte."""
 
 LOST_ERRORS: Final = (OSError, http.client.HTTPException)
 """What a broken connection raises; TLS errors are OSErrors."""
 
 BROKEN_OFF: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.HTTPException, ExpatError)
-"""The reply of a server that was there a moment ago and broke off; a read may be asked again at once. Silence and other
-TLS errors are not among them: the next answer would be the same."""
+"""The errors of a connection that broke off: a read can be repeated at once. Silence and other TLS errors are not among
+them: a repeated call would fail as well."""
 
 
 class UnreadableReply(ValueError):
-    """The server sends what no vCenter sends; the text says what, as in "HOST sends ..."."""
+    """The server sends something that no vCenter sends; the text names it, as in "HOST sends ..."."""
 
 
 class NoVcenterForUs(ProtocolError):
-    """The server is no vCenter that gpuops can use, and will be none later."""
+    """The server is not a vCenter that gpuops can use, and will not become one later."""
 
     trouble = Trouble.DENIED
 
 
 class EndlessReply(TimeoutError):
-    """The server answers, and its answer did not end in time; `limit_s` is that time."""
+    """The server answers, but its answer did not end within `limit_s` seconds."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(f"the reply did not end within {limit_s:.0f} s")
@@ -78,8 +78,8 @@ UNREADABLE_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-"""What code that decodes a reply raises for one that no vCenter would send. The connection's own errors, faults and
-errors of gpuops are not among them."""
+"""The exceptions that code for decoding raises for a reply that no vCenter sends. The connection's own errors, faults
+and errors of gpuops are not among them."""
 
 # OpenSSL's X509_V_ERR_* codes (x509_vfy.h) worth words of their own
 _EXPIRED: Final = 10
@@ -89,7 +89,7 @@ UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
 
 
 class _PinnedSocket(ssl.SSLSocket):
-    """A TLS socket that is open only to the holder of the pinned certificate."""
+    """A TLS socket that accepts only a server with the pinned certificate."""
 
     def do_handshake(self, block: bool = False) -> None:
         super().do_handshake(block)
@@ -101,14 +101,14 @@ class _PinnedSocket(ssl.SSLSocket):
 
 
 class _PinnedContext(ssl.SSLContext):
-    """A context whose connections all compare the pin, whoever opens them."""
+    """A context whose connections all compare the pin."""
 
     pin = ""
     sslsocket_class = _PinnedSocket
 
 
 def tls_context(target: Target) -> ssl.SSLContext | None:
-    """A fresh context for this target: verifying unless the target says otherwise; None without TLS.
+    """Return a new context for this target, which verifies unless the target has `verify=False`; None without TLS.
 
     Raises NotTrusted when a CA file cannot be read, or a pin is to be compared where there is no certificate.
     """
@@ -143,7 +143,7 @@ def _pinned_context(pin: str) -> ssl.SSLContext:
 
 
 class _InOnePiece(http.client.HTTPConnection):
-    """Sends the head of a request with its body: by itself it is a packet more, and wakes the server for nothing."""
+    """Sends the head of a request together with its body, which saves a packet."""
 
     _body = b""
 
@@ -158,11 +158,11 @@ class _InOnePiece(http.client.HTTPConnection):
 
 
 class _SecuredInOnePiece(_InOnePiece, http.client.HTTPSConnection):
-    """The same with TLS."""
+    """Sends the head of a request together with its body, over TLS."""
 
 
 def open_connection(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
-    """A connection to the target, through its proxy if it has one; nothing is sent yet."""
+    """Return a connection to the target, through its proxy if it has one. It is not opened yet."""
     host, port = proxy_of(target) or (target.host, target.port)
     connection: http.client.HTTPConnection
     if context is None:
@@ -175,7 +175,7 @@ def open_connection(target: Target, context: ssl.SSLContext | None) -> http.clie
 
 
 def proxy_of(target: Target) -> tuple[str, int] | None:
-    """Host and port of the target's HTTP proxy; port 80 unless it says another."""
+    """Return host and port of the target's HTTP proxy; the default port is 80."""
     if target.proxy is None:
         return None
     host, _, port = target.proxy.rpartition(":")
@@ -183,7 +183,7 @@ def proxy_of(target: Target) -> tuple[str, int] | None:
 
 
 def connection_error(target: Target, error: BaseException) -> GpuopsError:
-    """The error that says why the connection failed."""
+    """Return the error that says why the connection failed."""
     match error:
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
             return VcenterUnreachable(
@@ -207,14 +207,14 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
 
 @contextmanager
 def decoding(address: str, call_name: str) -> Iterator[None]:
-    """For the block that makes values of a reply to `what`. Raises ProtocolError for whatever cannot be decoded.
+    """Raise ProtocolError if the block, which decodes a reply to the call, raises one of `UNREADABLE_ERRORS`.
 
-    Only code that decodes belongs into the block: a mistake of ours elsewhere must stay an internal error.
+    Only code that decodes belongs into the block: other bugs of gpuops must stay internal errors.
     """
     try:
         yield
     except UNREADABLE_ERRORS as error:
-        sent = f"{error}" if isinstance(error, UnreadableReply) else f"what nobody can read ({type(error).__name__})"
+        sent = f"{error}" if isinstance(error, UnreadableReply) else f"an unreadable reply ({type(error).__name__})"
         raise ProtocolError(
             f"{address} sends {sent} in reply to {call_name}", hint="check the address; nothing of it was used"
         ) from error

@@ -1,9 +1,9 @@
-"""Calls over VI/JSON, which vCenter offers from 8.0 U1 on, in a login of their own.
+"""Sends calls over VI/JSON, which vCenter offers from 8.0 U1 on, with a separate login.
 
 The login is separate: the documents name one way to a session id for VI/JSON, its own SessionManager.Login, whose reply
 has it in the header `vmware-api-session-id` (Broadcom, Virtual Infrastructure JSON API, authentication; vSphere Web
-Services SDK Programming Guide 8.0, "Authenticating a JSON Client with the Session Manager"). That the cookie of a SOAP
-session is taken in its place is said nowhere, so it is not sent, and both sessions are logged out.
+Services SDK Programming Guide 8.0, "Authenticating a JSON Client with the Session Manager"). It is not documented that
+the cookie of a SOAP session works too, so it is not sent, and both sessions are logged out.
 
 A call is POST {path}/vim25/{release}/{type}/{id}/{method} with its parameters as a JSON object; void is 204, a fault is
 a status of 400 or more with the fault as a JSON object (same sources; govmomi, vim25/soap/json_client.go). Connections,
@@ -36,12 +36,12 @@ _LONGEST_SAID: Final = 200
 
 
 def offers_vi_json(api_version: str) -> bool:
-    """Whether a vCenter of this API version offers VI/JSON."""
+    """Return whether a vCenter of this API version offers VI/JSON."""
     return version_numbers(api_version) >= version_numbers(SINCE)
 
 
 class JsonLogin:
-    """A login of its own for VI/JSON; `log_in` begins it."""
+    """The separate login for VI/JSON; `log_in` begins it."""
 
     def __init__(self, target: Target, api_version: str, session_manager: tuple[str, str]) -> None:
         self._target = target
@@ -60,16 +60,16 @@ class JsonLogin:
         *,
         deadline: float | None = None,
     ) -> bytes:
-        """The reply of a call that changes nothing, as it came; b"" for void.
+        """Return the unparsed reply of a call that changes nothing; b"" for void.
 
-        Raises SessionEnded, WireFault, NotConnected in its kinds.
+        Raises SessionEnded, WireFault, NotConnected and its subclasses.
         """
         return self._answer(self._send(wire, method, target, body or {}, deadline))
 
     def log_in(self, wire: Wire, *, earlier_key: str) -> str:
-        """The key of a new login, unless another thread has logged in since it was `earlier_key`: then of that.
+        """Log in and return the key. If the key is not `earlier_key` any more, another thread has logged in: return it.
 
-        Raises NotConnected in its kinds.
+        Raises NotConnected and its subclasses.
         """
         with self._logging_in:
             if self.key != earlier_key:
@@ -91,7 +91,7 @@ class JsonLogin:
             return self.key
 
     def log_out(self, wire: Wire) -> None:
-        """Ends the session. One that cannot be ended ends by itself when it idles."""
+        """End the session. If that fails, vCenter ends it when it is idle."""
         if self.key:
             with suppress(NotConnected, SessionEnded, WireFault):
                 self._answer(self._send(wire, "Logout", self._session_manager, {}, None))
@@ -102,7 +102,7 @@ class JsonLogin:
     ) -> HttpReply:
         import msgspec
 
-        reference(*target)  # what names no object is refused, here as there
+        reference(*target)  # refuses invalid ids
         kind, moid = target
         path = f"{self._target.path}/vim25/{self._release}/{kind}/{quote(moid, safe='')}/{method}"
         headers = {"Content-Type": "application/json", **({SESSION_HEADER: self.key} if self.key else {})}
@@ -133,7 +133,7 @@ class JsonLogin:
 
 
 def decode_reply(received: bytes) -> Any:
-    """The values of a reply; None for one without content. Raises UNREADABLE_ERRORS."""
+    """Return the values of a reply; None for an empty one. Raises UNREADABLE_ERRORS."""
     import msgspec
 
     return msgspec.json.decode(received) if received else None

@@ -1,4 +1,4 @@
-"""Waits for states that no task tells of: a power state, VMware Tools in a guest, a host back from its reboot."""
+"""Waits for states that are not the end of a task: a power state, running VMware Tools, a host after its reboot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLICE_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AwaitedState:
-    """A state of objects of one type: the properties that tell of it, and whether their values are as wanted."""
+    """A state of objects of one type: its properties, and a check whether their values reach a goal."""
 
     type: str
     paths: tuple[str, ...]
@@ -30,7 +30,7 @@ class AwaitedState:
 
 
 def _is_back(properties: Mapping[str, Any], before: datetime | None) -> bool:
-    """Whether a host is connected, and booted at another moment than that."""
+    """Return whether a host is connected and its boot time is not `before`."""
     booted = properties.get("runtime.bootTime")
     connected = properties.get("runtime.connectionState") == "connected"
     return connected and has_booted(booted.astimezone(UTC) if booted is not None else None, before)
@@ -52,10 +52,10 @@ RUNNING: Final = "guestToolsRunning"
 
 
 class StateWatch:
-    """What one session waits for: one state of some objects at a time, by one property filter over all of them.
+    """Waits of one session: for one state of some objects at a time, with one property filter over all of them.
 
-    A wait for what the wait before it did not see goes on with its filter: a host that boots for an hour is waited for
-    in slices, each of which costs one request.
+    If a wait is for objects that the previous wait did not see in their state, it uses the same filter: a wait of an
+    hour for a host can be called in slices, each of which takes one request.
     """
 
     def __init__(self, session: Session) -> None:
@@ -63,9 +63,9 @@ class StateWatch:
         self._updates = Updates(session)
         self._state: AwaitedState | None = None
         self._pending: dict[str, object] = {}
-        """Object -> what is wanted of it, of each object that the filter tells of and that was not seen to be so."""
+        """The goals by object, of the objects in the filter that have not reached them."""
         self._properties: dict[str, dict[str, Any]] = {}
-        """Object -> the values of its properties so far."""
+        """The latest properties by object."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -75,8 +75,7 @@ class StateWatch:
     def wait(
         self, state: AwaitedState, goals: Mapping[str, object], timeout_s: float
     ) -> tuple[frozenset[str], frozenset[str]]:
-        """(those of these objects that are seen in their wanted state before the time is up, those that are gone: they
-        are not waited for)."""
+        """Return the objects that reach their goals within the time, and those that do not exist any more."""
         self._follow(state, goals)
         reached, removed, left_s = set[str](), set[str](), max(timeout_s, 0.0)
         while self._pending:
@@ -99,7 +98,7 @@ class StateWatch:
         return frozenset(reached), frozenset(removed)
 
     def _follow(self, state: AwaitedState, goals: Mapping[str, object]) -> None:
-        """The filter of the wait before, if that waited for all of this; otherwise one that tells how everything is."""
+        """Keep the filter if the previous wait was for all of these goals; otherwise make a new one."""
         if state is not self._state or not goals.items() <= self._pending.items():
             self._updates.watch([self._session.managed_object(state.type, ref) for ref in goals], state.paths)
             self._state, self._properties = state, {}
@@ -107,17 +106,17 @@ class StateWatch:
 
 
 def wait_for_power(connection: Connection, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
-    """Those of these VMs that show this power state before the time is up; returns as soon as all do.
+    """Return the VMs that have this power state within the time; return early if all have it.
 
-    A VM that is gone never will, and is not waited for.
+    A VM that does not exist any more is not waited for.
     """
     return connection.states.wait(POWER, dict.fromkeys(vms, power.value), timeout_s)[0]
 
 
 def wait_for_guest(connection: Connection, vm: str, timeout_s: float, *, address: bool) -> Guest:
-    """What the guest tells of itself once VMware Tools run in it, with `address` once it has one, or at the end.
+    """Return the guest as soon as VMware Tools run in it (with `address`: as soon as it has one), or after the time.
 
-    Raises VmNotFound for a VM that is gone by then.
+    Raises VmNotFound for a VM that does not exist any more.
     """
     guest_vm = connection.vm(vm)
     if address:
@@ -131,10 +130,9 @@ def wait_for_guest(connection: Connection, vm: str, timeout_s: float, *, address
 
 
 def wait_for_boot(connection: Connection, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-    """Those of these hosts that are connected, and booted at another moment than the one given, within the time; with
-    them those that are gone from vCenter.
+    """Return the hosts that are connected within the time and have a new boot time, and those removed from vCenter.
 
-    RebootHost_Task ends when the reboot has begun; only the host's own boot time tells that it is over (vSphere API
+    RebootHost_Task ends when the reboot has begun; only the boot time of the host shows its end (vSphere API
     reference, HostSystem).
     """
     back, removed = connection.states.wait(BOOTED, since, timeout_s)

@@ -1,6 +1,6 @@
-"""Waits for the ends of many tasks by one property filter over all of them.
+"""Waits for the ends of many tasks with one property filter over all of them.
 
-200 tasks cost about ten requests beyond those that started them; one read of each task would cost hundreds.
+200 tasks take about ten requests in addition to those that start them; single reads of tasks would take hundreds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 SLICE_S: Final = 20.0
-"""The longest single wait; after a silent one the VMs are asked whether they wait for an answer themselves."""
+"""The longest single wait; after one without news, gpuops checks whether VMs wait for the answer to a question."""
 
 WAIT_FIRST: Final = "wait for the other task of the VM, then run the command again"
 
@@ -36,17 +36,17 @@ PATHS: Final = (
 
 
 class TaskWatch:
-    """The tasks of one session; what was told of a task is kept until somebody asks for it."""
+    """The tasks of one session; the end of a task is stored until a caller waits for it."""
 
     def __init__(self, session: Session, updates: Updates | None = None) -> None:
         self._session = session
         self._updates = updates or Updates(session)
         self._running: dict[str, dict[str, Any]] = {}
-        """Task ref -> its info so far, of each task watched and not ended."""
+        """The info so far by task ref, of tasks that have not ended."""
         self._ends: dict[str, TaskEnd] = {}
-        """Ends that nobody has taken yet."""
+        """Ends that no caller has received yet."""
         self._withdrawn: set[str] = set()
-        """Those that were asked to be cancelled here while they were queued."""
+        """Tasks that gpuops asked vCenter to cancel while they were queued."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -54,11 +54,11 @@ class TaskWatch:
         self._running.clear()
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        """Each end as it happens; a task still running when the time is up is left out.
+        """Yield the end of each task within the time.
 
-        A task whose VM asks a question ends here as unknown, naming it: it waits for an answer, and goes on when
-        somebody gives one. One that is gone from vCenter ends as unknown too. Time is what vCenter waited, or what
-        passed here, whichever is more.
+        If the VM of a task asks a question, the task ends here as OutcomeUnknown with the question; in vCenter it
+        continues after an answer. A task that does not exist any more ends as OutcomeUnknown too. The time is the
+        duration of the waits in vCenter or the time that passed here, whichever is longer.
         """
         self._follow([task.ref for task in tasks])
         pending, left_s = dict.fromkeys(task.ref for task in tasks), max(timeout_s, 0.0)
@@ -78,15 +78,15 @@ class TaskWatch:
                 return
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        """Cancels those that were queued when they were last waited for; one that vCenter does not cancel goes on.
+        """Cancel the tasks that were queued at their last wait. A task that vCenter does not cancel continues.
 
-        vCenter queues a task behind another one of its VM, and would begin it whenever that ends. Raises NotConnected.
+        vCenter queues a task behind another one of its VM, and begins it when that one ends. Raises NotConnected.
         """
         for task_ref in tasks:
             task_info = self._running.get(task_ref.ref, {})
             if task_info.get("info.state") != "queued":
                 continue
-            self._withdrawn.add(task_ref.ref)  # before: where the reply is lost, it may be cancelled all the same
+            self._withdrawn.add(task_ref.ref)  # before the call: if its reply is lost, the task may be cancelled
             task = self._session.managed_object("Task", task_ref.ref)
             try:
                 self._session.change(
@@ -97,10 +97,10 @@ class TaskWatch:
             except NotConnected:
                 raise
             except GpuopsError:
-                continue  # it has begun meanwhile, or may not be cancelled now: it is asked again, or its end tells
+                continue  # it has begun meanwhile, or cannot be cancelled now: a later call or its end will show
 
     def _follow(self, refs: Sequence[str]) -> None:
-        """One filter over all of these that have not ended; those of an earlier wait are no longer of interest."""
+        """Watch the tasks that have not ended with one filter, instead of those of an earlier wait."""
         unended = [ref for ref in refs if ref not in self._ends]
         if all(ref in self._running for ref in unended):
             return
@@ -115,7 +115,7 @@ class TaskWatch:
     def _take(self, update: PropertyUpdate) -> None:
         task_info = self._running.get(update.ref)
         if task_info is None:
-            return  # its end is known already: the same news may come twice
+            return  # its end is known already: an update may come twice
         task_info.update(update.properties)
         state = task_info.get("info.state")
         if state == "success":
@@ -136,7 +136,7 @@ class TaskWatch:
         self._ends[ref] = TaskEnd(TaskRef(ref), error, duration_s)
 
     def _error(self, ref: str, task_info: dict[str, Any]) -> GpuopsError:
-        """The error of a task that failed; a server may tell of the state before the fault."""
+        """Return the error of a task that failed. It is read again if vCenter reported the state without the fault."""
         subject = _subject(task_info, ref)
         fault = task_info.get("info.error")
         if fault is None:
@@ -152,7 +152,7 @@ class TaskWatch:
         return error
 
     def _end_missing_tasks(self, pending: Iterable[str]) -> None:
-        """vCenter's first word is how every watched task is; one it was silent about is gone."""
+        """End the tasks that vCenter did not report at first: it reports all tasks of the filter that exist."""
         for ref in [ref for ref in pending if self._running.get(ref) == {}]:
             self._take(PropertyUpdate(ref, {}, is_gone=True))
 
@@ -181,9 +181,9 @@ def _subject(task_info: dict[str, Any], ref: str) -> str:
 
 
 def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
-    """The text of the question each of these VMs waits on (`runtime.question`); those that do not wait are left out.
+    """Return the text of the question (`runtime.question`) by VM, for VMs that wait for an answer.
 
-    gpuops never answers one: the wrong answer loses data.
+    gpuops never answers one: a wrong answer loses data.
     """
     from pyVmomi import vim, vmodl
 

@@ -1,10 +1,8 @@
-"""Property changes of chosen objects, by one PropertyCollector with one filter; `tasks`, `states` and `changes` wait
-by it.
+"""Waits for property changes of objects with one PropertyCollector and one filter, for `tasks`, `states` and `changes`.
 
-`WaitForUpdatesEx` is called in slices, so that a silent vCenter never delays the caller longer than asked. When the
-session ends, or the collector's version is lost, collector and filter are made anew and report everything again: a
-caller must accept the same change twice. pyVim's WaitForTask is not used: it has no deadline, and no end when
-cancelled.
+`WaitForUpdatesEx` is called in slices, so that a silent vCenter does not delay the caller beyond its limit. If the
+session ends, or the version of the collector is lost, collector and filter are made again and report everything again:
+a caller must accept the same change twice. pyVim's WaitForTask is not used: it has no deadline and cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 PAUSES_S: Final = (0.0, 2.0, 10.0, 30.0)
-"""Before each new attempt after a broken wait; then it is given up."""
+"""Pauses before each new attempt after a broken wait; after the last one the wait fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyUpdate:
-    """A change of one object: values by property path, None for a property that is unset now; or that it is gone."""
+    """A change of one object: its properties by path (None = unset now), and whether it does not exist any more."""
 
     ref: str
     properties: Mapping[str, Any]
@@ -42,24 +40,24 @@ class Updates:
     def __init__(
         self, session: Session, pause: Callable[[float], None] = clock.pause, at_most: int | None = None
     ) -> None:
-        """`at_most`: objects in one answer; None = as many as vCenter tells."""
+        """`at_most` is the limit of objects in one answer; None = no limit."""
         self._session = session
         self._pause = pause
         self._at_most = at_most
         self._objects: tuple[Any, ...] = ()
-        """Those that were named; none where a filter finds them itself."""
+        """The watched objects; empty for a filter that finds its objects itself."""
         self._spec: Callable[[], Any] | None = None
         self._collector: Any = None
         self._filter: Any = None
         self._broken_collectors: list[Any] = []
-        """Collectors whose wait broke off, with their filters: vCenter keeps them as long as the session."""
+        """Collectors whose wait broke off, with their filters: they exist as long as the session."""
         self._version = ""
         self._broken = 0
         self._filtered = False
-        """Whether the filter of the collector is that of these objects."""
+        """Whether the collector has the filter for these objects."""
 
     def watch(self, objects: Sequence[Any], paths: Sequence[str]) -> None:
-        """Reports changes of these objects, all of one type, from now on; the first report has their present values."""
+        """Watch these objects, all of one type, from now on; the first report has their present values."""
         from pyVmomi import vmodl
 
         query = vmodl.query.PropertyCollector
@@ -75,26 +73,26 @@ class Updates:
         self._spec, self._filtered = spec if objects else None, False
 
     def follow(self, spec: Callable[[], Any]) -> None:
-        """Reports changes of what the filter finds that `spec` makes; it is made anew where a session was lost."""
+        """Watch the objects that the filter of `spec` finds; `spec` is called again after a lost session."""
         self._objects, self._spec, self._filtered = (), spec, False
 
     def next(self, wait_s: float) -> list[PropertyUpdate] | None:
-        """What changed since the last call, as soon as something has; None = nothing within `wait_s` seconds.
+        """Return the changes since the last call as soon as there are any; None = no change within `wait_s` seconds.
 
-        Raises VcenterUnreachable when it stays broken.
+        Raises VcenterUnreachable if the wait stays broken.
         """
         updates: list[PropertyUpdate] | None = self._call_with_recovery(lambda: self._ask(wait_s))
         return updates
 
     def close(self) -> None:
-        """Destroys the collector, which would otherwise last as long as the session."""
+        """Destroy the collector, which would otherwise exist as long as the session."""
         if self._collector is not None:
             self._broken_collectors.append(self._collector)
         self._collector = self._filter = None
         self._give_back()
 
     def _give_back(self) -> None:
-        if not self._broken_collectors:  # a read has waited for nothing: it would load pyVmomi to log out
+        if not self._broken_collectors:  # do not import pyVmomi for a session that never waited
             return
         from pyVmomi import vmodl
 
@@ -103,7 +101,7 @@ class Updates:
                 self._broken_collectors.pop().DestroyPropertyCollector()
 
     def _ask(self, wait_s: float) -> list[PropertyUpdate] | None:
-        """What the next UpdateSet tells; None = nothing within the time."""
+        """Return the changes of the next UpdateSet; None = no change within the time."""
         from pyVmomi import vmodl
 
         if self._spec is None:
@@ -119,7 +117,7 @@ class Updates:
         )
         update_set = self._collector.WaitForUpdatesEx(self._version, options)
         if self._version:
-            self._broken = 0  # an answer after the first telling: a wait that breaks off each time never gets there
+            self._broken = 0  # the second answer: a wait that always breaks off never has one
         if update_set is None:
             return None
         updates = [update for filter_update in update_set.filterSet for update in _property_updates(filter_update)]
@@ -127,14 +125,17 @@ class Updates:
         return updates
 
     def _replace_filter(self, spec: Callable[[], Any]) -> None:
-        """The new filter first, then the old one away: version '' tells all of the new one's objects."""
+        """Create the new filter, then destroy the old one. With version '' all objects of the new one are reported."""
         old, self._filter = self._filter, self._collector.CreateFilter(spec(), False)
         self._version, self._filtered = "", True
         if old is not None:
             old.DestroyPropertyFilter()
 
     def _call_with_recovery(self, act: Callable[[], Any]) -> Any:
-        """What vCenter answers; a lost session, collector or connection is a list of no news, for a while."""
+        """Return the result of the call; an empty list after a lost session, collector or connection.
+
+        Raises VcenterUnreachable after the last attempt.
+        """
         from pyVmomi import vim, vmodl
 
         logins_before = self._session.logins
@@ -155,7 +156,7 @@ class Updates:
         except vim.fault.NoPermission as fault:
             raise translate(fault) from fault
         except (vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
-            self._begin_anew(error)  # tasks go on whatever becomes of who watches them
+            self._begin_anew(error)  # tasks continue without this collector
         return []
 
     def _begin_anew(self, error: BaseException) -> None:

@@ -1,6 +1,6 @@
-"""Sets modes of devices by the configure call of vSphere 9.1, which answers with a task, and that with its impacts.
+"""Sets modes of devices with the configure call of vSphere 9.1. It returns a task, whose result is the impacts.
 
-Source: vSphere Automation API 9.1, vcenter.host.hardware.direct_path_devices. There is no call that tells the impacts
+Source: vSphere Automation API 9.1, vcenter.host.hardware.direct_path_devices. There is no call that returns the impacts
 of a change without making it.
 """
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 TASK_S: Final = 540.0
-"""So long a task is followed: the login is for ten minutes."""
+"""The longest wait for a task: the login is for ten minutes."""
 _PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
-"""Between its looks at a task; the last one again and again."""
+"""Pauses between reads of a task; the last one repeats."""
 
 
 def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
-    """Sets the modes of a step's devices that are not configured so yet, each by one call, sent once.
+    """Set the modes of a step's devices that have another mode, each with one call, which is sent once.
 
-    What vCenter says it takes before all of it is in force; None = it does not say, or one was configured before.
-    Raises OutcomeUnknown when a reply was lost or a task does not end, Refused, NoPermission, NotConnected; the error
-    says what was set before it.
+    Return the impacts, such as a reboot, before all modes are in effect; None if vCenter does not report them, or a
+    device had its mode before. Raises OutcomeUnknown if a reply was lost or a task does not end, Refused,
+    NoPermission, NotConnected; the error contains the devices that were set before it.
     """
     host = inventory.hosts[step.host]
     session.refuse_change(host.name)
@@ -52,7 +52,7 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
                     raise Refused(f"{host.name}: vCenter lists no DirectPath device {change.address}")
                 call = _ConfigureCall(session, configuration, f"{host.name} {change.address}", op_id)
                 impacts_by_device[change.address] = call.result(step.host, ids[change.address], change)
-    except (LoginRefused, ProtocolError) as error:  # the main API goes on: this host alone is not set
+    except (LoginRefused, ProtocolError) as error:  # the main API still works: only this host is not set
         refused = Refused(f"{host.name}: {error.message}", hint=error.hint)
         add_changed_devices(refused, impacts_by_device)
         raise refused from error
@@ -64,7 +64,7 @@ def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory
 
 
 def add_changed_devices(error: GpuopsError, impacts_by_device: Mapping[PciAddress, Impacts | None]) -> None:
-    """Adds to an error which devices were set before it, and what vCenter says of each that this takes."""
+    """Add to an error the devices that were set before it, with their impacts."""
     if not impacts_by_device:
         return
     words = (
@@ -85,7 +85,7 @@ class _ConfigureCall:
         self._op_id = op_id
 
     def result(self, host: str, device: str, change: ModeChange) -> Impacts | None:
-        """The impacts. Raises OutcomeUnknown, Refused."""
+        """Return the impacts. Raises OutcomeUnknown, Refused."""
         from com.vmware.vapi.std.errors_client import Error, Unauthenticated, Unauthorized
         from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
@@ -101,7 +101,7 @@ class _ConfigureCall:
             raise self._lost_reply_error(type(error).__name__) from error
         try:
             end = self._end(task)
-        except unanswered as error:  # whatever it says: the change is under way
+        except unanswered as error:  # the change is under way in any case
             raise self._unfinished_error(f"its task cannot be followed: {type(error).__name__}") from error
         if end is None:
             raise self._unfinished_error(f"its task has not ended after {TASK_S:.0f} s")
@@ -111,7 +111,7 @@ class _ConfigureCall:
         return _impacts(task, end)
 
     def _end(self, task: Any) -> Any:
-        """The TaskInfo of a task that has ended; None = it has not in good time."""
+        """Return the TaskInfo when the task has ended; None if it has not within the time."""
         task_infos = (task.get_info() for _ in clock.rounds(_PAUSES_S, TASK_S))
         return next((task_info for task_info in task_infos if task_info.status in ("SUCCEEDED", "FAILED")), None)
 
@@ -127,14 +127,14 @@ class _ConfigureCall:
         )
 
     def _unfinished_error(self, why: str) -> OutcomeUnknown:
-        """Of a change that vCenter has taken, and whose impacts nobody knows."""
+        """Return the error for a change that vCenter accepted, with unknown impacts."""
         lost = self._lost_reply_error(why)
         lost.reboot_due = True
         return lost
 
 
 def _impacts(task: Any, end: Any) -> Impacts | None:
-    """What the result says; None = nothing, or what nobody can read: that is no word of having no impact."""
+    """Return the impacts of the result. None = missing or unknown impacts, which does not mean no impact."""
     from vmware.vapi.bindings.converter import TypeConverter
 
     if end.result is None:

@@ -44,7 +44,7 @@ DESCRIPTIONS: Final[Mapping[type, str]] = {
 LEAVE_LIMIT_S: Final = 600
 
 SoapSetting = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureMig
-"""What is set by one call that tells nothing of what it takes."""
+"""The settings that one call makes, without a report of the impacts."""
 
 
 class HostConnection:
@@ -54,9 +54,9 @@ class HostConnection:
         self._connection = connection
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with the settings of these hosts; what cannot be read is said in them.
+        """Return the snapshot with the settings of these hosts, and the reasons for what cannot be read.
 
-        Raises NotConnected in its kinds.
+        Raises NotConnected and its subclasses.
         """
         requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
         if not requested_hosts:
@@ -65,31 +65,33 @@ class HostConnection:
         return inventory.completed(hosts=[replace(host, settings=settings) for host, settings in settings_by_host])
 
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with the DirectPath devices of these hosts, where the vCenter lists them (9.1).
+        """Return the snapshot with the DirectPath devices of these hosts, if the vCenter lists them (9.1).
 
-        Raises NotConnected in its kinds.
+        Raises NotConnected and its subclasses.
         """
         from gpuops.vsphere.reading.device_modes import with_devices
 
         return with_devices(self._connection, inventory, hosts)
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with every device of these hosts that could be passed through. Raises NotConnected in its
-        kinds."""
+        """Return the snapshot with all passthrough-capable devices of these hosts.
+
+        Raises NotConnected and its subclasses.
+        """
         return with_all_devices(self._connection, inventory, hosts)
 
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
-        """By host, those of the needed privileges that this login does not have."""
+        """Return the needed privileges that this login does not have, by host."""
         return lacking_on_hosts(self._connection, needed)
 
     def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
-        """By host that vCenter told of, those of the privileges that this login has."""
+        """Return the privileges, of those given, that this login has, by host that vCenter answers for."""
         return held_on_hosts(self._connection, hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
-        """Send one step, once; what vCenter says that takes before it is in force, None = nothing of it.
+        """Send one step once, and return its impacts before it is in effect; None = not reported.
 
-        Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault.
+        Raises OutcomeUnknown if the reply was lost, or the error of vCenter's fault.
         """
         if isinstance(step, ConfigureModes):
             return self._configure_modes(step, inventory, op_id)
@@ -117,7 +119,7 @@ class HostConnection:
                 self._change(system.UpdateModuleOptionString, name, op_id, MODULE, options)
             case ConfigureGraphics(after=graphics):
                 manager = self._manager(managers, "graphicsManager", name)
-                # what is there, changed in place: fields that this version does not know go back as they came
+                # change the present configuration in place, so that unknown fields are sent back unchanged
                 config = self._connection.read(lambda: manager.graphicsConfig, subject=name)
                 with self._connection.decoding("graphicsConfig"):
                     graphics_config = _graphics_config(config, graphics)
@@ -131,14 +133,14 @@ class HostConnection:
                 assert_never(step)
 
     def _manager(self, managers: Any, manager_name: str, name: str) -> Any:
-        """One of the host's managers. Raises Refused where it has none: nothing was sent."""
+        """Return one of the host's managers. Raises Refused, with nothing sent, if the host has none."""
         manager = getattr(managers, manager_name, None)
         if manager is None:
             raise Refused(f"{name}: vCenter names no {manager_name} of this host, so it is not changed")
         return manager
 
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
-        """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
+        """Send one step and return its task. Raises OutcomeUnknown if the reply was lost."""
         from pyVmomi import vim
 
         name = inventory.hosts[step.host].name
@@ -163,9 +165,9 @@ class HostConnection:
         return TaskRef(str(task._moId))
 
     def find_task(self, step: HostTask) -> TaskRef | None:
-        """A task of this kind that has not ended on the step's host; somebody else's leads to the same state.
+        """Return a task of this type on the step's host that has not ended, even if another user started it.
 
-        None = there is none, or the host is gone.
+        None = there is no such task, or the host does not exist any more.
         """
         target = self._connection.host(step.host)
         try:
@@ -185,7 +187,7 @@ class HostConnection:
         return None
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-        """Those of these hosts that are connected and have booted since, within the time."""
+        """Return the hosts that are connected within the time and have a new boot time."""
         return wait_for_boot(self._connection, since, timeout_s)
 
     def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
@@ -193,7 +195,7 @@ class HostConnection:
 
 
 def _graphics_config(config: Any, settings: GraphicsSettings) -> Any:
-    """The configuration with what differs set."""
+    """Return the configuration with the new settings."""
     config.hostDefaultGraphicsType = settings.default_type
     config.sharedPassthruAssignmentPolicy = settings.assignment_policy
     devices = {device.address: device for device in settings.devices}
@@ -207,7 +209,7 @@ def _graphics_config(config: Any, settings: GraphicsSettings) -> Any:
 
 
 def _passthrough_config(step: ConfigurePassthrough) -> list[Any]:
-    """Only the devices that change. Without `applyNow` it is in force at once where the host can do that."""
+    """Return the configuration of the devices that change. Without `applyNow` it is in effect at once if possible."""
     from pyVmomi import vim
 
     return [

@@ -21,17 +21,17 @@ MEMORY_MIB: Final = 4
 """The least that a VM may have; it is never powered on."""
 GUEST: Final = "otherGuest"
 NEW_KEY: Final = -1
-"""Of a device that is to be added (vSphere API reference, VirtualDevice.key: any, it gets another)."""
+"""The key of a device to add (vSphere API reference, VirtualDevice.key: vCenter assigns another one)."""
 ROCE: Final = "rocev2"
 """Protocol of a paravirtual RDMA card (vSphere API reference, VirtualVmxnet3VrdmaVrdmaProtocol)."""
 _DEEPEST: Final = 100
-"""So many folders within each other; an inventory is read with as many."""
+"""The limit of nested folders, the same as for reads of inventories."""
 
 
 def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
-    """The task that makes the VM, powered off. Raises OutcomeUnknown when the reply was lost, or vCenter's error.
+    """Clone the VM, powered off, and return the task. Raises OutcomeUnknown if the reply was lost, or vCenter's error.
 
-    A template is in no resource pool, so the clone is told one: the whole of its host's (vSphere API reference,
+    A template has no resource pool, so the clone gets the root pool of its host (vSphere API reference,
     VirtualMachineRelocateSpec.pool).
     """
     from pyVmomi import vim
@@ -53,9 +53,9 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
 
 
 def _config(new: NewClone) -> Any:
-    """What the clone has otherwise than its template (vSphere API reference, VirtualMachineCloneSpec.config).
+    """Return the settings of the clone that differ from its template (vSphere API, VirtualMachineCloneSpec.config).
 
-    Advanced options are taken over from the template (assumption: clone-options).
+    The clone inherits the advanced options of the template (assumption: clone-options).
     """
     from pyVmomi import vim
 
@@ -76,9 +76,9 @@ def _config(new: NewClone) -> Any:
 
 
 def _card(card: NewCard) -> Any:
-    """The network card on its port group.
+    """Return the network card on its port group.
 
-    Of a virtual function no backing is said: the system finds one by the network (vSphere API reference,
+    A card on a virtual function gets no backing: vSphere selects one by the network (vSphere API reference,
     VirtualSriovEthernetCard.sriovBacking).
     """
     from pyVmomi import vim
@@ -98,9 +98,9 @@ def _card(card: NewCard) -> Any:
 
 
 def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
-    """The task that makes a VM without disk or network card, in the topmost folder for VMs of its host's datacenter.
+    """Create a VM without disk or network card in the root VM folder of its host's datacenter, and return the task.
 
-    Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
+    Raises OutcomeUnknown if the reply was lost, NoPermission, or the error of vCenter's fault.
     """
     from pyVmomi import vim
 
@@ -146,7 +146,7 @@ def power_of_made(session: Session, vm: str, name: str, notes: str) -> PowerStat
 
 
 def _datacenter(host: Any) -> Any:
-    """The datacenter that a host is in: every host is in one (vSphere API reference, HostSystem)."""
+    """Return the datacenter of a host: every host has one (vSphere API reference, HostSystem)."""
     from pyVmomi import vim
 
     place = host.parent

@@ -1,7 +1,7 @@
-"""Makes the vmomi specs of planned changes for `steps`; nothing is sent here.
+"""Makes the vmomi specs of planned changes for `steps`, which sends them.
 
-pyVmomi leaves out, silently, every field that is newer than the negotiated API version; so a change that needs such a
-field is refused here, by name, rather than half applied there.
+pyVmomi silently leaves out fields that are newer than the negotiated API version. A change that needs such a field is
+refused, and the error names the option, because vCenter would apply only a part of it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DEVICE_GROUP_KEY: Final = -1
 
 
 def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], api_version: str) -> Any:
-    """The one vim.vm.ConfigSpec of a change: everything in it happens, or nothing does.
+    """Return the vim.vm.ConfigSpec of a change, which vCenter applies completely or not at all.
 
-    `devices` are the VM's present vim devices, whose objects a removal or an edit must carry. `change_version` makes
-    vCenter refuse the spec (ConcurrentAccess) if somebody changed the VM since it was read. Raises Refused for what
-    this vCenter's API version cannot say, or for a device that is not there any more.
+    `devices` are the present vim devices of the VM; a removal or an edit must contain them. With `change_version`,
+    vCenter refuses the spec (ConcurrentAccess) if the VM was changed since it was read. Raises Refused for options that
+    the API version does not have, or for a device that the VM does not have any more.
     """
     from pyVmomi import vim
 
@@ -60,7 +60,7 @@ def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], a
 
 
 def signed_short(identity: int) -> int:
-    """A PCI id as vSphere's signed 16-bit fields hold it: 0x10de stays, 0xa100 turns negative."""
+    """Return a PCI id for vSphere's signed 16-bit fields: 0x10de stays, 0xa100 becomes negative."""
     return identity - 0x10000 if identity >= 0x8000 else identity
 
 
@@ -136,10 +136,10 @@ def _check_version(change: VmChange, api_version: str) -> None:
 
 
 def overriding(session: Session, step: SetVmDrs, inventory: Inventory) -> tuple[Callable[..., Any], Any, bool]:
-    """The call that makes, changes or removes the VM's override, and its arguments; all else stays as it is.
+    """Return the call, with its arguments, that adds, changes or removes the DRS override of the VM only.
 
-    Which of the three depends on what is there: to add one that exists is refused. Raises Refused where that cannot be
-    read (vSphere API reference, ReconfigureComputeResource_Task with `modify`, ClusterDrsVmConfigSpec).
+    vCenter refuses to add an override that exists. Raises Refused if the present ones cannot be read (vSphere API
+    reference, ReconfigureComputeResource_Task with `modify`, ClusterDrsVmConfigSpec).
     """
     vm = inventory.vm(step.vm)
     cluster = inventory.cluster_of(vm)
@@ -150,7 +150,7 @@ def overriding(session: Session, step: SetVmDrs, inventory: Inventory) -> tuple[
 
 
 def override_spec(step: SetVmDrs, *, exists: bool) -> Any:
-    """The ClusterConfigSpecEx of the step; `exists`: the VM has an override already."""
+    """Return the ClusterConfigSpecEx of the step. `exists` is whether the VM has an override."""
     from pyVmomi import vim
 
     key = vim.VirtualMachine(step.vm)

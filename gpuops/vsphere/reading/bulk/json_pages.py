@@ -3,7 +3,7 @@
 A page is read into the structs below; what a property has becomes plain dicts and lists, and `values` reads them where
 it reads elements. Typed records of these too would save a third of the decoding, which is a tenth of the whole read,
 and cost a second set of rules (10,000 VMs with their devices, 80 MB: 0.3 s into dicts, 0.2 s into structs that skip
-what nobody asks for).
+unused properties).
 
 Bytes are checked first. Each value becomes an object of some sixty bytes, so values are counted as `reply` counts
 elements; and a text may not hold what XML could not carry, which nothing behind this expects. Numbers of thousands of
@@ -115,9 +115,9 @@ class JsonPages:
 
 
 def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
-    """The page in one piece; a reply without content (204) is a page without objects.
+    """Yield the page in one piece; a reply without content (204) is a page without objects.
 
-    An `announced` one, which a token named, has some: a fleet of which a page is missing is not to be taken for whole.
+    Raises UnreadableReply for an `announced` page (one that a token named) without objects: the read is incomplete.
     """
     page = _PAGE.decode(check_json_reply(reply)) if reply else None
     if announced and not (page and page.objects):
@@ -129,14 +129,14 @@ def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
 
 
 def check_json_reply(received: bytes) -> bytes:
-    """The same bytes, fit for a decoder that makes an object of each value. Raises UnreadableReply."""
+    """Return the bytes if they have few enough values and no control characters. Raises UnreadableReply."""
     # a value takes two bytes at least: most pages are too short to need counting
     marks = len(received) // 2
     if marks > MOST_MARKS:
         marks = received.count(b",") + received.count(b"{") + received.count(b"[")
     if marks > MOST_MARKS:
         raise UnreadableReply(f"more than {MOST_MARKS:,} values in one reply")
-    # first what takes no time: most pages hold no escape at all
+    # the cheap check first: most pages hold no escape
     if b"\\" in received and any(escape in received for escape in _ESCAPED) and _UNWRITABLE.search(received):
         raise UnreadableReply("a control character in a text")
     return received

@@ -3,8 +3,8 @@
 One container view holds all objects; its pages come over a connection of their own, and each is decoded and released
 before the next is requested. Measured beside pyVmomi's deserialiser in tests/bench.
 
-Where the session reads over VI/JSON, whatever goes wrong there (a status, a reply that cannot be decoded, a page that
-is missing, a fault) ends its use in this session with one warning, and the read begins anew over SOAP.
+If a read over VI/JSON fails (by its status, a reply that cannot be decoded, a missing page or a fault), the session
+warns once, does not use VI/JSON any more, and repeats the read over SOAP.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
 
 DEADLINE_S: Final = 600
-"""For one read, all its pages together, whatever the server sends and however slowly."""
+"""The limit of one read with all its pages."""
 JSON_DEADLINE_S: Final = 300
-"""The same over VI/JSON, after which it is read over SOAP."""
+"""The limit over VI/JSON; then it is read over SOAP."""
 MOST_IN_A_PAGE: Final = 20_000
-"""Objects in one reply of a server that does not keep to the pages that were asked for."""
+"""Objects in one reply of a server that ignores the requested page size."""
 MOST_OBJECTS: Final = 1_000_000
-"""In one read of a whole vCenter: ten times the VMs of the largest fleet."""
+"""Objects in one read of a complete vCenter: ten times the VMs of the largest fleet."""
 MOST_AROUND: Final = 200
 """Recent tasks, places above and datastores of one VM; vCenter lists a few of each."""
 
@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 @contextmanager
 def reading(session: Session) -> Iterator[Reader]:
-    """A reader with a connection of its own for the `with` block."""
+    """Provide a reader with a connection of its own for the `with` block."""
     with session.wire() as wire:
         yield Reader(session, wire)
 
@@ -60,19 +60,19 @@ class Reader:
         decode: Callable[[ReadObject], Record],
         extra_objects: Collection[tuple[str, str]] = (),
     ) -> list[Record]:
-        """What `decode` makes of every object of these types below the root, of the tasks VMs list as recent, and of
-        the objects (type, id) in `extra_objects`.
+        """Return the results of `decode` for all objects of these types below the root, the recent tasks of VMs, and
+        `extra_objects` (type, id).
 
-        `decode` must keep nothing of the reply: it dies with its page. Raises NotConnected in its kinds.
+        `decode` must not keep parts of the reply, which is freed with its page. Raises NotConnected and its subclasses.
         """
         return self._bulk(lambda pages, until: self._through_a_view(pages, until, paths_by_type, decode, extra_objects))
 
     def read_named(
         self, paths_by_type: PathsByType, refs: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
     ) -> list[Record]:
-        """What `decode` makes of the named (type, id) objects; one that is gone is left out.
+        """Return the results of `decode` for these objects (type, id), without those that do not exist any more.
 
-        With VMs come what of `AROUND_VMS` is wanted too: their recent tasks, the places above them, their datastores.
+        If `paths_by_type` has types of `AROUND_VMS`, the recent tasks, parents and datastores of VMs are read too.
         """
         objects = list(refs)
         records: list[Record] = []
@@ -84,14 +84,17 @@ class Reader:
         return records
 
     def call(self, method: str, target: tuple[str, str], arguments: str = "") -> Any:
-        """The response element of one read, over SOAP. Raises the error of its fault, or NotConnected in its kinds."""
+        """Return the response element of one read over SOAP.
+
+        Raises the error of its fault, or NotConnected and its subclasses.
+        """
         try:
             return _again_if_ended(self._soap, lambda: self._wire.ask(method, target, arguments))
         except WireFault as fault:
             raise fault_error(fault.fault, f"{method}: {fault}") from fault
 
     def _bulk(self, read: Callable[[Pages, float], Answer]) -> Answer:
-        """What `read` reads over VI/JSON where the session does so, and over SOAP otherwise or when that fails."""
+        """Return the result of `read` over VI/JSON if the session uses it, and over SOAP otherwise or if that fails."""
         login = self._session.vi_json
         if login is not None:
             from gpuops.vsphere.reading.bulk.json_pages import JsonPages
@@ -122,11 +125,11 @@ class Reader:
     ) -> list[Record]:
         outside = {"Task", *(name for name, _ in extra_objects)}
         types = [name for name in paths_by_type if name not in outside]
-        # A view belongs to its login, whose name stays the same, and shows at each read what is there by then.
+        # A view belongs to its login and shows the present objects at each read.
         views, view_key = self._session.idle_views, (pages.login, " ".join(types))
         view = views.pop(view_key, "") or pages.new_view(types)
-        # The view itself is read too: it is ours, so a reply without it is not the answer to this read, where one
-        # without any other object could be that of an empty vCenter.
+        # The view itself is read too. A reply without it is not the answer to this read; a reply with the view alone
+        # is that of an empty vCenter.
         with_view = {**paths_by_type, "ContainerView": ("container",)}
         views_read: list[str] = []
 
@@ -179,7 +182,7 @@ class Reader:
         decode: Callable[[ReadObject], Record],
         most: int,
     ) -> list[Record]:
-        """What `decode` makes of the objects of all pages. Raises ProtocolError for more than `most` of them."""
+        """Return the results of `decode` for the objects of all pages. Raises ProtocolError for more than `most`."""
         records = list[Record]()
         page = pages.first(paths_by_type, starts, until)
         while True:
@@ -199,7 +202,7 @@ class Reader:
 
 
 def _again_if_ended(pages: Pages, read: Callable[[], Answer]) -> Answer:
-    """What `read` reads; once more in a new login where the one there was has ended."""
+    """Return the result of `read`. If the session has ended, log in again and repeat it once."""
     try:
         return read()
     except SessionEnded:
@@ -211,7 +214,7 @@ def _again_if_ended(pages: Pages, read: Callable[[], Answer]) -> Answer:
 
 
 def _require_requested(read_object: ReadObject, refs: Collection[str], around: Collection[str]) -> ReadObject:
-    """The same, if it is one of these, or of a type that is asked for around them. Raises ProtocolError."""
+    """Return the object if its ref, or its type around VMs, was requested. Raises ProtocolError otherwise."""
     if read_object.ref not in refs and read_object.type not in around:
         raise ProtocolError(f"vCenter answers with {read_object.type} {read_object.ref}, which it was not asked for")
     return read_object

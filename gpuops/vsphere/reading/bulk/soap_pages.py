@@ -20,7 +20,7 @@ PIECE: Final = 384 * 1024
 the processor's cache: whole pages cost a tenth more time and three times the memory (`make bench`, read)."""
 
 _LONGEST_AROUND: Final = 64 * 1024
-"""What stands in an honest reply beside its objects is a kilobyte."""
+"""The rest of a normal reply, without its objects, is a kilobyte."""
 
 _FIRST: Final = re.compile(rb"<objects[\s>]")
 _END: Final = b"</objects>"
@@ -79,10 +79,10 @@ class SoapPages:
 
 
 def split_reply(reply: bytes) -> Iterator[bytes]:
-    """The reply split into smaller replies: each object is in one of them, and what else the reply holds is in all.
+    """Yield the reply split into smaller replies: each has some of the objects, and all other text of the reply.
 
-    In XML without comments, CDATA or a document type a "<" begins a tag and nothing else, so the cut is where it seems
-    to be. A reply with any of these, without objects, or with names in another form, or much beside them, is one piece.
+    In XML without comments, CDATA or a document type, "<" always begins a tag, so the reply can be cut there. A reply
+    with any of these, without objects, with prefixed names or with much other text is one piece.
     """
     first, last = _FIRST.search(reply), reply.rfind(_END)
     if first is None or last < 0 or b"<!" in reply:
@@ -100,7 +100,7 @@ def split_reply(reply: bytes) -> Iterator[bytes]:
 
 
 def read_objects(page: Any) -> Iterator[ReadObject]:
-    """The objects of a page, or of a part of it."""
+    """Yield the objects of a page, or of a part of it."""
     for object_element in children(page, "objects"):
         moref = child(object_element, "obj")
         if moref is None or not REFERENCE.fullmatch(moref.text or ""):

@@ -234,7 +234,7 @@ def _device(node: Any) -> GpuDevice:
 
 
 def _virtual_node(node_number: int | None) -> int | None:
-    """Return the NUMA node; negative or unset is None (vSphere API, VirtualDevice.numaNode)."""
+    """Return the NUMA node, or None if it is negative or unset (vSphere API, VirtualDevice.numaNode)."""
     return None if node_number is None or node_number < 0 else node_number
 
 

@@ -1,7 +1,7 @@
-"""Reads a file of a guest through VMware Tools: InitiateFileTransferFromGuest gives a URL that holds for one request.
+"""Reads a file of a guest through VMware Tools: InitiateFileTransferFromGuest returns a URL for one request.
 
-The URL leads to the ESXi host, whose certificate must be the one that vCenter tells of it (vSphere API reference,
-GuestFileManager); `*` in place of a name is the vCenter that was asked (from memory, govmomi does so).
+The URL leads to the ESXi host, whose certificate must be the one that vCenter has for the host (vSphere API reference,
+GuestFileManager). `*` in place of a host name means this vCenter (from memory, govmomi does so).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TRANSFER_S: Final = 60.0
 
 
 class HostUnreached(Refused):
-    """Where the file is to be fetched from, which is the VM's host, does not answer: nor will it for another VM."""
+    """The VM's host, from which the file must be fetched, does not answer; it will not for its other VMs either."""
 
 
 def read_guest_file(connection: Connection, vm: str, name: str, path: str) -> bytes:
-    """What is in that file of the guest of `vm` (a moid), called `name` in errors.
+    """Return the content of a file in the guest. `vm` is a moid, `name` its name in errors.
 
-    Raises Refused for a file that is too long or cannot be fetched; the error of vCenter's fault; NotConnected where
-    vCenter itself is lost.
+    Raises Refused for a file that is too long or cannot be fetched; the error of vCenter's fault; NotConnected if
+    vCenter cannot be reached.
     """
     target = connection.vm(vm)
     transfer = guest_read(connection, connection.guest_files.InitiateFileTransferFromGuest, vm, name, path)
@@ -62,7 +62,7 @@ def read_guest_file(connection: Connection, vm: str, name: str, path: str) -> by
 
 
 def guest_file_if_there(connection: Connection, vm: str, name: str, path: str) -> bytes | None:
-    """The same; None = there is no such file (vSphere API reference, FileNotFound)."""
+    """Return the content of a file in the guest; None if it does not exist (vSphere API reference, FileNotFound)."""
     from pyVmomi import vim
 
     try:
@@ -74,13 +74,13 @@ def guest_file_if_there(connection: Connection, vm: str, name: str, path: str) -
 
 
 def _locate(connection: Connection, url: str, vm: Any) -> tuple[Target, str]:
-    """Where the URL leads, with the certificate that must be shown there; and the rest of it. Raises ValueError."""
+    """Return the server of the URL, with the certificate it must present, and the path. Raises ValueError."""
     vcenter, parts = connection.target, urlsplit(url)
     if parts.scheme != "https" and vcenter.tls:
         raise ValueError("its URL is not https")
     path = f"{parts.path}?{parts.query}"
     if not path.isascii() or not path.isprintable() or " " in path:
-        raise ValueError("its URL is none")
+        raise ValueError("its URL is not valid")
     port = parts.port
     if parts.hostname == "*":
         return replace(vcenter, port=port or vcenter.port), path
@@ -92,7 +92,7 @@ def _locate(connection: Connection, url: str, vm: Any) -> tuple[Target, str]:
 
 
 def _pin(connection: Connection, vm: Any) -> str:
-    """SHA-256 of the certificate of the host that the VM runs on, as vCenter tells it. Raises Refused."""
+    """Return the SHA-256 of the certificate that vCenter has for the VM's host. Raises Refused."""
     from pyVmomi import vim, vmodl
 
     host = connection.read(lambda: vm.runtime.host)
@@ -110,9 +110,9 @@ def _pin(connection: Connection, vm: Any) -> str:
 
 
 def _sha256(certificate: Any) -> str:
-    """Of a certificate in PEM, whose bytes vSphere sends as signed numbers. Raises Refused."""
+    """Return the SHA-256 of a certificate in PEM, whose bytes vSphere sends as signed numbers. Raises Refused."""
     try:
         text = bytes(signed_byte & 0xFF for signed_byte in certificate).decode("ascii")
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text.strip())).hexdigest()
     except (TypeError, ValueError) as error:
-        raise Refused("what vCenter tells of its ESXi host's certificate is none") from error
+        raise Refused("vCenter returns no valid certificate of its ESXi host") from error

@@ -1,4 +1,4 @@
-"""The addresses that VMware Tools tell of a guest, by network (vSphere API reference, GuestNicInfo)."""
+"""Reads the addresses of a guest that VMware Tools report, by network (vSphere API reference, GuestNicInfo)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def guest_addresses(connection: Connection, vm: str) -> Mapping[str, tuple[str, ...]]:
-    """By name of the network, those that the guest tells, whatever they are; none while VMware Tools do not run.
+    """Return the unchecked addresses that the guest reports, by network name; none while VMware Tools do not run.
 
-    Raises VmNotFound for a VM that is gone.
+    Raises VmNotFound for a VM that does not exist any more.
     """
     target = connection.vm(vm)
     guest = connection.read(lambda: target.guest, subject=vm)

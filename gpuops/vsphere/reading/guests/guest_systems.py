@@ -1,7 +1,7 @@
 """Reads which system runs in guests, and vCenter's time.
 
-Source: vSphere API reference, GuestInfo.guestFamily (told by VMware Tools) and VirtualMachineConfigInfo.guestId (what
-the VM was made for), whose names begin with `win` for Windows.
+Source: vSphere API reference, GuestInfo.guestFamily (reported by VMware Tools) and VirtualMachineConfigInfo.guestId
+(configured for the VM), whose names begin with `win` for Windows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATHS: Final = ["guest.guestFamily", "config.guestId"]
 
 
 def guest_systems(session: Session, vms: Sequence[str]) -> Mapping[str, GuestSystem]:
-    """By VM (ref); one whose system is not told, or another one, is left out. Raises NotConnected in its kinds."""
+    """Return the system by VM (ref), without unknown and other systems. Raises NotConnected and its subclasses."""
     if not vms:
         return {}
     from pyVmomi import vim, vmodl
@@ -38,7 +38,7 @@ def guest_systems(session: Session, vms: Sequence[str]) -> Mapping[str, GuestSys
 
 
 def guest_id(session: Session, vm: str) -> str:
-    """What the VM was made for: `ubuntu64Guest`; empty = it cannot be read. Raises NotConnected in its kinds."""
+    """Return the configured guest id (`ubuntu64Guest`); empty if unreadable. Raises NotConnected and its subclasses."""
     guest_vm = session.vm(vm)
     config = session.read(lambda: guest_vm.config, subject=vm)
     return str(config.guestId or "") if config is not None else ""
@@ -57,7 +57,7 @@ def _is_linux(made_for: str) -> bool:
 
 
 def vcenter_time(session: Session) -> datetime:
-    """What vCenter's clock shows. Raises NotConnected in its kinds."""
+    """Return vCenter's time. Raises NotConnected and its subclasses."""
     with session.decoding("CurrentTime"):
         now: datetime = session.read(session.instance.CurrentTime).astimezone(UTC)
     return now
