@@ -1,6 +1,6 @@
-"""What this login may do, and vCenter's roles (vSphere API reference, AuthorizationManager).
+"""Reads the privileges of this login, reads and writes roles of vCenter (vSphere API reference, AuthorizationManager).
 
-The privileges that a plan needs are asked for all its VMs, hosts or clusters in one call.
+One call asks for the privileges that a plan needs on all its VMs, hosts or clusters.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 WRITE_ATTRIBUTE: Final = "Global.SetCustomField"
 _CLUSTER: Final = "ClusterComputeResource"
 _AT_ONCE: Final = 200
-"""Objects that one call asks about: of an administrator each brings hundreds of privileges."""
+"""Objects in one call: vCenter returns hundreds of privileges of an administrator for each object."""
 
 
 def lacking(
     session: Session, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
 ) -> Mapping[str, frozenset[str]]:
-    """By VM, those of the needed privileges that vCenter says this login does not have.
+    """Return the needed privileges that this login does not have, by VM.
 
-    `attributes` are to be written; VMs that would be the first to carry one need the privilege to define it. A vCenter
-    that does not tell (an old one, or a login that may not ask) lacks nothing here: the step itself will say so then.
-    Raises NotConnected in its kinds.
+    `attributes` are the custom attributes to write. If vCenter has no such attribute yet, the privilege to define it is
+    needed too. If vCenter does not answer the question (an old version, or a login that may not ask), the result is
+    empty: then the step itself fails. Raises NotConnected and its subclasses.
     """
     try:
         login = _login(session)
-        missing = _missing(session, login, {ref: session.vm(ref) for ref in needed}, needed)
+        missing = _refused_privileges(session, login, {ref: session.vm(ref) for ref in needed}, needed)
         cannot_define = bool(missing) and not _may_define(session, login, attributes)
     except NotConnected:
         raise
@@ -46,9 +46,9 @@ def lacking(
 
 
 def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
-    """By host, those of the needed privileges that vCenter says this login does not have.
+    """Return the needed privileges that this login does not have, by host; empty if vCenter does not answer.
 
-    A vCenter that does not tell lacks nothing here. Raises NotConnected in its kinds.
+    Raises NotConnected and its subclasses.
     """
     return _lacking_on(session, "HostSystem", needed)
 
@@ -56,23 +56,27 @@ def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) ->
 def lacking_on_objects(
     session: Session, needed: Mapping[ObjectKind, Mapping[str, Collection[str]]]
 ) -> Mapping[str, frozenset[str]]:
-    """By object, those of the privileges needed on it that vCenter says this login does not have.
+    """Return the needed privileges that this login does not have, by object.
 
-    That to bring a VM into a resource pool is asked of the own pool of the cluster or standalone host.
+    The privilege to assign a VM to a resource pool is checked on the root pool of the cluster or standalone host.
     """
     lacking: dict[str, frozenset[str]] = {}
     for kind, by_object in needed.items():
-        own = {ref: privileges for ref, each in by_object.items() if (privileges := frozenset(each) - ASSIGN_TO_POOL)}
-        lacking |= _lacking_on(session, _TYPES[kind], own)
+        object_privileges = {
+            ref: privileges
+            for ref, privileges_needed in by_object.items()
+            if (privileges := frozenset(privileges_needed) - ASSIGN_TO_POOL)
+        }
+        lacking |= _lacking_on(session, _TYPES[kind], object_privileges)
         for ref in (ref for ref, privileges in by_object.items() if ASSIGN_TO_POOL & frozenset(privileges)):
             lacking[ref] = lacking.get(ref, frozenset()) | _lacking_on_pool(session, kind, ref)
     return {ref: privileges for ref, privileges in lacking.items() if privileges}
 
 
 def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[str]:
-    """`kind` and `ref` are those of the cluster or standalone host that has the pool."""
+    """Return the privilege that is missing on the root pool of the cluster or standalone host `ref`."""
     try:
-        place = session.managed(_TYPES[kind], ref)
+        place = session.managed_object(_TYPES[kind], ref)
         compute = session.read(lambda: place.parent) if kind is ObjectKind.HOST else place
         pool = session.read(lambda: compute.resourcePool)
     except NotConnected:
@@ -86,7 +90,9 @@ def _lacking_on_pool(session: Session, kind: ObjectKind, ref: str) -> frozenset[
 
 def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
     try:
-        missing = _missing(session, _login(session), {ref: session.managed(kind, ref) for ref in needed}, needed)
+        missing = _refused_privileges(
+            session, _login(session), {ref: session.managed_object(kind, ref) for ref in needed}, needed
+        )
     except NotConnected:
         raise
     except GpuopsError:
@@ -94,10 +100,14 @@ def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str
     return {ref: privileges for ref, privileges in missing.items() if privileges}
 
 
-def held_on_hosts(session: Session, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, frozenset[str]]:
-    """By host that vCenter told of, those of the privileges that this login has. Raises NotConnected in its kinds."""
+def held_on_hosts(
+    session: Session, hosts: Collection[str], privileges: Collection[str]
+) -> Mapping[str, frozenset[str]]:
+    """Return the privileges, of those given, that this login has, by host. Raises NotConnected and its subclasses."""
     try:
-        return _held(session, _login(session), {ref: session.host(ref) for ref in hosts}, frozenset(asked))
+        return _granted_privileges(
+            session, _login(session), {ref: session.host(ref) for ref in hosts}, frozenset(privileges)
+        )
     except NotConnected:
         raise
     except GpuopsError:
@@ -118,66 +128,72 @@ _TYPES: Final = {
 def held_on(
     session: Session,
     objects: Mapping[ObjectKind, Collection[str]],
-    asked: Mapping[ObjectKind, frozenset[str]],
+    privileges_by_kind: Mapping[ObjectKind, frozenset[str]],
 ) -> Mapping[str, frozenset[str]]:
-    """By object that vCenter told of, those of the privileges asked of its kind that this login has.
+    """Return the privileges, of those given for its kind, that this login has, by object.
 
-    One question for each kind. That to bring a VM into a resource pool is asked of the clusters' own pools. Empty where
-    vCenter does not tell. Raises NotConnected in its kinds.
+    One call for each kind. The privilege to assign a VM to a resource pool is checked on the root pools of the
+    clusters. Empty if vCenter does not answer. Raises NotConnected and its subclasses.
     """
-    found: dict[str, frozenset[str]] = {}
+    granted_by_object: dict[str, frozenset[str]] = {}
     try:
         login = _login(session)
         for kind, refs in objects.items():
-            wanted = asked[kind] - ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else asked[kind]
-            entities = {ref: session.managed(_TYPES[kind], ref) for ref in refs}
-            found |= _held(session, login, entities, wanted)
-        if ASSIGN_TO_POOL & asked[ObjectKind.CLUSTER]:
-            pools = _pools(session, objects[ObjectKind.CLUSTER])
-            of_pools = _held(session, login, {str(pool._moId): pool for pool in pools.values()}, ASSIGN_TO_POOL)
+            privileges = (
+                privileges_by_kind[kind] - ASSIGN_TO_POOL if kind is ObjectKind.CLUSTER else privileges_by_kind[kind]
+            )
+            entities = {ref: session.managed_object(_TYPES[kind], ref) for ref in refs}
+            granted_by_object |= _granted_privileges(session, login, entities, privileges)
+        if ASSIGN_TO_POOL & privileges_by_kind[ObjectKind.CLUSTER]:
+            pools = _root_pools(session, objects[ObjectKind.CLUSTER])
+            granted_on_pools = _granted_privileges(
+                session, login, {str(pool._moId): pool for pool in pools.values()}, ASSIGN_TO_POOL
+            )
             for cluster, pool in pools.items():
-                if cluster in found:
-                    found[cluster] |= of_pools.get(str(pool._moId), frozenset())
+                if cluster in granted_by_object:
+                    granted_by_object[cluster] |= granted_on_pools.get(str(pool._moId), frozenset())
     except NotConnected:
         raise
     except GpuopsError:
         return {}
-    return found
+    return granted_by_object
 
 
-def _held(
-    session: Session, login: str | None, entities: Mapping[str, Any], wanted: frozenset[str]
+def _granted_privileges(
+    session: Session, login: str | None, entities: Mapping[str, Any], privileges: frozenset[str]
 ) -> dict[str, frozenset[str]]:
-    missing = _missing(session, login, entities, dict.fromkeys(entities, wanted))
-    return {ref: wanted - refused for ref, refused in missing.items() if ref in entities}
+    missing = _refused_privileges(session, login, entities, dict.fromkeys(entities, privileges))
+    return {ref: privileges - refused_privileges for ref, refused_privileges in missing.items() if ref in entities}
 
 
 def _login(session: Session) -> str | None:
-    """The key of the session by which vCenter knows who asks; None where it does not tell."""
+    """Return the key of this session, or None if vCenter does not return it."""
     login = session.read(lambda: session.content.sessionManager.currentSession)
     return login.key if login is not None else None
 
 
-def _missing(
+def _refused_privileges(
     session: Session, login: str | None, entities: Mapping[str, Any], needed: Mapping[str, Collection[str]]
 ) -> dict[str, frozenset[str]]:
-    """By entity that vCenter told of, what it refuses of what is needed there."""
-    wanted = sorted({privilege for privileges in needed.values() for privilege in privileges})
+    """Return the needed privileges that this login does not have, by entity that vCenter answers for."""
+    requested = sorted({privilege for privileges in needed.values() for privilege in privileges})
     manager = session.content.authorizationManager
-    if not wanted or manager is None or login is None:
+    if not requested or manager is None or login is None:
         return {}
-    told = session.read(manager.HasPrivilegeOnEntities, list(entities.values()), login, wanted)
-    missing = {}
+    replies = session.read(manager.HasPrivilegeOnEntities, list(entities.values()), login, requested)
+    refused_by_ref = {}
     with session.decoding("HasPrivilegeOnEntities"):
-        for each in told or []:
-            ref = str(each.entity._moId)
-            refused = {one.privId for one in each.privAvailability if not one.isGranted}
-            missing[ref] = frozenset(refused & set(needed.get(ref, ())))
-    return missing
+        for entity_reply in replies or []:
+            ref = str(entity_reply.entity._moId)
+            refused_ids = {
+                availability.privId for availability in entity_reply.privAvailability if not availability.isGranted
+            }
+            refused_by_ref[ref] = frozenset(refused_ids & set(needed.get(ref, ())))
+    return refused_by_ref
 
 
 def _may_define(session: Session, login: str | None, attributes: Collection[str]) -> bool:
-    """Whether every one of these attributes is there, or may be made by this login."""
+    """Return whether all of these attributes are defined, or this login may define them."""
     content: Any = session.content
     if not attributes or content.customFieldsManager is None:
         return True
@@ -191,81 +207,92 @@ def _may_define(session: Session, login: str | None, attributes: Collection[str]
 
 
 def roles(session: Session, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
-    """Each wanted role beside vCenter's of the same name. Raises PolicyError for a privilege that vCenter has not."""
+    """Return each requested role with the privileges of vCenter's role of that name.
+
+    Raises PolicyError for a privilege that vCenter does not know.
+    """
     _require_known(session, wishes)
-    found = {str(role.name): frozenset(map(str, role.privilege or ())) for role in _roles(session)}
-    return tuple(RoleState(wish, found.get(wish.name)) for wish in wishes)
+    privileges_by_name = {str(role.name): frozenset(map(str, role.privilege or ())) for role in _roles(session)}
+    return tuple(RoleState(wish, privileges_by_name.get(wish.name)) for wish in wishes)
 
 
 def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozenset[str]], str]:
-    """(All privileges of this login by object, the id of the root folder); a cluster's with its resource pool's.
+    """Return all privileges of this login by object, and the id of the root folder.
 
-    The objects are VMs, hosts, clusters and the root folder; none where vCenter does not tell.
-    Raises NotConnected in its kinds.
+    The objects are VMs, hosts, clusters and the root folder; those of a cluster include those on its root resource
+    pool. Empty if vCenter does not answer. Raises NotConnected and its subclasses.
     """
     kinds = (("VirtualMachine", inventory.vms), ("HostSystem", inventory.hosts), (_CLUSTER, inventory.clusters))
-    entities = [session.managed(kind, ref) for kind, refs in kinds for ref in refs]
+    entities = [session.managed_object(kind, ref) for kind, refs in kinds for ref in refs]
     entities.append(session.content.rootFolder)
     root = session.service["rootFolder"][1]
     try:
-        pools = _pools(session, inventory.clusters)
+        pools = _root_pools(session, inventory.clusters)
         login = session.read(lambda: session.content.sessionManager.currentSession)
-        found = {} if login is None else _privileges(session, [*entities, *pools.values()], str(login.userName))
+        privileges_by_object = (
+            {} if login is None else _privileges(session, [*entities, *pools.values()], str(login.userName))
+        )
     except NotConnected:
         raise
     except GpuopsError:
         return {}, root
     for cluster, pool in pools.items():
-        if cluster in found:
-            found[cluster] |= found.get(str(pool._moId), frozenset())
-    return found, root
+        if cluster in privileges_by_object:
+            privileges_by_object[cluster] |= privileges_by_object.get(str(pool._moId), frozenset())
+    return privileges_by_object, root
 
 
-def _pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
-    """The root resource pool of each cluster, read for all of them at once; one that cannot be read is left out."""
+def _root_pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
+    """Return the root resource pool of each cluster in one read, without those that this login cannot read."""
     from pyVmomi import vim, vmodl
 
     collector = vmodl.query.PropertyCollector
-    asked = [collector.ObjectSpec(obj=session.managed(_CLUSTER, ref)) for ref in clusters]
-    if not asked:
+    object_specs = [collector.ObjectSpec(obj=session.managed_object(_CLUSTER, ref)) for ref in clusters]
+    if not object_specs:
         return {}
-    wanted = collector.PropertySpec(type=vim.ClusterComputeResource, pathSet=["resourcePool"])
-    found = session.retrieve(collector.FilterSpec(objectSet=asked, propSet=[wanted]), len(asked))
+    property_spec = collector.PropertySpec(type=vim.ClusterComputeResource, pathSet=["resourcePool"])
+    contents = session.retrieve(
+        collector.FilterSpec(objectSet=object_specs, propSet=[property_spec]), len(object_specs)
+    )
     with session.decoding("resourcePool"):
-        read = [(str(each.obj._moId), value.val) for each in found for value in each.propSet]
+        read = [(str(content.obj._moId), prop.val) for content in contents for prop in content.propSet]
         return {ref: pool for ref, pool in read if isinstance(pool, vim.ResourcePool)}
 
 
 def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
+    privileges_by_object: dict[str, frozenset[str]] = {}
     for start in range(0, len(entities), _AT_ONCE):
-        asked = entities[start : start + _AT_ONCE]
-        told = session.read(_manager(session).FetchUserPrivilegeOnEntities, list(asked), user) or ()
+        page = entities[start : start + _AT_ONCE]
+        replies = session.read(_manager(session).FetchUserPrivilegeOnEntities, list(page), user) or ()
         with session.decoding("FetchUserPrivilegeOnEntities"):
-            found |= {str(each.entity._moId): frozenset(map(str, each.privileges or ())) for each in told}
-    return found
+            privileges_by_object |= {
+                str(reply.entity._moId): frozenset(map(str, reply.privileges or ())) for reply in replies
+            }
+    return privileges_by_object
 
 
 def write_role(session: Session, wish: RoleWish, op_id: str) -> None:
-    """vCenter's role of that name is the wanted one from then on.
+    """Add vCenter's role of that name, or replace its privileges.
 
     Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
     """
     manager, privileges = _manager(session), sorted(wish.privileges)
-    there = next((role for role in _roles(session) if role.name == wish.name), None)
-    if there is None:
+    existing_role = next((role for role in _roles(session) if role.name == wish.name), None)
+    if existing_role is None:
         session.change(manager.AddAuthorizationRole, wish.name, privileges, subject=wish.name, op_id=op_id)
     else:
         session.change(
-            manager.UpdateAuthorizationRole, there.roleId, wish.name, privileges, subject=wish.name, op_id=op_id
+            manager.UpdateAuthorizationRole, existing_role.roleId, wish.name, privileges, subject=wish.name, op_id=op_id
         )
 
 
 def _require_known(session: Session, wishes: Sequence[RoleWish]) -> None:
-    """An older vCenter refuses a whole role for one name that it does not know, without saying which."""
-    known = {str(each.privId) for each in session.read(lambda: _manager(session).privilegeList) or ()}
+    """Raise PolicyError for unknown privileges: an older vCenter refuses the role without naming the unknown one."""
+    known_privileges = {
+        str(privilege.privId) for privilege in session.read(lambda: _manager(session).privilegeList) or ()
+    }
     for wish in wishes:
-        if unknown := sorted(wish.privileges - known):
+        if unknown := sorted(wish.privileges - known_privileges):
             raise PolicyError(
                 f"role {wish.name}: this vCenter has no privilege {', '.join(unknown)}",
                 hint="take it out of the file; nothing was changed",

@@ -1,4 +1,4 @@
-"""Records what one session had changed, so that an error which ends a command can say whether something was."""
+"""Records whether one session changed something, so that an error that ends a command can say so."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gpuops.errors import GpuopsError, OutcomeUnknown
 from gpuops.model.vcenter.task import LEASE_OPERATION
 
 CANCEL_OPERATION: Final = "gpuops-cancel-"
-"""How the ids of operations begin that take a queued task back."""
+"""Prefix of the operation ids that cancel a queued task."""
 
 _NOT_COUNTED: Final = (LEASE_OPERATION, CANCEL_OPERATION)
 
 
 class ChangeRecord:
-    """The changes of a session. What only guards a run, or takes a change back before it began, is not counted."""
+    """The changes of a session. The lease of a run, and the cancellation of a queued task, are not counted."""
 
     def __init__(self) -> None:
         self._done = False
@@ -29,8 +29,8 @@ class ChangeRecord:
             return True
         return None if self._unknown or self._under_way else False
 
-    def accepted(self, answer: Any, op_id: str) -> None:
-        """vCenter took the call: with a task as its answer the end of that decides, without one it is done."""
+    def note_accepted(self, answer: Any, op_id: str) -> None:
+        """Record that vCenter accepted a call. If it returned a task, the end of the task decides."""
         if op_id.startswith(_NOT_COUNTED):
             return
         task = getattr(answer, "_moId", None)
@@ -39,12 +39,12 @@ class ChangeRecord:
         else:
             self._under_way.add(str(task))
 
-    def lost(self, op_id: str) -> None:
-        """The reply of the call was lost."""
+    def note_lost(self, op_id: str) -> None:
+        """Record that the reply of a call was lost."""
         self._unknown = self._unknown or not op_id.startswith(_NOT_COUNTED)
 
-    def ended(self, task: str, error: GpuopsError | None) -> None:
-        """A task ended; whose end cannot be told stays unknown."""
+    def note_ended(self, task: str, error: GpuopsError | None) -> None:
+        """Record the end of a task. After OutcomeUnknown it stays unknown whether something was changed."""
         if task not in self._under_way or isinstance(error, OutcomeUnknown):
             return
         self._under_way.discard(task)

@@ -1,6 +1,6 @@
-"""A logged-in vCenter: the session with all that gpuops reads, changes and waits for by it. `api.connect` makes it.
+"""A logged-in vCenter: the session with everything that gpuops reads, changes and waits for. `api.connect` makes it.
 
-It is the `Vcenter` port of `execute`. Each method of the port is a function of the module named beside it, whose first
+It implements the `Vcenter` port of `execute`. Each method of the port calls a function of another module, whose first
 argument is the session or this connection.
 """
 
@@ -69,7 +69,7 @@ class Connection(Session):
 
     @property
     def is_simulated(self) -> bool:
-        """Whether it is gpuops' own simulator, which says so."""
+        """Whether it is the simulator of gpuops, which has this text in its AboutInfo."""
         return SIMULATED in (self.about.get("fullName") or "")
 
     @property
@@ -125,7 +125,7 @@ class Connection(Session):
             self._changes = ChangeWatch(self)
         return self._changes.wait(timeout_s)
 
-    # A read, which is most of what people type, imports nothing of what changes a vCenter.
+    # most commands only read: they do not import the modules that change a vCenter
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         from gpuops.plan.core.steps import GateStep, RemovalStep

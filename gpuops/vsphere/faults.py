@@ -39,7 +39,7 @@ class Row:
     words: Wording | str
     hint: str = ""
     trouble: Trouble | None = None
-    """What it means; None = what its error means anyway."""
+    """Its meaning, if that differs from the default of its error class."""
 
 
 def _text(fault: Any) -> str:
@@ -66,8 +66,8 @@ def _no_permission(fault: Any) -> str:
     missing = [
         privilege for entity in getattr(fault, "missingPrivileges", None) or () for privilege in entity.privilegeIds
     ] or [getattr(fault, "privilegeId", "")]
-    named = ", ".join(each for each in missing if each)
-    return f"this login lacks the privilege {named or '(vCenter does not say which)'}"
+    missing_privileges = ", ".join(filter(None, missing))
+    return f"this login lacks the privilege {missing_privileges or '(vCenter does not say which)'}"
 
 
 def _power_state(fault: Any) -> str:
@@ -165,7 +165,7 @@ TABLE: Final[Sequence[Row]] = (
     Row(
         "fault.ConcurrentAccess",
         StepFailed,
-        "it was changed by somebody else meanwhile",
+        "another user or program changed it meanwhile",
         "run the command again",
         trouble=Trouble.BUSY,
     ),
@@ -281,7 +281,7 @@ TABLE: Final[Sequence[Row]] = (
 
 
 def translate(fault: Any, subject: str = "") -> GpuopsError:
-    """The error that says what `fault` means for `subject`, a VM's or host's name; chain it: `raise ... from fault`."""
+    """Return the error for a fault. `subject` is the name of a VM or host. Chain it: `raise ... from fault`."""
     row = next(row for kind, row in _rows() if isinstance(fault, kind))
     words = row.words if isinstance(row.words, str) else row.words(fault)
     kind = NoFreeGpu if row.error is StepFailed and _lacks_gpus(fault) else row.error
@@ -291,13 +291,13 @@ def translate(fault: Any, subject: str = "") -> GpuopsError:
 
 
 def _lacks_gpus(fault: Any) -> bool:
-    """Whether every reason why no host can take a VM is a lack of GPUs."""
+    """Return whether a lack of GPUs is the reason of every host that cannot run the VM."""
     reasons = getattr(fault, "error", None) or ()
     return bool(reasons) and all(row_for(type(reason)).error is NoFreeGpu for reason in reasons)
 
 
-def named(fault: str, message: str) -> GpuopsError:
-    """The error for a fault known by its wire name only, with words of the caller's; ProtocolError for no such name."""
+def fault_error(fault: str, message: str) -> GpuopsError:
+    """Return the error for a fault of this wire name, with this message; ProtocolError for unknown names."""
     kind = _fault_type(fault)
     if kind is None:
         return ProtocolError(message)
@@ -306,29 +306,29 @@ def named(fault: str, message: str) -> GpuopsError:
 
 
 def _fault_type(name: str) -> type | None:
-    """vmomi's class of that wire name; None for a name that no fault of vSphere has, whatever else it names."""
+    """Return the vmomi class of that wire name, or None if vSphere has no fault of that name."""
     from pyVmomi import VmomiSupport, vmodl
 
     if _FAULT_NAME.fullmatch(name) is None:
         return None
     try:
-        found = VmomiSupport.GetWsdlType("urn:vim25", name)
+        fault_class = VmomiSupport.GetWsdlType("urn:vim25", name)
     except (AttributeError, KeyError):  # a server may name anything
         return None
-    return found if isinstance(found, type) and issubclass(found, vmodl.MethodFault) else None
+    return fault_class if isinstance(fault_class, type) and issubclass(fault_class, vmodl.MethodFault) else None
 
 
 def row_for(fault_type: type) -> Row:
-    """The row that a fault of this class meets; every class meets one."""
+    """Return the first row for a fault of this class; there is one for every class."""
     return next(row for kind, row in _rows() if issubclass(fault_type, kind))
 
 
 @cache
 def _rows() -> tuple[tuple[type, Row], ...]:
-    """The table with vmomi's classes in place of names; pyVmomi is imported when a fault is first met."""
+    """Return the table with vmomi's classes in place of names; pyVmomi is imported when a fault is first met."""
     from pyVmomi import vim, vmodl
 
-    found = []
+    typed_rows = []
     for row in TABLE:
         if row.fault.startswith("vmodl:"):
             name = row.fault.removeprefix("vmodl:")
@@ -337,8 +337,8 @@ def _rows() -> tuple[tuple[type, Row], ...]:
         else:
             kind = _member(vim.fault, row.fault.removeprefix("fault."))
             assert kind is not None, f"pyVmomi has no {row.fault}"
-        found.append((kind, row))
-    return tuple(found)
+        typed_rows.append((kind, row))
+    return tuple(typed_rows)
 
 
 def _member(place: Any, name: str) -> Any:
@@ -349,7 +349,7 @@ def _member(place: Any, name: str) -> Any:
 
 
 def is_gone(error: GpuopsError) -> bool:
-    """Whether vCenter says that what was asked for is not there any more."""
+    """Return whether vCenter reports that the object does not exist any more."""
     from pyVmomi import vmodl
 
     return isinstance(error.__cause__, vmodl.fault.ManagedObjectNotFound)

@@ -1,10 +1,11 @@
-"""Calls guest operations as the user of GPUOPS_GUEST_USERNAME, and not where that login was refused.
+"""Calls guest operations as the user of GPUOPS_GUEST_USERNAME, and stops after refused logins.
 
-Each refusal counts towards a lockout of the account, and in a domain the account of all guests is one. So a guest that
-has refused the login is not asked again, and no other guest is until one that has accepted it does so again: where one
-does, the password is right and the refusal one guest's own, and a directory counts anew from there. Half an hour later
-it is tried once more: by then a lockout policy has forgotten a single refusal (30 minutes by default in Active
-Directory, 15 in pam_faillock; both from memory), and whoever has put it right need not start gpuops anew.
+Each refusal counts towards a lockout of the account, and in a domain all guests share one account. gpuops therefore
+does not try again in a guest that refused the login. It tries other guests only after a guest that accepted the login
+before has accepted it again: then the password is right, the problem is in that one guest, and the directory has reset
+its counter. After half an hour gpuops tries once more. By then a lockout policy has forgotten a single refusal (after
+30 minutes by default in Active Directory, 15 in pam_faillock; both from memory), and an admin who corrected the account
+need not restart gpuops.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Answer = TypeVar("Answer")
 
 AGAIN_S: Final = 1800.0
 ALONE_S: Final = 10.0
-"""How long the first try in a guest keeps those of other threads waiting."""
+"""The longest time that other threads wait for the first login in a guest."""
 NO_LOGIN_HINT: Final = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"
 REFUSED_HINT: Final = (
     "check GPUOPS_GUEST_USERNAME and its password; until then further tries would count towards a lockout"
@@ -45,10 +46,10 @@ class GuestLogins:
 
     @contextmanager
     def one_at_a_time(self) -> Iterator[None]:
-        """While nobody knows whether the login is right, one thread tries it. One that hangs keeps nobody for long."""
+        """Let one thread at a time log in until a guest has accepted the login. Others wait at most `ALONE_S`."""
         with self._changing:
-            known = bool(self._accepted) and not self._in_a_row
-        alone = not known and self._trying.acquire(timeout=ALONE_S)
+            is_login_known = bool(self._accepted) and not self._in_a_row
+        alone = not is_login_known and self._trying.acquire(timeout=ALONE_S)
         try:
             yield
         finally:
@@ -56,7 +57,7 @@ class GuestLogins:
                 self._trying.release()
 
     def objection(self, vm: str, name: str, refusals: int, now_s: float) -> str | None:
-        """Why the login is not tried in that guest; None = it may be. `refusals`: so many in a row end it."""
+        """Return the reason not to log in to that guest, or None. `refusals` is the limit of refusals in a row."""
         with self._changing:
             return self._objection(vm, name, refusals, now_s)
 
@@ -71,14 +72,14 @@ class GuestLogins:
             return None
         return f"{name}: not entered: the guest of {self._in_a_row[-1]} has refused the login of GPUOPS_GUEST_USERNAME"
 
-    def accepted(self, vm: str) -> None:
-        """That guest has done what was asked as that user."""
+    def note_accepted(self, vm: str) -> None:
+        """Record that the guest accepted the login."""
         with self._changing:
             self._accepted.add(vm)
             self._in_a_row.clear()
 
-    def refused(self, vm: str, name: str, now_s: float) -> None:
-        """That guest has refused it. One that had accepted it says that the password was changed: of all guests."""
+    def note_refused(self, vm: str, name: str, now_s: float) -> None:
+        """Record a refusal. If the guest accepted the login before, the password may have changed for all guests."""
         with self._changing:
             if vm in self._accepted:
                 self._accepted.clear()
@@ -87,11 +88,11 @@ class GuestLogins:
 
 
 def guest_read(connection: Connection, call: Callable[..., Answer], vm: str, name: str, *arguments: Any) -> Answer:
-    """The answer of a guest operation that changes nothing, in the guest of `vm` (a moid), called `name` in errors.
+    """Return the answer of a guest operation that changes nothing. `vm` is a moid, `name` its name in errors.
 
-    Raises Refused where there is no login for guests, or it was refused before; else as `Connection.read` does.
+    Raises Refused if there is no login for guests or it was refused before; otherwise the errors of `Connection.read`.
     """
-    return _called(connection, vm, name, 1, lambda auth: connection.read(
+    return _call_as_guest_user(connection, vm, name, 1, lambda auth: connection.read(
         call, connection.vm(vm), auth, *arguments, subject=name
     ))  # fmt: skip
 
@@ -105,17 +106,19 @@ def guest_change(
     op_id: str,
     refusals: int = 1,
 ) -> Answer:
-    """The answer of one that changes something, sent once. `refusals`: so many guests in a row may refuse the login
-    before it is tried in no other.
+    """Return the answer of a guest operation that changes something; it is sent once.
 
-    Raises Refused as `guest_read` does; else as `Connection.change` does.
+    After `refusals` refusals in a row, the login is not tried in further guests. Raises Refused as `guest_read` does;
+    otherwise the errors of `Connection.change`.
     """
-    return _called(connection, vm, name, refusals, lambda auth: connection.change(
+    return _call_as_guest_user(connection, vm, name, refusals, lambda auth: connection.change(
         call, connection.vm(vm), auth, *arguments, subject=name, op_id=op_id
     ))  # fmt: skip
 
 
-def _called(connection: Connection, vm: str, name: str, refusals: int, call: Callable[[Any], Answer]) -> Answer:
+def _call_as_guest_user(
+    connection: Connection, vm: str, name: str, refusals: int, call: Callable[[Any], Answer]
+) -> Answer:
     from pyVmomi import vim
 
     guest, logins = connection.target.guest, connection.guest_logins
@@ -125,14 +128,14 @@ def _called(connection: Connection, vm: str, name: str, refusals: int, call: Cal
         username=guest.username, password=guest.password.reveal(), interactiveSession=False
     )
     with logins.one_at_a_time():
-        why = logins.objection(vm, name, refusals, clock.passed_s())
-        if why is not None:
-            raise Refused(why, hint=REFUSED_HINT)
+        objection = logins.objection(vm, name, refusals, clock.passed_s())
+        if objection is not None:
+            raise Refused(objection, hint=REFUSED_HINT)
         try:
             answer = call(auth)
         except GpuopsError as error:
             if isinstance(error.__cause__, vim.fault.InvalidGuestLogin):
-                logins.refused(vm, name, clock.passed_s())
+                logins.note_refused(vm, name, clock.passed_s())
             raise
-        logins.accepted(vm)
+        logins.note_accepted(vm)
         return answer

@@ -1,9 +1,8 @@
-"""One login to one vCenter, logged out on every way out; `connection` adds what gpuops reads and changes by it.
+"""One login to one vCenter, which always logs out at its end; `connection` adds the reads and changes of gpuops.
 
-Logging in and bulk reads go over `transport.wire`. pyVmomi, which sends every change, is imported when it is first
-needed and uses the same login through `transport.stub`. Its own session stub is not used: that one submits a call again
-when the reply is lost, and a power-on would run twice. A read whose session ended logs in once more and is repeated; a
-change never is.
+Login and bulk reads use `transport.wire`. pyVmomi, which sends every change, is imported when it is first needed and
+uses the same login through `transport.stub`. Its own session stub is not used: it sends a call again when the reply is
+lost, and would power on a VM twice. If the session has ended, a read logs in again and is repeated; a change is not.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from gpuops.model.vcenter.login import WrongPassword
 from gpuops.model.vcenter.target import Target
 from gpuops.plan.core.versions import TOO_OLD_NEXT, why_only_read
 from gpuops.vsphere.change_record import ChangeRecord
-from gpuops.vsphere.faults import named, translate
+from gpuops.vsphere.faults import fault_error, translate
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.api_version import negotiate
-from gpuops.vsphere.transport.request_text import REFERENCE, written
-from gpuops.vsphere.transport.vi_json import JsonLogin, offered
+from gpuops.vsphere.transport.request_text import REFERENCE, escape_text
+from gpuops.vsphere.transport.vi_json import JsonLogin, offers_vi_json
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
 from gpuops.vsphere.transport.xml_values import child, children, texts
 
@@ -33,18 +32,18 @@ Answer = TypeVar("Answer")
 
 _INSTANCE: Final = ("ServiceInstance", "ServiceInstance")
 _NEEDED: Final = frozenset({"propertyCollector", "rootFolder", "sessionManager", "viewManager"})
-"""Singletons that every vCenter has, and no read or login goes without."""
+"""Singletons that every vCenter has, and that every login and read needs."""
 
 
 class Session:
     """A logged-in session.
 
-    `api_version` is the negotiated one ("8.0.3.0"), `about` what the vCenter says of itself, `service` its singletons
-    by their name in ServiceContent, as (type, moid). `content` is pyVmomi's view of the same, made on first use.
+    `api_version` is the negotiated version ("8.0.3.0"), `about` its AboutInfo, and `service` its singletons by their
+    name in ServiceContent, as (type, moid). `content` is pyVmomi's ServiceContent, read on first use.
     """
 
     def __init__(self, target: Target) -> None:
-        """Connects and logs in. Raises NotConnected in its kinds, with the address in the message."""
+        """Connect and log in. Raises NotConnected and its subclasses, with the address in the message."""
         self.target = target
         self._relogin = threading.Lock()
         self._logins = 0
@@ -53,13 +52,13 @@ class Session:
         self.idle_views: dict[tuple[str, str], str] = {}
         """Container views that no read uses now, by the cookie of their login, with which they end, and their types."""
         self.vi_json: JsonLogin | None = None
-        """The login over VI/JSON by which bulk reads go; None = they go over SOAP."""
+        """The login over VI/JSON for bulk reads; None = bulk reads use SOAP."""
         self.vi_json_alone = False
-        """Whether SOAP is no way out of a read over VI/JSON that fails."""
+        """Whether a read over VI/JSON that fails is not repeated over SOAP."""
         self.warn: Callable[[str], None] = lambda warning: None
         self.changes = ChangeRecord()
         self.only_reads = False
-        """Whether every change is refused before it is sent, whoever asks for it."""
+        """Whether every change is refused before it is sent."""
         self.counter_keys: dict[str, int] | None = None
         """Keys of the performance counters by name; None = they have not been read."""
         try:
@@ -100,18 +99,18 @@ class Session:
     @property
     def offers_vi_json(self) -> bool:
         """Whether a vCenter of this version offers VI/JSON."""
-        return offered(self.api_version)
+        return offers_vi_json(self.api_version)
 
     def read_over_vi_json(self, *, alone: bool = False) -> None:
-        """Bulk reads go over VI/JSON from here on; `alone`: a read that fails there is not repeated over SOAP."""
+        """Use VI/JSON for bulk reads from now on. With `alone` a read that fails is not repeated over SOAP."""
         self.vi_json = JsonLogin(self.target, self.api_version, self.service["sessionManager"])
         self.vi_json_alone = alone
 
-    def read_over_soap(self, why: str = "") -> None:
-        """Bulk reads go over SOAP from here on; `why` is warned of."""
+    def read_over_soap(self, reason: str = "") -> None:
+        """Use SOAP for bulk reads from now on, and warn if there is a reason."""
         self._leave_vi_json()
-        if why:
-            self.warn(f"VI/JSON is not used any more, SOAP is: {why}")
+        if reason:
+            self.warn(f"VI/JSON is not used any more, SOAP is: {reason}")
 
     def _leave_vi_json(self) -> None:
         login, self.vi_json = self.vi_json, None
@@ -121,9 +120,9 @@ class Session:
 
     @contextmanager
     def wire(self) -> Iterator[Wire]:
-        """A connection in this session, nobody else's within the block.
+        """Provide a connection of this session that nothing else uses within the block.
 
-        One that ended its last block well is used again: a TLS handshake costs more than a small read.
+        An idle connection is used again: a TLS handshake costs more than a small read.
         """
         wire = self._idle_wire() or Wire(self.target, self.api_version)
         wire.cookie = self._cookie
@@ -172,12 +171,12 @@ class Session:
 
     def _guest_manager(self, name: str) -> Any:
         operations = self.content.guestOperationsManager
-        found = self.read(lambda: getattr(operations, name)) if operations is not None else None
-        if found is None:
+        manager = self.read(lambda: getattr(operations, name)) if operations is not None else None
+        if manager is None:
             raise ProtocolError("this vCenter offers no guest operations")
-        return found
+        return manager
 
-    def managed(self, kind: str, ref: str) -> Any:
+    def managed_object(self, kind: str, ref: str) -> Any:
         """pyVmomi's object for a managed object id of this type (`VirtualMachine`). Raises ProtocolError for no id."""
         from pyVmomi import VmomiSupport
 
@@ -186,17 +185,17 @@ class Session:
         return VmomiSupport.GetWsdlType("urn:vim25", kind)(ref, self.stub)
 
     def vm(self, ref: str) -> Any:
-        """The VirtualMachine of that id."""
-        return self.managed("VirtualMachine", ref)
+        """Return the VirtualMachine of that id."""
+        return self.managed_object("VirtualMachine", ref)
 
     def host(self, ref: str | None) -> Any:
-        """The HostSystem of that id; None stays None, vCenter's own choice."""
-        return None if ref is None else self.managed("HostSystem", ref)
+        """Return the HostSystem of that id; None stays None: vCenter selects a host."""
+        return None if ref is None else self.managed_object("HostSystem", ref)
 
     def retrieve(self, spec: Any, most: int, *, subject: str = "") -> list[Any]:
-        """The ObjectContents of all pages of one RetrievePropertiesEx, as pyVmomi has them.
+        """Return the ObjectContents of all pages of one RetrievePropertiesEx, as pyVmomi objects.
 
-        Raises NotConnected in its kinds, ProtocolError for more than `most` of them.
+        Raises NotConnected and its subclasses, ProtocolError for more than `most` objects.
         """
         from pyVmomi import vmodl
 
@@ -204,21 +203,21 @@ class Session:
         page = self.read(
             collector.RetrievePropertiesEx, [spec], vmodl.query.PropertyCollector.RetrieveOptions(), subject=subject
         )
-        found: list[Any] = []
+        objects: list[Any] = []
         while page is not None:
-            found += page.objects
-            if len(found) > most or (page.token and not page.objects):
+            objects += page.objects
+            if len(objects) > most or (page.token and not page.objects):
                 raise ProtocolError(
                     f"{self.target.address} does not end a read of {most} objects",
                     hint="check the address; nothing of it was used",
                 )
             page = self.read(collector.ContinueRetrievePropertiesEx, page.token) if page.token else None
-        return found
+        return objects
 
     def read(self, call: Callable[..., Answer], *arguments: Any, subject: str = "") -> Answer:
-        """The answer of a call that changes nothing, asked again once when session or reply broke off.
+        """Return the answer of a call that changes nothing. It is repeated once if the session or connection broke off.
 
-        Raises NotConnected in its kinds, or the error of its fault.
+        Raises NotConnected and its subclasses, or the error of its fault.
         """
         from pyVmomi import vmodl
 
@@ -232,24 +231,24 @@ class Session:
     def _answer(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         from pyVmomi import vim
 
-        seen = self._logins
+        logins_before = self._logins
         try:
             return call(*arguments)
         except vim.fault.NotAuthenticated:
-            self.login_again(seen)
+            self.login_again(logins_before)
         except network.BROKEN_OFF:
-            pass  # it changes nothing: asked once more
+            pass  # it changes nothing: repeat it once
         return call(*arguments)
 
-    def decoding(self, what: str) -> AbstractContextManager[None]:
-        """A context for code that decodes the answer to `what`, as `network.decoding` describes it."""
-        return network.decoding(self.target.address, what)
+    def decoding(self, call_name: str) -> AbstractContextManager[None]:
+        """Return a context for code that decodes the reply to the call, see `network.decoding`."""
+        return network.decoding(self.target.address, call_name)
 
     def change(self, call: Callable[..., Answer], *arguments: Any, subject: str, op_id: str) -> Answer:
-        """The answer of a call that changes something, sent exactly once, with `op_id` in its header.
+        """Return the answer of a call that changes something. It is sent exactly once, with `op_id` in its header.
 
-        Raises OutcomeUnknown when the reply was lost: whoever asked must read vCenter before doing anything else.
-        Raises Refused, with nothing sent, where the API is too old to be changed by gpuops.
+        Raises OutcomeUnknown if the reply was lost: the caller must then read vCenter before any further change.
+        Raises Refused, with nothing sent, if the API is too old for changes by gpuops.
         """
         from pyVmomi import VmomiSupport, vmodl
 
@@ -258,12 +257,12 @@ class Session:
         headers["operationID"] = op_id
         try:
             answer = call(*arguments)
-            self.changes.accepted(answer, op_id)
+            self.changes.note_accepted(answer, op_id)
             return answer
         except vmodl.MethodFault as fault:
             raise translate(fault, subject) from fault
         except (*network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
-            self.changes.lost(op_id)
+            self.changes.note_lost(op_id)
             raise OutcomeUnknown(
                 f"{subject}: the reply was lost ({type(error).__name__}); whether it happened is not known yet",
                 hint="gpuops reads vCenter before it does anything else",
@@ -272,7 +271,7 @@ class Session:
             headers.pop("operationID", None)
 
     def refuse_change(self, subject: str) -> None:
-        """Raises Refused where nothing is changed by this session, or by any of an API that is too old."""
+        """Raise Refused if this session only reads, or the API is too old for changes by gpuops."""
         if self.only_reads:
             raise Refused(f"{subject}: this session of gpuops only reads")
         if reason := why_only_read(self.api_version):
@@ -280,17 +279,18 @@ class Session:
 
     @property
     def applied(self) -> bool | None:
-        """Whether something was changed in this session; None = not known."""
+        """Whether this session changed something; None = not known."""
         return self.changes.applied
 
-    def login_again(self, seen: int) -> str:
-        """The cookie of a new login, unless another thread has logged in since `logins` was `seen`: then of that.
+    def login_again(self, logins_before: int) -> str:
+        """Log in again and return the cookie. If `logins` is not `logins_before` any more, another thread has logged in
+        meanwhile: return the cookie of that login.
 
         Needed after a restart of vCenter (assumption: sessions-after-restart).
         """
         with self._relogin:
-            if self._logins == seen:
-                # What was said to be over may not be: a session that nobody ends takes a place for half an hour.
+            if self._logins == logins_before:
+                # The old session may still exist, and would then count towards the session limit for half an hour.
                 self._logout()
                 with self.wire() as wire:
                     wire.cookie = ""
@@ -299,11 +299,14 @@ class Session:
 
     @property
     def logins(self) -> int:
-        """How often this session has logged in."""
+        """The number of logins of this session."""
         return self._logins
 
     def _introduce(self, wire: Wire) -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str | None]]:
-        """What RetrieveServiceContent tells, which needs no login. Raises ProtocolError for what is no vCenter."""
+        """Return the singletons and the AboutInfo of RetrieveServiceContent, which needs no login.
+
+        Raises ProtocolError if the server is not a vCenter.
+        """
         try:
             content = child(wire.ask("RetrieveServiceContent", _INSTANCE), "returnval")
         except (SessionEnded, WireFault) as fault:
@@ -314,8 +317,15 @@ class Session:
                 f"{self.target.address} is a single ESXi host, not a vCenter", hint="name the vCenter that manages it"
             )
         with network.decoding(self.target.address, "RetrieveServiceContent"):
-            told = {each.tag.rpartition("}")[2]: (each.get("type", ""), each.text or "") for each in children(content)}
-        managers = {name: told[name] for name in told if REFERENCE.fullmatch(told[name][1]) and told[name][0]}
+            references = {
+                element.tag.rpartition("}")[2]: (element.get("type", ""), element.text or "")
+                for element in children(content)
+            }
+        managers = {
+            name: references[name]
+            for name in references
+            if REFERENCE.fullmatch(references[name][1]) and references[name][0]
+        }
         if missing := _NEEDED - managers.keys():
             raise ProtocolError(
                 f"{self.target.address} does not answer like a vCenter: it names no {sorted(missing)[0]}",
@@ -324,23 +334,23 @@ class Session:
         return managers, about
 
     def _login(self, wire: Wire) -> None:
-        who = f"<userName>{written(self.target.username)}</userName>"
-        password = f"<password>{written(self.target.password.reveal())}</password>"
+        user_name = f"<userName>{escape_text(self.target.username)}</userName>"
+        password = f"<password>{escape_text(self.target.password.reveal())}</password>"
         try:
-            wire.ask("Login", self.service["sessionManager"], who + password)
+            wire.ask("Login", self.service["sessionManager"], user_name + password)
         except SessionEnded as ended:
-            raise self._refused("the session ends as it begins") from ended
+            raise self._login_refusal("the session ends as it begins") from ended
         except WireFault as fault:
             # the fault's chain holds the request
             if fault.fault == "InvalidLogin":
-                raise self._refused("user name or password refused", WrongPassword) from None
-            raise self._refused(named(fault.fault, str(fault)).message) from None
+                raise self._login_refusal("user name or password refused", WrongPassword) from None
+            raise self._login_refusal(fault_error(fault.fault, str(fault)).message) from None
         self._cookie = wire.cookie
         self._logins += 1
         if "stub" in self.__dict__:
             self.stub.cookie = self._cookie
 
-    def _refused(self, reason: str, kind: type[LoginRefused] = LoginRefused) -> GpuopsError:
+    def _login_refusal(self, reason: str, kind: type[LoginRefused] = LoginRefused) -> GpuopsError:
         return kind(
             f"{self.target.address} refuses {self.target.username}: {reason}",
             hint="check the user name and where the password comes from (not tried again: accounts lock)",

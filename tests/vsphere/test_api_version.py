@@ -31,7 +31,7 @@ def test_a_read_asks_for_no_property_that_the_version_lacks(version: str) -> Non
         "Task": property_paths.TASK,
     }
     for kind, wanted in paths.items():
-        for path in property_paths.known(wanted, version):
+        for path in property_paths.supported_paths(wanted, version):
             resolve(kind, path, VmomiSupport.versionMap[f"vim25/{version}"])
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.desktops.evidence import SessionCount
-from gpuops.vsphere.reading.guests.guest_sessions import GuestProcess, counted
+from gpuops.vsphere.reading.guests.guest_sessions import GuestProcess, count_sessions
 
 NOW = datetime(2026, 11, 2, 20, tzinfo=UTC)
 LOGIN = "gpuops"
@@ -46,20 +46,22 @@ ROOT = linux("root", "/sbin/init")
     ],
 )
 def test_each_owner_of_a_shell_counts_once(running: list[GuestProcess], count: int) -> None:
-    told = counted(running, LOGIN, NOW)
+    told = count_sessions(running, LOGIN, NOW)
     assert (told.count, told.used) == (count, bool(count))
 
 
 @pytest.mark.parametrize("running", [[], [windows("")], [windows(LOGIN)], [windows("DESKTOPS\\GpuOps"), windows("")]])
 def test_a_login_that_sees_its_own_processes_alone_tells_nothing(running: list[GuestProcess]) -> None:
-    assert counted(running, LOGIN, NOW) == SessionCount(None, None, NOW, because=ALONE)
+    assert count_sessions(running, LOGIN, NOW) == SessionCount(None, None, NOW, because=ALONE)
 
 
 def test_ages_are_those_of_the_oldest_and_the_youngest_session() -> None:
     running = [SYSTEM, windows("alice", minutes=90), windows("alice", minutes=5), windows("bob", minutes=30)]
-    told = counted([*running, windows("carol", minutes=None)], LOGIN, NOW)
+    told = count_sessions([*running, windows("carol", minutes=None)], LOGIN, NOW)
     assert (told.count, told.oldest_s, told.youngest_s, told.disconnected_s) == (3, 5400, 1800, None)
-    assert counted([SYSTEM, windows("alice", minutes=-3)], LOGIN, NOW).youngest_s == 0, "a guest's clock may be ahead"
+    assert count_sessions([SYSTEM, windows("alice", minutes=-3)], LOGIN, NOW).youngest_s == 0, (
+        "a guest's clock may be ahead"
+    )
 
 
 @given(
@@ -72,7 +74,7 @@ def test_ages_are_those_of_the_oldest_and_the_youngest_session() -> None:
     )
 )
 def test_no_name_is_kept_and_a_shell_of_another_is_never_overlooked(running: list[GuestProcess]) -> None:
-    told = counted(running, LOGIN, NOW)
+    told = count_sessions(running, LOGIN, NOW)
     assert not any(name in repr(told) for name in ("alice", "bob", "SYSTEM"))
     if any(
         each.owner in ("alice", "bob") and (each.name == "explorer.exe" or "--user" in each.command) for each in running

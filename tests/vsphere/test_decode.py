@@ -28,10 +28,10 @@ from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY
 from gpuops.plan.placement.numa_nodes import AFFINITY_KEY
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.soap_pages import read_objects
-from gpuops.vsphere.reading.decoding.decode_device import carried
+from gpuops.vsphere.reading.decoding.decode_device import read_device_uses
 from gpuops.vsphere.reading.decoding.decode_host import host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decoding.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.transport.wire import SessionEnded, parsed
+from gpuops.vsphere.transport.wire import SessionEnded, parse_reply
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 
@@ -332,7 +332,7 @@ def test_what_a_host_has_its_devices_for_is_told_by_its_switches_and_disks() -> 
         "config.storageDevice.scsiTopology": topology,
         "config.pciPassthruInfo": divided,
     }
-    told = carried(found("HostSystem", read))
+    told = read_device_uses(found("HostSystem", read))
     assert told is not None
     assert {str(address): uses for address, uses in told.items()} == {
         "0000:45:00.0": ("vmnic0 is an uplink of vSwitch0, which carries vmk0",),
@@ -341,10 +341,10 @@ def test_what_a_host_has_its_devices_for_is_told_by_its_switches_and_disks() -> 
         "0000:46:00.0": ("vmhba0 has disks of the host (2)",),
     }
     for path in ("config.network", "config.storageDevice", "config.storageDevice.scsiTopology"):
-        assert carried(replace(found("HostSystem", read), unreadable=(path,))) is None
+        assert read_device_uses(replace(found("HostSystem", read), unreadable=(path,))) is None
     for path in read:
         untold = {key: value for key, value in read.items() if key != path}
-        assert carried(found("HostSystem", untold)) is None, "what is absent is not nothing"
+        assert read_device_uses(found("HostSystem", untold)) is None, "what is absent is not nothing"
 
 
 def test_a_host_whose_pci_list_is_unreadable_still_shows_the_gpus_it_lists_as_graphics() -> None:
@@ -400,7 +400,7 @@ BILLION_LAUGHS = (
 
 def test_a_document_type_is_refused_before_its_entities_are_met() -> None:
     with pytest.raises(ProtocolError, match="document type"):
-        parsed(BILLION_LAUGHS, "vcenter.test")
+        parse_reply(BILLION_LAUGHS, "vcenter.test")
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_a_document_type_is_refused_before_its_entities_are_met() -> None:
 )
 def test_a_reply_that_is_no_soap_is_a_protocol_error(reply: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"vcenter\.test"):
-        parsed(reply, "vcenter.test")
+        parse_reply(reply, "vcenter.test")
 
 
 def page(missing: str) -> Any:

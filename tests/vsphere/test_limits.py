@@ -208,7 +208,7 @@ def test_what_is_packed_wrongly(pack: Callable[[bytes], bytes], encoding: str, s
     assert said_of_it in str(refused.value)
 
 
-@pytest.mark.parametrize("read", [reply.elements, lambda received: stub.deserialised(received, datetime, None)])
+@pytest.mark.parametrize("read", [reply.elements, lambda received: stub.deserialize_reply(received, datetime, None)])
 @pytest.mark.parametrize(
     ("received", "said_of_it"),
     [
@@ -241,7 +241,7 @@ def test_what_lxml_never_has() -> None:
 )
 def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
     with pytest.raises(network.UnreadableReply, match=said_of_it):
-        stub.deserialised(received, datetime, None)
+        stub.deserialize_reply(received, datetime, None)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
 )
 def test_attributes_and_namespaces_count_for_the_typed_parser(inside: str, said_of_it: str) -> None:
     with pytest.raises(network.UnreadableReply, match=said_of_it):
-        stub.deserialised(said(inside), datetime, None)
+        stub.deserialize_reply(said(inside), datetime, None)
 
 
 def test_an_answer_about_thousands_of_objects_may_be_longer_than_one_about_none() -> None:

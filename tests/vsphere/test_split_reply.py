@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuops.vsphere.reading.bulk import soap_pages as module
 from gpuops.vsphere.reading.bulk.soap_pages import PIECE, split_reply
-from gpuops.vsphere.transport.wire import parsed
+from gpuops.vsphere.transport.wire import parse_reply
 from gpuops.vsphere.transport.xml_values import child, children, text
 
 HEAD = (
@@ -31,7 +31,7 @@ def vm(number: int, size: int = 10) -> str:
 
 def refs(reply_bytes: bytes) -> list[tuple[str | None, list[str | None]]]:
     """Of each piece, its token and the objects in it."""
-    pages = [child(parsed(piece, "vc"), "returnval") for piece in split_reply(reply_bytes)]
+    pages = [child(parse_reply(piece, "vc"), "returnval") for piece in split_reply(reply_bytes)]
     return [(text(page, "token"), [text(each, "obj") for each in children(page, "objects")]) for page in pages]
 
 

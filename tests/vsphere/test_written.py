@@ -12,7 +12,7 @@ from pyVmomi import vim
 
 from gpuops.errors import ProtocolError, UsageError
 from gpuops.model.vcenter.target import Secret, Target
-from gpuops.vsphere.transport.request_text import written
+from gpuops.vsphere.transport.request_text import escape_text
 from gpuops.vsphere.transport.stub import Stub
 from gpuops.vsphere.transport.wire import envelope
 
@@ -35,7 +35,7 @@ def shape(request: bytes) -> list[tuple[str, dict[str, str], str]]:
 
 def login(text: str) -> bytes:
     """As the session writes it by hand."""
-    return envelope("Login", SESSION_MANAGER, f"<userName>{written(text)}</userName><password>pw</password>")
+    return envelope("Login", SESSION_MANAGER, f"<userName>{escape_text(text)}</userName><password>pw</password>")
 
 
 def reconfigure(text: str) -> bytes:

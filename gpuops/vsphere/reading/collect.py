@@ -1,7 +1,7 @@
 """Reads one immutable Inventory with a constant number of bulk reads, and reads parts of it anew.
 
-First everything thin: folders, clusters, hosts, datastores, VMs, and the tasks now running on VMs, through one view.
-Then, only where GPUs are: the PCI devices of hosts that show one, and devices and extraConfig of the VMs on them.
+The first read has a few properties of all folders, clusters, hosts, datastores, VMs and running tasks of VMs, through
+one view. Further reads are about hosts with GPUs only: their PCI devices, and devices and extraConfig of their VMs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gpuops.model.vcenter.vm import RunningTask, Vm
 from gpuops.vsphere.reading.bulk import property_paths as paths
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.reader import Reader, reading
-from gpuops.vsphere.reading.bulk.values import flag, items, leaves, number, said, text, whole
+from gpuops.vsphere.reading.bulk.values import flag, items, leaf_text, leaves, number, text, whole
 from gpuops.vsphere.reading.decoding.decode_cluster import decode_cluster
-from gpuops.vsphere.reading.decoding.decode_device import ADAPTERS, DISK_PATHS, NETWORK, carried
+from gpuops.vsphere.reading.decoding.decode_device import ADAPTERS, DISK_PATHS, NETWORK, read_device_uses
 from gpuops.vsphere.reading.decoding.decode_host import ThinHost, host_with_gpus, pci_devices, thin_host
 from gpuops.vsphere.reading.decoding.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.reading.reservations import reservations
@@ -32,7 +32,7 @@ from gpuops.vsphere.transport.xml_values import child, mebibytes, moment
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 _DEEPEST_FOLDER: Final = 100
 _LONGEST_PATH: Final = 24_000
-"""So many folders, each with a name of vCenter's 80 characters, and room for escapes."""
+"""For the deepest folder, with names of 80 characters and room for escapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ _AROUND_VMS: Final = {
     "VirtualApp": paths.VAPP,
     "Datastore": paths.DATASTORE,
 }
-"""What a look at some VMs reads with them."""
+"""Properties of the objects around VMs that `observe` reads."""
 
 _FIELDS: Final = "CustomFieldsManager"
 
@@ -73,7 +73,7 @@ _Record = _Parent | ThinHost | Host | ThinVm | Datastore | _RecentTask | _Custom
 
 
 def inventory(session: Session) -> Inventory:
-    """What this vCenter looks like now. Raises NotConnected in its kinds."""
+    """Return the present inventory of the vCenter. Raises NotConnected and its subclasses."""
     with reading(session) as reader:
         version = session.api_version
         thin = reader.read_all(
@@ -84,26 +84,31 @@ def inventory(session: Session) -> Inventory:
                 "ClusterComputeResource": paths.CLUSTER,
                 "VirtualApp": paths.VAPP,
                 "Datastore": paths.DATASTORE,
-                "HostSystem": paths.known(paths.HOST, version),
+                "HostSystem": paths.supported_paths(paths.HOST, version),
                 "VirtualMachine": paths.VM,
                 "Task": paths.TASK,
                 _FIELDS: paths.CUSTOM_FIELDS,
             },
             _decode,
-            beside=_custom_fields_manager(session),
+            extra_objects=_custom_fields_manager(session),
         )
-        places = {each.ref: each for each in thin if isinstance(each, _Parent)}
-        hosts = _hosts(reader, [each for each in thin if isinstance(each, ThinHost)], places)
+        places = {place.ref: place for place in thin if isinstance(place, _Parent)}
+        hosts = _hosts(reader, [host for host in thin if isinstance(host, ThinHost)], places)
         gpu_hosts = {host.ref for host in hosts.values() if host.gpus or host.gives_others}
-        detailed = _detailed(reader, version, [vm for vm in thin if isinstance(vm, ThinVm) and vm.host in gpu_hosts])
+        vms_with_detail = _read_vm_detail(
+            reader, version, [vm for vm in thin if isinstance(vm, ThinVm) and vm.host in gpu_hosts]
+        )
         return Inventory(
             vcenter=session.about.get("instanceUuid") or "",
             api_version=version,
-            taken_at=_now(reader),
+            taken_at=_read_vcenter_time(reader),
             hosts=hosts,
-            vms=_vms([detailed.get(each.ref, each) if isinstance(each, ThinVm) else each for each in thin], places),
-            clusters={each.ref: each.cluster for each in places.values() if each.cluster is not None},
-            datastores={each.ref: each for each in thin if isinstance(each, Datastore)},
+            vms=_vms(
+                [vms_with_detail.get(record.ref, record) if isinstance(record, ThinVm) else record for record in thin],
+                places,
+            ),
+            clusters={place.ref: place.cluster for place in places.values() if place.cluster is not None},
+            datastores={store.ref: store for store in thin if isinstance(store, Datastore)},
             user=session.target.username,
             hot_migrate_enabled=_hot_migrate(reader, session),
             reservations=reservations(reader, session, hosts),
@@ -111,59 +116,60 @@ def inventory(session: Session) -> Inventory:
 
 
 def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
-    """The same snapshot with these VMs, their datastores and the GPUs of their hosts read anew; a VM that is gone is
-    dropped. Each is where it is now, under its name of now.
+    """Return the snapshot after reading these VMs, their datastores and the GPUs of their hosts again.
 
-    One bulk read, and a second one where a VM has moved to a host that nobody asked for; then the clock, each time: a
-    machine that stood still, its own clocks with it, learns of that by nothing else (`execute.lease`).
-    A host keeps what QueryConfigTarget told of it, and a VM its tags.
+    VMs that do not exist any more are removed. This takes one bulk read, and a second one if a VM has moved to another
+    host. vCenter's clock is read each time: this is how a machine that was suspended, together with its own clock,
+    notices that (`execute.lease`). Config targets of hosts and tags of VMs are taken over from the snapshot.
     """
     version, before = session.api_version, [inventory.vms[ref] for ref in sorted(vms) if ref in inventory.vms]
-    asked = {ref for vm in before if (ref := vm.host)}
+    known_hosts = {ref for vm in before if (ref := vm.host)}
     with reading(session) as reader:
         thin = reader.read_named(
             {
-                "VirtualMachine": (*paths.VM, *paths.known(paths.VM_DETAIL, version)),
-                "HostSystem": (*paths.known(paths.HOST, version), *paths.HOST_DEVICES),
+                "VirtualMachine": (*paths.VM, *paths.supported_paths(paths.VM_DETAIL, version)),
+                "HostSystem": (*paths.supported_paths(paths.HOST, version), *paths.HOST_DEVICES),
                 **_AROUND_VMS,
                 _FIELDS: paths.CUSTOM_FIELDS,
             },
             [
                 *_custom_fields_manager(session),
                 *(("VirtualMachine", ref) for ref in sorted(vms)),
-                *(("HostSystem", ref) for ref in sorted(asked)),
+                *(("HostSystem", ref) for ref in sorted(known_hosts)),
             ],
-            _decode_whole,
+            _decode_with_detail,
         )
-        places = {each.ref: each for each in thin if isinstance(each, _Parent)}
-        known = {ref: _tagged_as(inventory.vms.get(ref), vm) for ref, vm in _vms(thin, places).items()}
-        # only of a VM that has moved is the host not among those that were asked for
-        moved_to = {ref for vm in known.values() if (ref := vm.host)} - asked
+        places = {place.ref: place for place in thin if isinstance(place, _Parent)}
+        vms_now = {ref: _copy_tags(inventory.vms.get(ref), vm) for ref, vm in _vms(thin, places).items()}
+        # the host of a VM that has moved was not read yet
+        moved_to = {ref for vm in vms_now.values() if (ref := vm.host)} - known_hosts
         hosts = {
-            host.ref: _placed_as(inventory.hosts.get(host.ref), host)
-            for host in (*(each for each in thin if isinstance(each, Host)), *_whole_hosts(reader, version, moved_to))
+            host.ref: _copy_placement(inventory.hosts.get(host.ref), host)
+            for host in (
+                *(host for host in thin if isinstance(host, Host)),
+                *_read_hosts_with_devices(reader, version, moved_to),
+            )
         }
-        now = _now(reader)
-    kept = {ref: vm for ref, vm in inventory.vms.items() if ref not in vms}
-    stores = {**inventory.datastores, **{each.ref: each for each in thin if isinstance(each, Datastore)}}
+        now = _read_vcenter_time(reader)
+    unread_vms = {ref: vm for ref, vm in inventory.vms.items() if ref not in vms}
+    stores = {**inventory.datastores, **{store.ref: store for store in thin if isinstance(store, Datastore)}}
     return replace(
-        inventory, vms={**kept, **known}, hosts={**inventory.hosts, **hosts}, datastores=stores, taken_at=now
+        inventory, vms={**unread_vms, **vms_now}, hosts={**inventory.hosts, **hosts}, datastores=stores, taken_at=now
     )
 
 
 def folder_at(session: Session, path: str) -> str:
-    """The id of the folder for VMs at an inventory path of real names, `/lab-dc/vm/ml`. Raises UsageError where there
-    is none, or more than one.
+    """Return the id of the folder for VMs at an inventory path of real names, `/lab-dc/vm/ml`.
 
-    Not by FindByInventoryPath: where a name contains a slash, only the folders themselves say which slashes of a path
-    separate names.
+    Raises UsageError if no folder, or more than one, has this path. FindByInventoryPath is not used, because it cannot
+    find names that contain a slash.
     """
     with reading(session) as reader:
-        wanted = {"Folder": paths.FOLDERS, "Datacenter": paths.FOLDERS}
-        places = {ref: (kind, place) for kind, ref, place in reader.read_all(wanted, _decode_place)}
-    parents, known = {ref: place for ref, (_, place) in places.items()}, dict[str | None, _FolderPath]()
+        paths_by_type = {"Folder": paths.FOLDERS, "Datacenter": paths.FOLDERS}
+        places = {ref: (kind, place) for kind, ref, place in reader.read_all(paths_by_type, _decode_place)}
+    parents, folder_paths = {ref: place for ref, (_, place) in places.items()}, dict[str | None, _FolderPath]()
     folders = [ref for ref, (kind, _) in places.items() if kind == "Folder"]
-    matches = [ref for ref in folders if _folder_path(ref, parents, known).path == f"/{path.strip('/')}"]
+    matches = [ref for ref in folders if _folder_path(ref, parents, folder_paths).path == f"/{path.strip('/')}"]
     if not matches:
         raise UsageError(f"no folder {path!r} in this vCenter", hint="write it from the datacenter on: /lab-dc/vm/ml")
     if len(matches) > 1:
@@ -172,29 +178,37 @@ def folder_at(session: Session, path: str) -> str:
     return matches[0]
 
 
-def _decode_place(found: ReadObject) -> tuple[str, str, _Parent]:
-    return found.type, found.ref, _Parent(found.ref, found.name, text(found.properties.get("parent")))
+def _decode_place(read_object: ReadObject) -> tuple[str, str, _Parent]:
+    return (
+        read_object.type,
+        read_object.ref,
+        _Parent(read_object.ref, read_object.name, text(read_object.properties.get("parent"))),
+    )
 
 
 def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
-    """The same snapshot with the clusters of these VMs read anew."""
-    found = (inventory.cluster_of(inventory.vms[ref]) for ref in vms if ref in inventory.vms)
-    named = {cluster.ref: cluster.name for cluster in found if cluster is not None}
+    """Return the snapshot with the clusters of these VMs read anew."""
+    clusters = (inventory.cluster_of(inventory.vms[ref]) for ref in vms if ref in inventory.vms)
+    named = {cluster.ref: cluster.name for cluster in clusters if cluster is not None}
     refs = [("ClusterComputeResource", ref) for ref in sorted(named)]
     with reading(session) as reader:
-        fresh = reader.read_named(
-            {"ClusterComputeResource": ("configurationEx",)}, refs, lambda each: decode_cluster(each, named[each.ref])
+        updated_clusters = reader.read_named(
+            {"ClusterComputeResource": ("configurationEx",)},
+            refs,
+            lambda read_object: decode_cluster(read_object, named[read_object.ref]),
         )
-    return replace(inventory, clusters={**inventory.clusters, **{cluster.ref: cluster for cluster in fresh}})
+    return replace(inventory, clusters={**inventory.clusters, **{cluster.ref: cluster for cluster in updated_clusters}})
 
 
 def with_creation(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
-    """The same snapshot with the moments at which these VMs were made."""
+    """Return the snapshot with the creation times of these VMs."""
     refs = [("VirtualMachine", ref) for ref in sorted(vms)]
     with reading(session) as reader:
         moments = dict(reader.read_named({"VirtualMachine": ("config.createDate",)}, refs, _decode_creation))
-    known = inventory.vms
-    return inventory.completed(vms=[replace(known[ref], created_at=at) for ref, at in moments.items() if ref in known])
+    vms_by_ref = inventory.vms
+    return inventory.completed(
+        vms=[replace(vms_by_ref[ref], created_at=at) for ref, at in moments.items() if ref in vms_by_ref]
+    )
 
 
 def _decode_creation(vm: ReadObject) -> tuple[str, datetime | None]:
@@ -202,113 +216,131 @@ def _decode_creation(vm: ReadObject) -> tuple[str, datetime | None]:
 
 
 def with_all_devices(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-    """The same snapshot with every device of these hosts that could be passed through, and what the host has it for."""
+    """Return the snapshot with all passthrough-capable devices of these hosts, and what the hosts use them for."""
     version = session.api_version
-    wanted = (*paths.known(paths.HOST, version), *paths.HOST_DEVICES, NETWORK, ADAPTERS, DISK_PATHS)
+    host_paths = (*paths.supported_paths(paths.HOST, version), *paths.HOST_DEVICES, NETWORK, ADAPTERS, DISK_PATHS)
     with reading(session) as reader:
         refs = [("HostSystem", ref) for ref in sorted(hosts) if ref in inventory.hosts]
-        found = reader.read_named({"HostSystem": wanted}, refs, _others) if refs else []
-    before = inventory.hosts
-    return inventory.completed(hosts=[replace(before[ref], others=others) for ref, others in found if ref in before])
+        devices_by_host = reader.read_named({"HostSystem": host_paths}, refs, _decode_other_devices) if refs else []
+    hosts_by_ref = inventory.hosts
+    return inventory.completed(
+        hosts=[
+            replace(hosts_by_ref[ref], others=other_devices)
+            for ref, other_devices in devices_by_host
+            if ref in hosts_by_ref
+        ]
+    )
 
 
-def _others(found: ReadObject) -> tuple[str, tuple[OtherDevice, ...]]:
-    whole = host_with_gpus(thin_host(found), pci_devices(found, every=True), carried(found) or {})
-    if carried(found) is not None:
-        return found.ref, whole.others
-    return found.ref, tuple(replace(device, carries=None) for device in whole.others)
+def _decode_other_devices(read_object: ReadObject) -> tuple[str, tuple[OtherDevice, ...]]:
+    host = host_with_gpus(
+        thin_host(read_object), pci_devices(read_object, include_all=True), read_device_uses(read_object) or {}
+    )
+    if read_device_uses(read_object) is not None:
+        return read_object.ref, host.others
+    return read_object.ref, tuple(replace(device, carries=None) for device in host.others)
 
 
-def _tagged_as(seen: Vm | None, fresh: Vm) -> Vm:
-    """The VM with its tags, which this API does not tell."""
-    return fresh if seen is None else replace(fresh, tags=seen.tags)
+def _copy_tags(earlier_vm: Vm | None, updated_vm: Vm) -> Vm:
+    """Return the VM with the tags of the earlier snapshot, which this read does not contain."""
+    return updated_vm if earlier_vm is None else replace(updated_vm, tags=earlier_vm.tags)
 
 
-def _placed_as(seen: Host | None, fresh: Host) -> Host:
-    """The host with its cluster and with what QueryConfigTarget told of it, which such a read does not tell."""
-    return fresh if seen is None else replace(fresh, cluster=seen.cluster, config_target=seen.config_target)
+def _copy_placement(earlier_host: Host | None, updated_host: Host) -> Host:
+    """Return the host with the cluster and config target of the earlier snapshot, which this read does not contain."""
+    return (
+        updated_host
+        if earlier_host is None
+        else replace(updated_host, cluster=earlier_host.cluster, config_target=earlier_host.config_target)
+    )
 
 
-def _whole_hosts(reader: Reader, version: str, refs: Collection[str]) -> list[Host]:
-    wanted = {"HostSystem": (*paths.known(paths.HOST, version), *paths.HOST_DEVICES)}
-    return reader.read_named(wanted, [("HostSystem", ref) for ref in sorted(refs)], _decode_host)
+def _read_hosts_with_devices(reader: Reader, version: str, refs: Collection[str]) -> list[Host]:
+    paths_by_type = {"HostSystem": (*paths.supported_paths(paths.HOST, version), *paths.HOST_DEVICES)}
+    return reader.read_named(paths_by_type, [("HostSystem", ref) for ref in sorted(refs)], _decode_host)
 
 
-def _decode_whole(found: ReadObject) -> _Record:
-    """The same as `_decode`, of VMs that were read with their detail, and of hosts with their PCI devices."""
-    if found.type == "HostSystem":
-        return _decode_host(found)
-    record = _decode(found)
-    return with_detail(record, found) if isinstance(record, ThinVm) else record
+def _decode_with_detail(read_object: ReadObject) -> _Record:
+    """Decode like `_decode`, with the details of VMs and the PCI devices of hosts."""
+    if read_object.type == "HostSystem":
+        return _decode_host(read_object)
+    record = _decode(read_object)
+    return with_detail(record, read_object) if isinstance(record, ThinVm) else record
 
 
-def _decode_host(found: ReadObject) -> Host:
-    """A host that was read with its PCI devices."""
-    thin_paths = tuple(path for path in found.unreadable if path not in paths.HOST_DEVICES)
-    thin = thin_host(replace(found, unreadable=thin_paths))
-    return host_with_gpus(thin, pci_devices(found, thin.passed_through) if thin.has_devices else ())
+def _decode_host(read_object: ReadObject) -> Host:
+    """Return a host that was read with its PCI devices."""
+    thin_paths = tuple(path for path in read_object.unreadable if path not in paths.HOST_DEVICES)
+    thin = thin_host(replace(read_object, unreadable=thin_paths))
+    return host_with_gpus(thin, pci_devices(read_object, thin.passed_through) if thin.has_devices else ())
 
 
-def _decode(found: ReadObject) -> _Record:
-    match found.type:
+def _decode(read_object: ReadObject) -> _Record:
+    match read_object.type:
         case "HostSystem":
-            return thin_host(found)
+            return thin_host(read_object)
         case "VirtualMachine":
-            return thin_vm(found)
+            return thin_vm(read_object)
         case "Task":
-            return _RecentTask(found.ref, running_task(found))
+            return _RecentTask(read_object.ref, running_task(read_object))
         case "CustomFieldsManager":
-            return _CustomFields(_field_names(found))
+            return _CustomFields(_field_names(read_object))
         case "Datastore":
             return Datastore(
-                found.ref,
-                found.name,
-                free_mib=mebibytes(number(found.properties.get("summary.freeSpace"))),
-                accessible=flag(found.properties.get("summary.accessible")),
+                read_object.ref,
+                read_object.name,
+                free_mib=mebibytes(number(read_object.properties.get("summary.freeSpace"))),
+                accessible=flag(read_object.properties.get("summary.accessible")),
             )
         case _:
-            cluster = decode_cluster(found, found.name) if found.type == "ClusterComputeResource" else None
+            cluster = (
+                decode_cluster(read_object, read_object.name) if read_object.type == "ClusterComputeResource" else None
+            )
             # a vApp's parent is a resource pool; a vApp inside another one has no folder
-            parent = text(found.properties.get("parentFolder")) or text(found.properties.get("parent"))
-            return _Parent(found.ref, found.name, parent, cluster)
+            parent = text(read_object.properties.get("parentFolder")) or text(read_object.properties.get("parent"))
+            return _Parent(read_object.ref, read_object.name, parent, cluster)
 
 
-def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Parent]) -> dict[str, Host]:
-    devices = _pci_devices(reader, thin)
+def _hosts(reader: Reader, thin_hosts: list[ThinHost], places: Mapping[str, _Parent]) -> dict[str, Host]:
+    devices = _pci_devices(reader, thin_hosts)
     hosts = {}
-    for each in thin:
-        host = host_with_gpus(each, devices.get(each.host.ref, ()))
-        place = places.get(each.parent or "")
+    for bare_host in thin_hosts:
+        host = host_with_gpus(bare_host, devices.get(bare_host.host.ref, ()))
+        place = places.get(bare_host.parent or "")
         in_cluster = place is not None and place.cluster is not None
-        hosts[host.ref] = replace(host, cluster=each.parent if in_cluster else None)
+        hosts[host.ref] = replace(host, cluster=bare_host.parent if in_cluster else None)
     return hosts
 
 
-def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[PhysicalGpu | OtherDevice, ...]]:
-    given = {each.host.ref: each.passed_through for each in thin if each.has_devices}
-    refs = [("HostSystem", ref) for ref in given]
+def _pci_devices(reader: Reader, thin_hosts: Iterable[ThinHost]) -> dict[str, tuple[PhysicalGpu | OtherDevice, ...]]:
+    passed_through = {bare_host.host.ref: bare_host.passed_through for bare_host in thin_hosts if bare_host.has_devices}
+    refs = [("HostSystem", ref) for ref in passed_through]
 
-    def devices(found: ReadObject) -> tuple[str, tuple[PhysicalGpu | OtherDevice, ...]]:
-        return found.ref, pci_devices(found, given.get(found.ref, ()))
+    def decode_devices(read_object: ReadObject) -> tuple[str, tuple[PhysicalGpu | OtherDevice, ...]]:
+        return read_object.ref, pci_devices(read_object, passed_through.get(read_object.ref, ()))
 
-    return dict(reader.read_named({"HostSystem": paths.HOST_DEVICES}, refs, devices))
+    return dict(reader.read_named({"HostSystem": paths.HOST_DEVICES}, refs, decode_devices))
 
 
-def _vms(thin: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
-    """VMs with their paths, their custom attributes by name, and the tasks that run on them."""
+def _vms(records: Sequence[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
+    """Return the VMs with their paths, their custom attributes by name, and their running tasks."""
     folders: dict[str | None, _FolderPath] = {}
-    fields = next((each.names for each in thin if isinstance(each, _CustomFields)), {})
-    running = {each.ref: each.running for each in thin if isinstance(each, _RecentTask)}
+    fields = next((manager.names for manager in records if isinstance(manager, _CustomFields)), {})
+    running = {task.ref: task.running for task in records if isinstance(task, _RecentTask)}
     return {
-        each.ref: each.known(
-            path=f"{(folder := _folder_path(each.parent, places, folders)).path}/{each.known.keywords['name']}",
+        vm.ref: vm.make_vm(
+            path=f"{(folder := _folder_path(vm.parent, places, folders)).path}/{vm.make_vm.keywords['name']}",
             folders=folder.names if folder.has_slash else (),
-            vapp=places[vapp].name if (vapp := each.known.keywords["vapp"]) in places else vapp,
-            attributes={fields[key]: value for key, value in each.attribute_values if key in fields and value},
-            tasks=tuple(task for ref in each.recent_tasks if (task := running.get(ref)) is not None),
+            vapp=places[vapp].name if (vapp := vm.make_vm.keywords["vapp"]) in places else vapp,
+            attributes={
+                fields[key]: attribute_text
+                for key, attribute_text in vm.attribute_values
+                if key in fields and attribute_text
+            },
+            tasks=tuple(task for ref in vm.recent_tasks if (task := running.get(ref)) is not None),
         )
-        for each in thin
-        if isinstance(each, ThinVm)
+        for vm in records
+        if isinstance(vm, ThinVm)
     }
 
 
@@ -322,38 +354,46 @@ class _FolderPath:
     """Whether one of the names contains a slash, so that the path cannot be split into them."""
 
 
-def _folder_path(ref: str | None, places: Mapping[str, _Parent], known: dict[str | None, _FolderPath]) -> _FolderPath:
-    """The inventory path of a folder; the root folder and what this login cannot see have none.
+def _folder_path(
+    ref: str | None, places: Mapping[str, _Parent], known_paths: dict[str | None, _FolderPath]
+) -> _FolderPath:
+    """Return the inventory path of a folder; it is empty for the root folder and for folders this login cannot see.
 
-    Raises ProtocolError for folders that are within themselves, or deeper or longer than a vCenter's.
+    Raises ProtocolError for a cycle of folders, and for more or longer names than vCenter allows.
     """
     below: list[_Parent] = []
-    while ref not in known:
+    while ref not in known_paths:
         place = places.get(ref or "")
         if place is None:
-            known[ref] = _FolderPath()
+            known_paths[ref] = _FolderPath()
         elif len(below) == _DEEPEST_FOLDER:
-            raise ProtocolError(f"vCenter tells of more than {_DEEPEST_FOLDER} folders within each other")
+            raise ProtocolError(f"vCenter lists more than {_DEEPEST_FOLDER} folders within each other")
         else:
             below.append(place)
             ref = place.parent
-    path = known[ref]
+    path = known_paths[ref]
     for place in reversed(below):
         # the root folder has no parent, and no place in a path
         if place.parent is not None:
             has_slash = path.has_slash or "/" in place.name
             path = _FolderPath(f"{path.path}/{place.name}", (*path.names, place.name), has_slash)
-        known[place.ref] = path
+        known_paths[place.ref] = path
         if len(path.path) > _LONGEST_PATH:
-            raise ProtocolError(f"vCenter tells of a folder with a path of more than {_LONGEST_PATH:,} characters")
+            raise ProtocolError(f"vCenter lists a folder with a path of more than {_LONGEST_PATH:,} characters")
     return path
 
 
-def _detailed(reader: Reader, version: str, vms: Iterable[ThinVm]) -> dict[str, ThinVm]:
+def _read_vm_detail(reader: Reader, version: str, vms: Iterable[ThinVm]) -> dict[str, ThinVm]:
     by_ref = {vm.ref: vm for vm in vms}
-    wanted = {"VirtualMachine": paths.known(paths.VM_DETAIL, version)}
+    paths_by_type = {"VirtualMachine": paths.supported_paths(paths.VM_DETAIL, version)}
     refs = [("VirtualMachine", ref) for ref in by_ref]
-    return dict(reader.read_named(wanted, refs, lambda found: (found.ref, with_detail(by_ref[found.ref], found))))
+    return dict(
+        reader.read_named(
+            paths_by_type,
+            refs,
+            lambda read_object: (read_object.ref, with_detail(by_ref[read_object.ref], read_object)),
+        )
+    )
 
 
 def _custom_fields_manager(session: Session) -> Collection[tuple[str, str]]:
@@ -361,33 +401,35 @@ def _custom_fields_manager(session: Session) -> Collection[tuple[str, str]]:
     return [manager] if manager is not None and manager[0] == _FIELDS else []
 
 
-def _field_names(found: ReadObject) -> Mapping[int, str]:
-    """None for a login that may not see them."""
-    fields = map(leaves, items(found.properties.get("field")))
+def _field_names(read_object: ReadObject) -> Mapping[int, str]:
+    """Return the names of the custom attributes by key; empty if this login may not see them."""
+    fields = map(leaves, items(read_object.properties.get("field")))
     return {
-        key: name for each in fields if (key := whole(each.get("key"))) is not None and (name := said(each.get("name")))
+        key: name
+        for field in fields
+        if (key := whole(field.get("key"))) is not None and (name := leaf_text(field.get("name")))
     }
 
 
 def _hot_migrate(reader: Reader, session: Session) -> bool | None:
-    """vCenter's setting; None where it does not have it, or this login may not read it."""
+    """Return whether vGPU hot migration is enabled; None without this setting, or if this login cannot read it."""
     setting = session.service.get("setting")
     if setting is None:
         return None
     try:
-        told = reader.call("QueryOptions", setting, f"<name>{HOT_MIGRATE}</name>")
+        reply = reader.call("QueryOptions", setting, f"<name>{HOT_MIGRATE}</name>")
     except NotConnected:
         raise
     except GpuopsError:
         return None
     # an option's value may be a boolean or its name
-    return {"true": True, "false": False}.get((text(child(told, "returnval"), "value") or "").lower())
+    return {"true": True, "false": False}.get((text(child(reply, "returnval"), "value") or "").lower())
 
 
-def _now(reader: Reader) -> datetime:
-    """vCenter's own time: what it says of its tasks is compared with it. Raises ProtocolError."""
-    told = text(reader.call("CurrentTime", ("ServiceInstance", "ServiceInstance")), "returnval") or ""
-    now = moment(told)
+def _read_vcenter_time(reader: Reader) -> datetime:
+    """Return vCenter's time, with which the times of its tasks are compared. Raises ProtocolError."""
+    time_text = text(reader.call("CurrentTime", ("ServiceInstance", "ServiceInstance")), "returnval") or ""
+    now = moment(time_text)
     if now is None:
-        raise ProtocolError(f"vCenter's time is not one: {told[:40]!r}")
+        raise ProtocolError(f"vCenter's time is not one: {time_text[:40]!r}")
     return now

@@ -1,7 +1,7 @@
-"""Compares what is read over VI/JSON with what is read over SOAP, on a vCenter that goes on living meanwhile.
+"""Compares an inventory read over VI/JSON with one read over SOAP, while the vCenter is in use.
 
-What is read over VI/JSON lies between two reads over SOAP: a value in which these two differ changes by itself, and is
-not compared. A value that changes and changes back may still look like a difference, so one is looked for again.
+The read over VI/JSON is between two reads over SOAP. A value that differs between these two is not compared, because it
+changes by itself. A value may also change and change back, so a difference is checked again.
 """
 
 from __future__ import annotations
@@ -23,55 +23,57 @@ _OF_THE_MOMENT: Final = "taken_at"
 
 
 def compare(session: Session) -> tuple[Inventory, tuple[Difference, ...], str]:
-    """A snapshot, the values (the first twenty) in which VI/JSON differs, and why VI/JSON failed ('' = it did not).
+    """Return a snapshot, the first twenty differences of VI/JSON, and the reason why VI/JSON failed ('' = it worked).
 
-    The session reads over SOAP afterwards. Raises NotConnected in its kinds for SOAP.
+    The session reads over SOAP afterwards. Raises NotConnected and its subclasses for SOAP.
     """
     session.read_over_soap()
     before = inventory(session)
-    found: list[Difference] = []
+    value_differences: list[Difference] = []
     for _ in range(ROUNDS):
         session.read_over_vi_json(alone=True)
         try:
-            told = inventory(session)
+            json_snapshot = inventory(session)
         except GpuopsError as error:
             return before, (), error.message
         finally:
             session.read_over_soap()
         after = inventory(session)
         moving = {path for path, _, _ in differences(before, after)} | {_OF_THE_MOMENT}
-        found = [
-            Difference(path, _shown(soap), _shown(json))
-            for path, soap, json in differences(before, told)
+        value_differences = [
+            Difference(path, _shorten(soap), _shorten(json))
+            for path, soap, json in differences(before, json_snapshot)
             if path not in moving
         ]
-        if not found:
+        if not value_differences:
             break
         before = after
-    return before, tuple(found[:MOST_SHOWN]), ""
+    return before, tuple(value_differences[:MOST_SHOWN]), ""
 
 
-def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The innermost values in which two values of the model differ, each with its path and both values."""
-    if one == other:
+def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path and both values of each innermost difference of two values of the model."""
+    if first == second:
         return
-    if is_dataclass(one) and type(one) is type(other):
-        for field in fields(one):
+    if is_dataclass(first) and type(first) is type(second):
+        for field in fields(first):
             if field.compare:
-                yield from differences(getattr(one, field.name), getattr(other, field.name), _below(path, field.name))
-    elif isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in dict.fromkeys((*one, *other)):
-            yield from differences(one.get(key), other.get(key), _below(path, str(key)))
-    elif isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-            yield from differences(mine, theirs, _below(path, str(index)))
+                yield from differences(
+                    getattr(first, field.name), getattr(second, field.name), _below(path, field.name)
+                )
+    elif isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in dict.fromkeys((*first, *second)):
+            yield from differences(first.get(key), second.get(key), _below(path, str(key)))
+    elif isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
+        for index, (first_element, second_element) in enumerate(zip(first, second, strict=True)):
+            yield from differences(first_element, second_element, _below(path, str(index)))
     else:
-        yield path, one, other
+        yield path, first, second
 
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _shown(value: Any) -> str:
-    return repr(value)[:_LONGEST_SHOWN]
+def _shorten(compared: Any) -> str:
+    return repr(compared)[:_LONGEST_SHOWN]

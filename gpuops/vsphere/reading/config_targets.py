@@ -1,7 +1,7 @@
-"""Reads what hosts offer for static and dynamic DirectPath I/O and as device groups, and vCenter's stun estimates.
+"""Reads the DirectPath I/O devices and device groups that hosts offer, and vCenter's stun estimates.
 
-No bulk read tells this: EnvironmentBrowser.QueryConfigTarget is called for each host that a plan may use, several at a
-time.
+Bulk reads do not contain this: EnvironmentBrowser.QueryConfigTarget is called for each host that a plan may use, for
+several hosts at a time.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ AT_A_TIME: Final = 4
 
 
 def with_config_targets(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-    """The same snapshot with the config target of these hosts; a host that vCenter cannot reach keeps none.
+    """Return the snapshot with the config targets of these hosts, except hosts that vCenter cannot reach.
 
-    Raises NotConnected in its kinds, NoPermission.
+    Raises NotConnected and its subclasses, NoPermission.
     """
-    asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
-    if not asked:
+    requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+    if not requested_hosts:
         return inventory
-    with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(asked)), thread_name_prefix="config-target") as pool:
-        return inventory.completed(hosts=pool.map(lambda host: _with_config_target(session, host), asked))
+    with ThreadPoolExecutor(
+        max_workers=min(AT_A_TIME, len(requested_hosts)), thread_name_prefix="config-target"
+    ) as pool:
+        return inventory.completed(hosts=pool.map(lambda host: _with_config_target(session, host), requested_hosts))
 
 
 def _with_config_target(session: Session, host: Host) -> Host:
@@ -56,12 +58,12 @@ def _with_config_target(session: Session, host: Host) -> Host:
 
 
 def config_target(offered: Any) -> ConfigTarget:
-    """A vim.vm.ConfigTarget as the model has it; a device that is not named as PCI names devices is left out."""
+    """Return a vim.vm.ConfigTarget as a value of the model, without devices that have no PCI address."""
     return ConfigTarget(
         passthrough=tuple(_passthrough(offered.pciPassthrough or ())),
         dynamic=tuple(
-            DynamicTarget(info.vendorId, info.deviceId, info.deviceName or "", info.customLabel or None)
-            for info in offered.dynamicPassthrough or ()
+            DynamicTarget(device.vendorId, device.deviceId, device.deviceName or "", device.customLabel or None)
+            for device in offered.dynamicPassthrough or ()
         ),
         device_groups=device_groups(offered.vendorDeviceGroupInfo or ()),
         stuns=tuple(_stuns(offered.vgpuProfileInfo or ())),
@@ -69,23 +71,23 @@ def config_target(offered: Any) -> ConfigTarget:
 
 
 def _stuns(profiles: Iterable[Any]) -> Iterator[StunEstimate]:
-    """Estimates that make no sense (none at all, a negative time) are left out: they are unknown then."""
-    for info in profiles:
-        for each in getattr(info, "stunTimeEstimates", None) or ():
-            if each.stunTime is not None and each.stunTime >= 0 and each.migrationBW is not None:
-                yield StunEstimate(info.profileName, each.migrationBW, each.stunTime)
+    """Yield the stun estimates, without missing or negative ones, which count as unknown."""
+    for profile in profiles:
+        for estimate in getattr(profile, "stunTimeEstimates", None) or ():
+            if estimate.stunTime is not None and estimate.stunTime >= 0 and estimate.migrationBW is not None:
+                yield StunEstimate(profile.profileName, estimate.migrationBW, estimate.stunTime)
 
 
 def device_groups(offered: Iterable[Any]) -> tuple[DeviceGroup, ...]:
-    """Each vim.vm.VendorDeviceGroupInfo as the model has it."""
+    """Return the vim.vm.VendorDeviceGroupInfo objects as values of the model."""
     return tuple(
         DeviceGroup(group.deviceGroupName, tuple(_members(group.componentDeviceInfo or ()))) for group in offered
     )
 
 
 def _passthrough(offered: Iterable[Any]) -> Iterator[PassthroughTarget]:
-    for info in offered:
-        device = info.pciDevice
+    for target in offered:
+        device = target.pciDevice
         try:
             address = PciAddress.parse(device.id)
         except UsageError:
@@ -93,12 +95,12 @@ def _passthrough(offered: Iterable[Any]) -> Iterator[PassthroughTarget]:
         # signed 16-bit fields (vSphere API reference, HostPciDevice)
         vendor_id, device_id = device.vendorId & 0xFFFF, device.deviceId & 0xFFFF
         yield PassthroughTarget(
-            address, info.name or device.deviceName or "", info.systemId or "", vendor_id, device_id
+            address, target.name or device.deviceName or "", target.systemId or "", vendor_id, device_id
         )
 
 
 def _members(components: Iterable[Any]) -> Iterator[DeviceGroupMember]:
-    """The components in the order of their sequence ids, taken from the template devices they come with."""
+    """Yield the components in the order of their sequence ids, taken from the template devices they come with."""
     members = [_member(position, component) for position, component in enumerate(components)]
     yield from sorted(members, key=lambda member: member.sequence_id)
 
@@ -116,7 +118,7 @@ def _member(position: int, component: Any) -> DeviceGroupMember:
 
 
 def _identity(backing: Any) -> tuple[int | None, int | None]:
-    """(vendor id, device id) of what a template's backing would take; (None, None) for a vGPU."""
+    """Return the vendor id and device id of a template's backing; (None, None) for a vGPU."""
     from pyVmomi import vim
 
     kinds = vim.vm.device.VirtualPCIPassthrough

@@ -1,8 +1,8 @@
-"""Reads the DirectPath devices of hosts from a vCenter 9.1: modes, drivers, memory, and what is reserved of them.
+"""Reads the DirectPath devices of hosts from a vCenter 9.1: modes, drivers, memory and reservations.
 
-One login and one list for each host, and only when it is asked for. The list has 256 devices at the most (vSphere
-Automation API 9.1, DirectPathDevices.IterationSpec); the bindings of vmware-vcenter 9.1 return no marker for a second
-page, so a host with more is told of in part.
+This takes one login, and one list for each host, so it is read on request only. The list has at most 256 devices
+(vSphere Automation API 9.1, DirectPathDevices.IterationSpec). The bindings of vmware-vcenter 9.1 return no marker for a
+second page, so of a host with more devices only 256 are read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuops.errors import GpuopsError, LoginRefused, NotConnected, ProtocolError
 from gpuops.model.devices.device_mode import DeviceMode, HostDevice, VmClassReservation
 from gpuops.model.vcenter.host_settings import HostSettings
 from gpuops.plan.core.versions import version_numbers
-from gpuops.vsphere.transport.automation_login import Purpose, automation_login, said_by
+from gpuops.vsphere.transport.automation_login import Purpose, automation_login, error_text
 from gpuops.vsphere.transport.xml_values import pci_address
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 SINCE: Final = version_numbers("9.1.0.0")
 MOST_HOSTS: Final = 256
-"""Hosts that are asked in one read, one after another, within the ten minutes of a login."""
-_TOO_MANY: Final = f"its DirectPath devices were not asked for: {MOST_HOSTS} hosts at once are the most (--host)"
+"""Hosts in one read, one after another, within the ten minutes of a login."""
+_TOO_MANY: Final = f"its DirectPath devices were not read: at most {MOST_HOSTS} hosts at once (--host)"
 MODES: Final = Purpose(
     "modes of devices",
     access="ask for read access to the hosts",
-    otherwise="gpuops inventory --hosts shows what the main API tells of them",
+    otherwise="gpuops inventory --hosts shows the devices of the main API",
     without_tls="use https://",
 )
 WORDS: Final[Mapping[DeviceMode, str]] = {
@@ -41,49 +41,55 @@ WORDS: Final[Mapping[DeviceMode, str]] = {
     DeviceMode.VGPU_MIXED_SIZE: "VGPU_MIXED_SIZE",
     DeviceMode.SYSTEM_SELECT: "SYSTEM_SELECT",
 }
-"""A mode as this API has it; one that is not here is shown as it comes."""
+"""The names of modes in this API; unknown names are shown unchanged."""
 _MODES: Final = {word: mode.value for mode, word in WORDS.items()}
 
 
 def sets_modes(session: Session) -> bool:
-    """Whether modes of devices can be asked for and set: from 9.1 on, and over TLS alone."""
+    """Return whether modes of devices can be read and set: from 9.1 on, and only over TLS."""
     return version_numbers(session.api_version) >= SINCE and session.target.tls
 
 
 def with_devices(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-    """The same snapshot with the DirectPath devices of these hosts in their settings; before 9.1 as it is.
+    """Return the snapshot with the DirectPath devices of these hosts in their settings; unchanged before 9.1.
 
-    Where a vCenter or a login does not tell, the reason is in the settings. Raises NotConnected where vCenter is not
-    reached.
+    If they cannot be read, the reason is in the settings. Raises NotConnected if vCenter cannot be reached.
     """
-    asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
-    if not asked or version_numbers(session.api_version) < SINCE:
+    requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+    if not requested_hosts or version_numbers(session.api_version) < SINCE:
         return inventory
-    told: dict[str, tuple[HostDevice, ...] | str] = {host.ref: _TOO_MANY for host in asked[MOST_HOSTS:]}
+    devices_by_host: dict[str, tuple[HostDevice, ...] | str] = {
+        host.ref: _TOO_MANY for host in requested_hosts[MOST_HOSTS:]
+    }
     try:
         with automation_login(session.target, MODES) as configuration:
-            for host in asked[:MOST_HOSTS]:
-                told[host.ref] = _told(configuration, host.ref)
+            for host in requested_hosts[:MOST_HOSTS]:
+                devices_by_host[host.ref] = _read_devices(configuration, host.ref)
     except (LoginRefused, ProtocolError) as error:
-        told = {host.ref: error.message for host in asked}
+        devices_by_host = {host.ref: error.message for host in requested_hosts}
     except NotConnected:
         raise
     except GpuopsError as error:
-        told = {host.ref: error.message for host in asked}
-    return inventory.completed(hosts=[replace(host, settings=_with(host.settings, told[host.ref])) for host in asked])
+        devices_by_host = {host.ref: error.message for host in requested_hosts}
+    return inventory.completed(
+        hosts=[
+            replace(host, settings=_settings_with_devices(host.settings, devices_by_host[host.ref]))
+            for host in requested_hosts
+        ]
+    )
 
 
 def devices_of(configuration: Any, host: str) -> tuple[HostDevice, ...]:
-    """The devices of one host, in the order of their ids. Raises the SDK's errors."""
+    """Return the devices of one host, in the order of their ids. Raises the SDK's errors."""
     from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
     service = DirectPathDevices(configuration)
-    listed = service.list(host, list_details=DirectPathDevices.ListDetails(vm_class=True)).items
-    return tuple(sorted((_device(each.device, each.info) for each in listed), key=lambda device: device.id))
+    summaries = service.list(host, list_details=DirectPathDevices.ListDetails(vm_class=True)).items
+    return tuple(sorted((_device(summary.device, summary.info) for summary in summaries), key=lambda device: device.id))
 
 
-def _told(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
-    """The devices of one host, or why they are not told; what is wrong with all hosts is raised."""
+def _read_devices(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
+    """Return the devices of one host, or the reason why they cannot be read. Raises errors that affect all hosts."""
     from com.vmware.vapi.std.errors_client import Error, NotFound, OperationNotFound, Unauthenticated
 
     try:
@@ -91,56 +97,56 @@ def _told(configuration: Any, host: str) -> tuple[HostDevice, ...] | str:
     except (OperationNotFound, Unauthenticated):
         raise
     except (NotFound, Error) as error:
-        return f"its DirectPath devices are not told: {said_by(error) or type(error).__name__}"
+        return f"its DirectPath devices cannot be read: {error_text(error) or type(error).__name__}"
 
 
-def _with(settings: HostSettings | None, told: tuple[HostDevice, ...] | str) -> HostSettings:
-    known = settings or HostSettings()
-    if isinstance(told, str):
-        return replace(known, unread=(*known.unread, told))
-    return replace(known, devices=told)
+def _settings_with_devices(settings: HostSettings | None, devices: tuple[HostDevice, ...] | str) -> HostSettings:
+    host_settings = settings or HostSettings()
+    if isinstance(devices, str):
+        return replace(host_settings, unread=(*host_settings.unread, devices))
+    return replace(host_settings, devices=devices)
 
 
-def _device(id_: Any, info: Any) -> HostDevice:
-    """Raises TypeError for a value of another type: the SDK passes on what it is sent."""
-    memory = info.memory_info
+def _device(id_: Any, device_info: Any) -> HostDevice:
+    """Return the device. Raises TypeError for a value of another type: the SDK does not check types."""
+    memory = device_info.memory_info
     return HostDevice(
         id=_text(id_),
         address=pci_address(_text(id_)),
-        name=_text(info.name),
-        mode=_mode(info.current_mode),
-        configurable=_in_order(map(_mode, info.configurable_modes)),
-        interconnect=_text_or_none(info.interconnect_type),
-        driver_name=_text_or_none(info.driver_name),
-        driver_version=_text_or_none(info.driver_version),
+        name=_text(device_info.name),
+        mode=_mode(device_info.current_mode),
+        configurable=_in_order(map(_mode, device_info.configurable_modes)),
+        interconnect=_text_or_none(device_info.interconnect_type),
+        driver_name=_text_or_none(device_info.driver_name),
+        driver_version=_text_or_none(device_info.driver_version),
         used_mib=_number(memory.used_memory) if memory else None,
         total_mib=_number(memory.total_memory) if memory else None,
         reserved_used_mib=_number(memory.reserved_used_memory) if memory else None,
         reserved_mib=_number(memory.total_reserved_memory) if memory else None,
-        vms=_texts(info.vms),
-        vm_classes=None if info.vm_classes_info is None else tuple(map(_vm_class, info.vm_classes_info)),
-        profiles=_texts(info.direct_path_profiles),
+        vms=_texts(device_info.vms),
+        vm_classes=None if device_info.vm_classes_info is None else tuple(map(_vm_class, device_info.vm_classes_info)),
+        profiles=_texts(device_info.direct_path_profiles),
     )
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} where a text belongs")
-    return str(value)
+def _text(field: Any) -> str:
+    if not isinstance(field, str):
+        raise TypeError(f"a {type(field).__name__} where a text belongs")
+    return str(field)
 
 
-def _text_or_none(value: Any) -> str | None:
-    return (_text(value) if value is not None else None) or None
+def _text_or_none(field: Any) -> str | None:
+    return (_text(field) if field is not None else None) or None
 
 
-def _texts(values: Any) -> tuple[str, ...] | None:
-    return None if values is None else tuple(sorted(map(_text, values)))
+def _texts(field: Any) -> tuple[str, ...] | None:
+    return None if field is None else tuple(sorted(map(_text, field)))
 
 
-def _number(value: Any) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise TypeError(f"a {type(value).__name__} where a number belongs")
-    return value
+def _number(field: Any) -> int | None:
+    if field is not None and (not isinstance(field, int) or isinstance(field, bool)):
+        raise TypeError(f"a {type(field).__name__} where a number belongs")
+    return field
 
 
 def _mode(word: Any) -> str:
@@ -148,16 +154,21 @@ def _mode(word: Any) -> str:
 
 
 def _in_order(modes: Iterable[str]) -> tuple[str, ...]:
-    """A set has no order: that of `DeviceMode`, then what it does not know."""
-    known = list(DeviceMode)
-    return tuple(sorted(modes, key=lambda mode: (known.index(DeviceMode(mode)) if mode in known else len(known), mode)))
+    """Return the modes in the order of `DeviceMode`, then unknown ones."""
+    known_modes = list(DeviceMode)
+    return tuple(
+        sorted(
+            modes,
+            key=lambda mode: (known_modes.index(DeviceMode(mode)) if mode in known_modes else len(known_modes), mode),
+        )
+    )
 
 
-def _vm_class(told: Any) -> VmClassReservation:
+def _vm_class(reservation: Any) -> VmClassReservation:
     return VmClassReservation(
-        vm_class=_text(told.vm_class),
-        zone=_text_or_none(told.zone_name) or _text_or_none(told.zone),
-        profile=_text_or_none(told.dpp_id),
-        in_use=_number(told.vm_class_reserved_in_use),
-        total=_number(told.vm_class_reserved_total),
+        vm_class=_text(reservation.vm_class),
+        zone=_text_or_none(reservation.zone_name) or _text_or_none(reservation.zone),
+        profile=_text_or_none(reservation.dpp_id),
+        in_use=_number(reservation.vm_class_reserved_in_use),
+        total=_number(reservation.vm_class_reserved_total),
     )

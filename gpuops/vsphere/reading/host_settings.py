@@ -1,7 +1,7 @@
 """Reads the settings of hosts: NVIDIA's kernel module, graphics, passthrough, packages, and what else manages them.
 
-`writing.hosts` calls it for the hosts that a plan changes. Who manages a host: host profiles and vSphere Configuration
-Profiles (vSphere API reference, HostProfileManager.FindAssociatedProfile, of a host or a cluster, System.View;
+`writing.hosts` calls it for the hosts that a plan changes. Host profiles and vSphere Configuration Profiles may manage
+a host too (vSphere API reference, HostProfileManager.FindAssociatedProfile, of a host or a cluster, System.View;
 ComputeResource.configManagerEnabled, 8.0).
 """
 
@@ -41,18 +41,21 @@ MODULE: Final = "nvidia"
 """The kernel module of NVIDIA's vGPU manager."""
 
 SINCE: Final = version_numbers("8.0.0.0")
-"""Before it no cluster could keep the configuration of its hosts."""
+"""The first version in which a cluster can manage the configuration of its hosts."""
 
 
 def settings_of(session: Session, hosts: Sequence[Host]) -> tuple[HostSettings, ...]:
-    """The settings of each of these hosts; what cannot be read is said in them. Raises NotConnected in its kinds."""
+    """Return the settings of these hosts, with the reasons for what cannot be read.
+
+    Raises NotConnected and its subclasses.
+    """
     custodians = CustodyReader(session, hosts)
     with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(hosts)), thread_name_prefix="host-settings") as pool:
         return tuple(pool.map(lambda host: _HostReader(session, host, custodians).settings(), hosts))
 
 
 class _HostReader:
-    """Reads one host, and keeps the reasons why something could not be read."""
+    """Reads one host, and collects the reasons for what cannot be read."""
 
     def __init__(self, session: Session, host: Host, custodians: CustodyReader) -> None:
         self._session = session
@@ -66,15 +69,15 @@ class _HostReader:
         target = self._session.host(self._host.ref)
         managers = self._answer(lambda: target.configManager)
         if managers is None:
-            return self._said()
+            return self._unread_settings()
         capability = self._answer(lambda: target.capability)
         graphics = self._of(managers.graphicsManager, lambda manager: manager.graphicsConfig)
         passthrough = self._of(managers.pciPassthruSystem, lambda system: system.pciPassthruInfo)
         return replace(
             self._modules(managers.kernelModuleSystem),
             packages=self._packages(managers.imageConfigManager),
-            graphics=self._made("graphicsConfig", graphics_settings, graphics),
-            passthrough=self._made("pciPassthruInfo", _passthrough_states, passthrough),
+            graphics=self._convert("graphicsConfig", graphics_settings, graphics),
+            passthrough=self._convert("pciPassthruInfo", _passthrough_states, passthrough),
             rebinds_without_reboot=capability.deviceRebindWithoutRebootSupported if capability else None,
             takes_labels=capability.assignHwPciConfigSupported if capability else None,
             device_groups=self._device_groups(managers.assignableHardwareManager),
@@ -83,12 +86,12 @@ class _HostReader:
             unread=tuple(dict.fromkeys(self._unread)),
         )
 
-    def _made(self, what: str, make: Callable[[Any], Value], told: Any) -> Value | None:
-        """A value of ours of what it told; None where it told nothing."""
-        if told is None:
+    def _convert(self, call_name: str, make: Callable[[Any], Value], answer: Any) -> Value | None:
+        """Return the answer as a value of the model, or None without an answer."""
+        if answer is None:
             return None
-        with self._session.decoding(what):
-            return make(told)
+        with self._session.decoding(call_name):
+            return make(answer)
 
     def _of(self, manager: Any, ask: Callable[[Any], Answer]) -> Answer | None:
         return None if manager is None else self._answer(lambda: ask(manager))
@@ -96,37 +99,37 @@ class _HostReader:
     def _modules(self, system: Any) -> HostSettings:
         loaded = self._of(system, lambda system: system.QueryModules())
         if loaded is None:
-            return self._said()
+            return self._unread_settings()
         ours = next((module for module in loaded if module.name == MODULE), None)
         if ours is None:
             return HostSettings(has_module=False)
         return HostSettings(
             module_options=self._answer(lambda: system.QueryConfiguredModuleOptionString(MODULE)),
-            # what the module would be given is not what it was given while it is not loaded
+            # a module that is not loaded has no options in effect
             loaded_options=(ours.optionString or "") if ours.loaded else None,
             has_module=True,
         )
 
     def _device_groups(self, manager: Any) -> tuple[DeviceGroup, ...] | None:
-        """It is asked for a warning alone: that it does not tell is no reason to say so of all settings."""
+        """Return the device groups; they are needed for a warning only, so a failure is not listed as unread."""
         if version_numbers(self._session.api_version) < version_numbers(GROUP[0]):
             return ()
         if manager is None:
             return None
         try:
-            told = self._session.read(manager.RetrieveVendorDeviceGroupInfo, subject=self._host.name)
+            groups = self._session.read(manager.RetrieveVendorDeviceGroupInfo, subject=self._host.name)
         except NotConnected:
             raise
         except GpuopsError:
             return None
-        return self._made("RetrieveVendorDeviceGroupInfo", device_groups, told or ())
+        return self._convert("RetrieveVendorDeviceGroupInfo", device_groups, groups or ())
 
     def _packages(self, manager: Any) -> tuple[SoftwarePackage, ...] | None:
-        told = self._of(manager, lambda manager: manager.FetchSoftwarePackages())
-        return self._made("FetchSoftwarePackages", _packages, told)
+        packages = self._of(manager, lambda manager: manager.FetchSoftwarePackages())
+        return self._convert("FetchSoftwarePackages", _packages, packages)
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
-        """What it answers; None, and the reason kept, where it does not or may not."""
+        """Return the answer, or None if the call fails; then the reason is collected."""
         try:
             return self._session.read(call, subject=self._host.name)
         except NotConnected:
@@ -135,70 +138,72 @@ class _HostReader:
             self._unread.append(error.message.removeprefix(f"{self._host.name}: "))
             return None
 
-    def _said(self) -> HostSettings:
+    def _unread_settings(self) -> HostSettings:
         return HostSettings(unread=tuple(self._unread))
 
 
-def _packages(told: Iterable[Any]) -> tuple[SoftwarePackage, ...]:
-    return tuple(SoftwarePackage(each.name, each.version or "", each.vendor or "") for each in told)
+def _packages(packages: Iterable[Any]) -> tuple[SoftwarePackage, ...]:
+    return tuple(SoftwarePackage(package.name, package.version or "", package.vendor or "") for package in packages)
 
 
 def graphics_settings(config: Any) -> GraphicsSettings:
-    """A vim.host.GraphicsConfig as the model has it; a device that is not named as PCI names devices is left out."""
+    """Return a vim.host.GraphicsConfig as a value of the model, without devices that have no PCI address."""
     devices = []
-    for each in config.deviceType or ():
-        address = pci_address(each.deviceId)
+    for device_type in config.deviceType or ():
+        address = pci_address(device_type.deviceId)
         if address is not None:
-            devices.append(GraphicsDevice(address, each.graphicsType, getattr(each, "vgpuMode", None) or None))
+            devices.append(
+                GraphicsDevice(address, device_type.graphicsType, getattr(device_type, "vgpuMode", None) or None)
+            )
     return GraphicsSettings(config.hostDefaultGraphicsType, config.sharedPassthruAssignmentPolicy, tuple(devices))
 
 
-def _passthrough_states(told: Iterable[Any]) -> tuple[PassthroughState, ...]:
+def _passthrough_states(passthrough_infos: Iterable[Any]) -> tuple[PassthroughState, ...]:
     return tuple(
         PassthroughState(
             address,
-            capable=bool(each.passthruCapable),
-            enabled=bool(each.passthruEnabled),
-            active=bool(each.passthruActive),
-            label=getattr(each, "hardwareLabel", None) or None,
-            depends_on=each.dependentDevice or None,
+            capable=bool(device.passthruCapable),
+            enabled=bool(device.passthruEnabled),
+            active=bool(device.passthruActive),
+            label=getattr(device, "hardwareLabel", None) or None,
+            depends_on=device.dependentDevice or None,
             mode=state.mode if state is not None else None,
             configurable=tuple(state.configurableModes or ()) if state is not None else (),
         )
-        for each in told
-        if (address := pci_address(each.id)) is not None
-        for state in (getattr(each, "directPathState", None),)  # from 9.1 on
+        for device in passthrough_infos
+        if (address := pci_address(device.id)) is not None
+        for state in (getattr(device, "directPathState", None),)  # from 9.1 on
     )
 
 
 class CustodyReader:
-    """Reads what else manages hosts (host profiles, images of vSphere Lifecycle Manager); each cluster is read once."""
+    """Reads which host profiles and configuration profiles manage hosts; each cluster is read once."""
 
     def __init__(self, session: Session, hosts: Iterable[Host]) -> None:
-        """Asks the clusters of these hosts. Raises NotConnected in its kinds."""
+        """Read the clusters of these hosts. Raises NotConnected and its subclasses."""
         self._session = session
         self._manager = self._answer(lambda: session.content.hostProfileManager)
         self._clusters: Mapping[str, Custody] = {
-            ref: self._of(session.managed("ClusterComputeResource", ref))
+            ref: self._of(session.managed_object("ClusterComputeResource", ref))
             for ref in sorted({host.cluster for host in hosts if host.cluster})
         }
 
     def of(self, host: Host) -> Custody:
-        """The profiles of the host and of its cluster. Raises NotConnected in its kinds."""
+        """Return the profiles of the host and of its cluster. Raises NotConnected in its kinds."""
         target = self._session.host(host.ref)
-        mine = self._profiles(target)
+        own_profiles = self._profiles(target)
         if host.cluster is None:
-            alone = self._answer(lambda: target.parent)
-            return Custody(mine, None if alone is None else self._configured(alone))
-        above = self._clusters[host.cluster]
-        known = mine is not None and above.profiles is not None
-        both = tuple(dict.fromkeys((*(mine or ()), *(above.profiles or ()))))
-        return Custody(both if known or both else None, above.configured)
+            compute = self._answer(lambda: target.parent)
+            return Custody(own_profiles, None if compute is None else self._has_config_manager(compute))
+        cluster_custody = self._clusters[host.cluster]
+        is_known = own_profiles is not None and cluster_custody.profiles is not None
+        profiles = tuple(dict.fromkeys((*(own_profiles or ()), *(cluster_custody.profiles or ()))))
+        return Custody(profiles if is_known or profiles else None, cluster_custody.configured)
 
     def _of(self, compute: Any) -> Custody:
-        return Custody(self._profiles(compute), self._configured(compute))
+        return Custody(self._profiles(compute), self._has_config_manager(compute))
 
-    def _configured(self, compute: Any) -> bool | None:
+    def _has_config_manager(self, compute: Any) -> bool | None:
         if version_numbers(self._session.api_version) < SINCE:
             return False
         return self._answer(lambda: compute.configManagerEnabled)
@@ -207,18 +212,18 @@ class CustodyReader:
         manager = self._manager
         if manager is None:
             return None
-        found = self._answer(lambda: manager.FindAssociatedProfile(entity))
-        return None if found is None else tuple(self._names(found))
+        profiles = self._answer(lambda: manager.FindAssociatedProfile(entity))
+        return None if profiles is None else tuple(self._names(profiles))
 
     def _names(self, profiles: Iterable[Any]) -> Iterator[str]:
-        """A profile whose name this login may not read counts too, by its id."""
+        """Yield the names of the profiles, or the id of a profile whose name this login cannot read."""
         for profile in profiles:
             yield self._answer(partial(getattr, profile, "name")) or str(profile._moId)
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
         try:
             return self._session.read(call)
-        except ProtocolError:  # it does not know the call: nobody can say
+        except ProtocolError:  # it does not know the call: unknown
             return None
         except NotConnected:
             raise

@@ -1,7 +1,7 @@
-"""Reads the distributed switches and what the hosts have for RDMA between VMs, in at most two bulk reads.
+"""Reads the distributed switches and the RDMA devices and settings of hosts, in at most two bulk reads.
 
-The first has switches, port groups, and the network adapters of all hosts; the second, only where a host has an RDMA
-device, its advanced settings and its firewall, for a host has a thousand settings and none can be asked for alone.
+The first reads switches, port groups and the network adapters of all hosts. The second reads the advanced settings and
+the firewall of hosts with an RDMA device: a host has a thousand settings, and they cannot be read one by one.
 """
 
 from __future__ import annotations
@@ -21,18 +21,24 @@ from gpuops.model.devices.rdma import (
     VmkernelAdapter,
 )
 from gpuops.vsphere.reading.bulk.pages import ReadObject
-from gpuops.vsphere.reading.bulk.property_paths import NETWORK_OF_HOST, PORT_GROUP, RDMA_SETTINGS, SWITCH, known
+from gpuops.vsphere.reading.bulk.property_paths import (
+    NETWORK_OF_HOST,
+    PORT_GROUP,
+    RDMA_SETTINGS,
+    SWITCH,
+    supported_paths,
+)
 from gpuops.vsphere.reading.bulk.reader import reading
 from gpuops.vsphere.reading.bulk.values import (
     child,
     children,
-    each_with,
     flag,
     items,
+    leaf_owner,
+    leaf_text,
     leaves,
+    leaves_by_name,
     number,
-    owner,
-    said,
     text,
     whole,
 )
@@ -60,72 +66,80 @@ class _Host:
 
 
 def read_networks(session: Session) -> Networks:
-    """The distributed switches, and what the hosts have for RDMA. Raises NotConnected in its kinds."""
+    """Return the distributed switches and the RDMA configuration of hosts. Raises NotConnected and its subclasses."""
     with reading(session) as reader:
-        found = reader.read_all(
-            {_SWITCH: SWITCH, _PORT_GROUP: PORT_GROUP, "HostSystem": known(NETWORK_OF_HOST, session.api_version)},
+        records = reader.read_all(
+            {
+                _SWITCH: SWITCH,
+                _PORT_GROUP: PORT_GROUP,
+                "HostSystem": supported_paths(NETWORK_OF_HOST, session.api_version),
+            },
             _decode,
         )
-        hosts = {each.ref: each.rdma for each in found if isinstance(each, _Host)}
+        hosts = {host.ref: host.rdma for host in records if isinstance(host, _Host)}
         with_rdma = [("HostSystem", ref) for ref, host in hosts.items() if host.devices]
         settings = reader.read_named({"HostSystem": RDMA_SETTINGS}, with_rdma, _settings) if with_rdma else []
-    told = {ref: replace(hosts[ref], tagged=tagged, firewall_open=opened) for ref, tagged, opened in settings}
-    switches = [each for each in found if isinstance(each, _Switch)]
-    uuids = {each.switch.ref: each.switch.uuid for each in switches}
-    inner = {ref for each in switches for ref in each.uplink_groups}
-    groups = [each for each in found if isinstance(each, DistributedPortGroup)]
+    hosts_with_settings = {
+        ref: replace(hosts[ref], tagged=tagged, firewall_open=opened) for ref, tagged, opened in settings
+    }
+    switches = [switch for switch in records if isinstance(switch, _Switch)]
+    uuids = {switch.switch.ref: switch.switch.uuid for switch in switches}
+    inner = {ref for switch in switches for ref in switch.uplink_groups}
+    groups = [group for group in records if isinstance(group, DistributedPortGroup)]
     return Networks(
-        tuple(each.switch for each in switches),
+        tuple(switch.switch for switch in switches),
         tuple(
             replace(group, switch=uuids[group.switch])
             for group in groups
             if group.ref not in inner and group.switch in uuids
         ),
-        {**hosts, **told},
+        {**hosts, **hosts_with_settings},
     )
 
 
-def _decode(found: ReadObject) -> _Switch | DistributedPortGroup | _Host | None:
-    values = found.properties
-    if found.type == "HostSystem":
-        # one of which a property could not be read is unknown, not without RDMA
-        return _Host(found.ref, _host(values)) if not found.unreadable else None
-    if found.type == _SWITCH:
-        return _switch(found.ref, found.name, text(values.get("uuid")) or "", values.get("config"))
-    switch = text(values.get("config.distributedVirtualSwitch")) or ""  # its ref, until all of them are known
-    return DistributedPortGroup(found.ref, found.name, text(values.get("key")) or found.ref, switch)
+def _decode(read_object: ReadObject) -> _Switch | DistributedPortGroup | _Host | None:
+    properties = read_object.properties
+    if read_object.type == "HostSystem":
+        # if a property cannot be read, the host is unknown: it may have RDMA
+        return _Host(read_object.ref, _host(properties)) if not read_object.unreadable else None
+    if read_object.type == _SWITCH:
+        return _switch(read_object.ref, read_object.name, text(properties.get("uuid")) or "", properties.get("config"))
+    switch = text(properties.get("config.distributedVirtualSwitch")) or ""  # its ref, until all of them are known
+    return DistributedPortGroup(
+        read_object.ref, read_object.name, text(properties.get("key")) or read_object.ref, switch
+    )
 
 
 def _switch(ref: str, name: str, uuid: str, config: Any) -> _Switch:
     uplinks = {}
     for member in children(config, "host"):
-        told = child(member, "config")
-        nics = (text(each, "pnicDevice") for each in children(child(told, "backing"), "pnicSpec"))
-        host = text(told, "host")
+        member_config = child(member, "config")
+        nics = (text(nic_spec, "pnicDevice") for nic_spec in children(child(member_config, "backing"), "pnicSpec"))
+        host = text(member_config, "host")
         if host is not None:
             uplinks[host] = tuple(nic for nic in nics if nic is not None)
     switch = DistributedSwitch(
         ref, name, uuid, text(child(config, "productInfo"), "version"), number(config, "maxMtu"), uplinks
     )
-    groups = (text(each) for each in children(config, "uplinkPortgroup"))
+    groups = (text(port_group) for port_group in children(config, "uplinkPortgroup"))
     return _Switch(switch, frozenset(group for group in groups if group is not None))
 
 
-def _host(values: Mapping[str, Any]) -> HostRdma:
-    functions = dict(_functions(values.get("config.pciPassthruInfo")))
-    nodes = dict(_nodes(values.get("hardware.numaInfo")))
+def _host(properties: Mapping[str, Any]) -> HostRdma:
+    functions = dict(_functions(properties.get("config.pciPassthruInfo")))
+    nodes = dict(_nodes(properties.get("hardware.numaInfo")))
     nics, names = [], {}
-    for each in items(values.get("config.network.pnic")):
-        told = leaves(each)
-        name, address = said(told.get("device")) or "", pci_address(said(told.get("pci")))
-        names[said(told.get("key"))] = name
-        speed = number(child(each, "linkSpeed"), "speedMb")
-        given = (functions.get(address), nodes.get(address)) if address is not None else (None, None)
-        nics.append(PhysicalNic(name, address, speed, *given))
+    for nic in items(properties.get("config.network.pnic")):
+        fields = leaves(nic)
+        name, address = leaf_text(fields.get("device")) or "", pci_address(leaf_text(fields.get("pci")))
+        names[leaf_text(fields.get("key"))] = name
+        speed = number(child(nic, "linkSpeed"), "speedMb")
+        function_and_node = (functions.get(address), nodes.get(address)) if address is not None else (None, None)
+        nics.append(PhysicalNic(name, address, speed, *function_and_node))
     return HostRdma(
-        tuple(_device(each, names) for each in items(values.get("config.network.rdmaDevice"))),
+        tuple(_device(device, names) for device in items(properties.get("config.network.rdmaDevice"))),
         tuple(nics),
-        tuple(_adapter(each) for each in items(values.get("config.network.vnic"))),
+        tuple(_adapter(vnic) for vnic in items(properties.get("config.network.vnic"))),
     )
 
 
@@ -148,27 +162,27 @@ def _adapter(node: Any) -> VmkernelAdapter:
     return VmkernelAdapter(text(node, "device") or "", switch, number(spec, "mtu"))
 
 
-def _functions(value: Any) -> Iterator[tuple[PciAddress, int]]:
-    """How many virtual functions are in force, of each device that can have some (HostSriovInfo)."""
-    for told in map(leaves, items(value)):
-        address, count = pci_address(said(told.get("id"))), whole(told.get("numVirtualFunction"))
+def _functions(device_list: Any) -> Iterator[tuple[PciAddress, int]]:
+    """Yield the number of active virtual functions of each SR-IOV device (HostSriovInfo)."""
+    for fields in map(leaves, items(device_list)):
+        address, count = pci_address(leaf_text(fields.get("id"))), whole(fields.get("numVirtualFunction"))
         if address is not None and count is not None:
             yield address, count
 
 
-def _nodes(value: Any) -> Iterator[tuple[PciAddress, int]]:
-    for node in children(value, "numaNode"):
+def _nodes(numa_info: Any) -> Iterator[tuple[PciAddress, int]]:
+    for node in children(numa_info, "numaNode"):
         number_of_node = number(node, "typeId")
-        for each in children(node, "pciId"):
-            address = pci_address(text(each))
+        for device in children(node, "pciId"):
+            address = pci_address(text(device))
             if address is not None and number_of_node is not None:
                 yield address, number_of_node
 
 
-def _settings(found: ReadObject) -> tuple[str, str | None, bool | None]:
-    """(ref, the VMkernel adapter that is tagged, whether the rule set is open)."""
-    options = found.properties.get("config.option")
-    tag = next((each for key, each in each_with(options, "key") if key == PVRDMA_ADAPTER), None)
-    rules = children(found.properties.get("config.firewall"), "ruleset")
-    opened = next((flag(each, "enabled") for each in rules if text(each, "key") == RULE_SET), None)
-    return found.ref, None if tag is None else text(owner(tag), "value"), opened
+def _settings(read_object: ReadObject) -> tuple[str, str | None, bool | None]:
+    """Return the ref, the VMkernel adapter that is tagged for PVRDMA, and whether the firewall rule set is open."""
+    options = read_object.properties.get("config.option")
+    tag = next((key for key_text, key in leaves_by_name(options, "key") if key_text == PVRDMA_ADAPTER), None)
+    rules = children(read_object.properties.get("config.firewall"), "ruleset")
+    opened = next((flag(rule, "enabled") for rule in rules if text(rule, "key") == RULE_SET), None)
+    return read_object.ref, None if tag is None else text(leaf_owner(tag), "value"), opened

@@ -1,6 +1,6 @@
-"""Reads what the table of assumptions is judged by: past tasks and events of VMs, and the GPU counters of hosts.
+"""Reads past tasks and events of VMs and the GPU counters of hosts, by which the table of assumptions is checked.
 
-Nothing is changed: the collectors are objects of this session, and are destroyed after the read.
+vCenter is not changed: the collectors belong to this session, and are destroyed after the read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 MOST_PAGES: Final = 20
-"""So many pages of tasks and of events are read."""
+"""The limit of pages of tasks, and of events."""
 _PAGE: Final = 1000
 TASKS: Final = frozenset(
     f"VirtualMachine.{name}" for name in ("powerOn", "powerOff", "suspend", "clone", "relocate", "migrate")
@@ -32,35 +32,42 @@ CHANGES: Final = ("VmReconfiguredEvent", "CustomFieldValueChangedEvent")
 
 
 def past_tasks(session: Session, since: datetime) -> tuple[PastTask, ...]:
-    """The tasks of VMs that were queued at `since` (by vCenter) or later and have ended, oldest first."""
+    """Return the tasks of VMs that were queued at `since` (by vCenter) or later and have ended, oldest first."""
     from pyVmomi import vim
 
     spec = vim.TaskFilterSpec(time=vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since))
-    infos = _pages(session, lambda: session.content.taskManager.CreateCollectorForTasks(spec), "ReadNextTasks")
+    task_infos = _pages(session, lambda: session.content.taskManager.CreateCollectorForTasks(spec), "ReadNextTasks")
     with session.decoding("ReadNextTasks"):
-        ended = [info for info in infos if info.descriptionId in TASKS and info.state in ("success", "error")]
-        return tuple(_task(info) for info in ended if info.entity is not None)
+        ended = [
+            task_info
+            for task_info in task_infos
+            if task_info.descriptionId in TASKS and task_info.state in ("success", "error")
+        ]
+        return tuple(_task(task_info) for task_info in ended if task_info.entity is not None)
 
 
-def _task(info: Any) -> PastTask:
+def _task(task_info: Any) -> PastTask:
     from pyVmomi import VmomiSupport, vim
 
-    ran, error = info.completeTime - info.startTime if info.completeTime and info.startTime else None, info.error
+    duration, error = (
+        task_info.completeTime - task_info.startTime if task_info.completeTime and task_info.startTime else None,
+        task_info.error,
+    )
     text = "" if error is None else f"{error.msg} {[message.message for message in error.faultMessage or ()]}"
     return PastTask(
-        ref=str(info.entity._moId),
-        kind=str(info.descriptionId),
-        queued=info.queueTime,
-        ran_s=None if ran is None else ran.total_seconds(),
+        ref=str(task_info.entity._moId),
+        kind=str(task_info.descriptionId),
+        queued=task_info.queueTime,
+        ran_s=None if duration is None else duration.total_seconds(),
         fault="" if error is None else VmomiSupport.GetWsdlName(type(error)),
         names_vgpu=any(word in text.lower() for word in ("vgpu", "libnvidia", "graphics")),
-        created_vm=str(info.result._moId) if isinstance(info.result, vim.VirtualMachine) else None,
-        by_user=isinstance(info.reason, vim.TaskReasonUser),
+        created_vm=str(task_info.result._moId) if isinstance(task_info.result, vim.VirtualMachine) else None,
+        by_user=isinstance(task_info.reason, vim.TaskReasonUser),
     )
 
 
 def past_events(session: Session, since: datetime, kinds: Collection[str] = EVENTS) -> tuple[PastEvent, ...]:
-    """The events of these kinds about VMs since then (by vCenter), in their order."""
+    """Return the events of these kinds about VMs since then (by vCenter), in their order."""
     from pyVmomi import vim
 
     spec = vim.event.EventFilterSpec(
@@ -73,7 +80,7 @@ def past_events(session: Session, since: datetime, kinds: Collection[str] = EVEN
 
 
 def _event(event: Any) -> PastEvent | None:
-    """The event; None = it is about no VM."""
+    """Return the event, or None if it is not about a VM."""
     from pyVmomi import VmomiSupport, vim
 
     # the event about a custom attribute names its object in a field of its own
@@ -87,7 +94,7 @@ def _event(event: Any) -> PastEvent | None:
 
 
 def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """By host (ref), the instances of its GPU counters; a host that has none is left out."""
+    """Return the instances of GPU counters by host (ref), without hosts that have none."""
     gpu_keys = {key for name, key in counter_keys(session).items() if name.startswith("gpu.")}
     instances_by_host: dict[str, tuple[str, ...]] = {}
     for ref in hosts if gpu_keys else ():
@@ -107,10 +114,10 @@ def gpu_counter_instances(session: Session, hosts: Collection[str]) -> dict[str,
 
 
 def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
-    """By cluster (ref), the memory in MiB that its VMs reserve, as its root resource pool counts it."""
+    """Return the memory in MiB that VMs reserve, by cluster (ref), as its root resource pool counts it."""
     reserved_by_cluster: dict[str, int] = {}
     for ref in clusters:
-        cluster = session.managed("ClusterComputeResource", ref)
+        cluster = session.managed_object("ClusterComputeResource", ref)
         runtime = session.read(lambda cluster=cluster: cluster.resourcePool.runtime, subject=ref)
         with session.decoding("a read of its resource pool"):
             reserved_by_cluster[ref] = int(runtime.memory.reservationUsedForVm) >> 20
@@ -118,7 +125,7 @@ def reserved_mib(session: Session, clusters: Collection[str]) -> dict[str, int]:
 
 
 def _pages(session: Session, create: Callable[[], Any], read_next: str) -> list[Any]:
-    """All that a collector has, page by page; it lives as long as the session that made it."""
+    """Return all objects of a collector, page by page, and destroy it."""
 
     def collect() -> list[Any]:
         collector, records = create(), []

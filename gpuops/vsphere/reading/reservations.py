@@ -1,11 +1,11 @@
-"""Asks the DirectPathProfileManager of a vCenter 9.0 and newer what of its DirectPath profiles is reserved.
+"""Reads the reservations of DirectPath profiles from the DirectPathProfileManager of vCenter 9.0 and newer.
 
-One call lists the DirectPath profiles, and where there is one, one more asks each cluster with GPUs, or host of none,
-for all of them: a reservation is of a VM class, and that names a DirectPath profile (vSphere API 9.1,
-`vm_classes_info.dpp_id`). Of several profiles that mean the same, the answer that leaves least counts: whether vCenter
-counts what is reserved by profile, or by what that means, is not documented. What is not answered is unknown, with the
-reason; so is what a start leaves of a device group of which some is reserved, since vCenter does not tell which GPUs
-that is.
+One call lists the DirectPath profiles. If there are any, one call for each cluster with GPUs, and for each host with
+GPUs outside of clusters, asks for all of them. VM classes make the reservations, and name a DirectPath profile (vSphere
+API 9.1, `vm_classes_info.dpp_id`). If several profiles have the same devices, the answer with the least capacity
+counts: it is not documented whether vCenter counts reservations by profile or by device. Without an answer the capacity
+is unknown, with a reason. The free capacity of a device group is unknown as well if some of it is reserved, because
+vCenter does not report which GPUs are reserved.
 
 Source: vSphere API 9.0.0.0, DirectPathProfileManager.
 """
@@ -23,19 +23,22 @@ from gpuops.vsphere.reading.bulk.reader import Reader
 from gpuops.vsphere.reading.bulk.values import child, children, kind, number, text
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.network import decoding
-from gpuops.vsphere.transport.request_text import written
+from gpuops.vsphere.transport.request_text import escape_text
 
 MOST_PLACES: Final = 64
-"""Clusters, and hosts of none, that are asked at the most; of others nothing is known."""
+"""The limit of clusters, and hosts outside of clusters, to ask; the capacity of further ones is unknown."""
 _MANAGER: Final = "directPathProfileManager"
 _TELLS: Final = "DirectPathProfileManagerCapacityInfo"
-_NOT_NUMBERS: Final = "vCenter tells no numbers of it"
+_NOT_NUMBERS: Final = "vCenter reports no numbers for it"
 
 Capacity = TypeVar("Capacity", ProfileCapacity, DeviceCapacity)
 
 
 def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) -> Reservations | None:
-    """What is reserved where there are GPUs; None = this vCenter knows no reservations. Raises NotConnected."""
+    """Return the reservations for clusters and hosts with GPUs; None = this vCenter has no DirectPathProfileManager.
+
+    Raises NotConnected and its subclasses.
+    """
     manager = session.service.get(_MANAGER)
     places = _places(hosts.values())
     if manager is None or not places:
@@ -49,26 +52,26 @@ def reservations(reader: Reader, session: Session, hosts: Mapping[str, Host]) ->
     capacities: list[ProfileCapacity] = []
     devices: list[DeviceCapacity] = []
     unknown: list[UnknownCapacity] = []
-    for asked, (place, kind_of_place) in enumerate(places.items() if profiles else ()):
-        if asked >= MOST_PLACES:
-            unknown.append(UnknownCapacity(place, f"vCenter is asked about {MOST_PLACES} clusters at the most"))
+    for place_number, (place, kind_of_place) in enumerate(places.items() if profiles else ()):
+        if place_number >= MOST_PLACES:
+            unknown.append(UnknownCapacity(place, f"vCenter is asked about at most {MOST_PLACES} clusters"))
             continue
-        told = list(_of_place(reader, session, manager, place, kind_of_place, profiles))
-        capacities += [each for each in told if isinstance(each, ProfileCapacity)]
-        devices += [each for each in told if isinstance(each, DeviceCapacity)]
-        unknown += [each for each in told if isinstance(each, UnknownCapacity)]
+        answers = list(_query_place(reader, session, manager, place, kind_of_place, profiles))
+        capacities += [answer for answer in answers if isinstance(answer, ProfileCapacity)]
+        devices += [answer for answer in answers if isinstance(answer, DeviceCapacity)]
+        unknown += [answer for answer in answers if isinstance(answer, UnknownCapacity)]
     return Reservations(tuple(capacities), tuple(devices), tuple(unknown))
 
 
 def _places(hosts: Iterable[Host]) -> dict[str, str]:
-    """Ref -> type of each cluster with GPUs or other devices for VMs, and of each such host that is in none."""
+    """Return the type by ref of clusters with GPUs or other devices for VMs, and of such hosts outside of clusters."""
     giving = sorted((host for host in hosts if host.gpus or host.gives_others), key=lambda host: host.ref)
     return {host.cluster or host.ref: "Cluster" if host.cluster else "Host" for host in giving}
 
 
 @dataclass(frozen=True, slots=True)
-class _ProfileThing:
-    """What one unit of a DirectPath profile is: a vGPU, a device group, or any of these devices, whole."""
+class _ProfileUnit:
+    """One unit of a DirectPath profile: a vGPU, a device group, or one complete device of those allowed."""
 
     name: str
     """Of the DirectPath profile."""
@@ -78,57 +81,60 @@ class _ProfileThing:
     label: str | None = None
 
     @property
-    def thing(self) -> object:
-        """Equal for profiles that differ in their name alone."""
+    def content(self) -> object:
+        """The devices: equal for profiles that differ only in their names."""
         return (self.vgpu, self.group, frozenset(self.allowed), self.label)
 
 
-def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dict[str, _ProfileThing]:
-    """What each DirectPath profile is, by its id."""
+def _profiles(reader: Reader, session: Session, manager: tuple[str, str]) -> dict[str, _ProfileUnit]:
+    """Return the unit of each DirectPath profile by its id."""
     reply = reader.call("DirectPathProfileManagerList", manager, "<filterSpec></filterSpec>")
-    found: dict[str, _ProfileThing] = {}
+    units_by_id: dict[str, _ProfileUnit] = {}
     with decoding(session.target.address, "DirectPathProfileManagerList"):
-        for info in children(reply, "returnval"):
-            id, meant = text(info, "id"), _meant_by(info)
-            if id and meant is not None:
-                found[id] = meant
-    return found
+        for profile in children(reply, "returnval"):
+            id, unit = text(profile, "id"), _decode_profile(profile)
+            if id and unit is not None:
+                units_by_id[id] = unit
+    return units_by_id
 
 
-def _meant_by(info: Any) -> _ProfileThing | None:
-    """None = a device of another kind (DVX), which nothing here attaches."""
-    config, name = child(info, "deviceConfig"), text(info, "name") or ""
+def _decode_profile(profile: Any) -> _ProfileUnit | None:
+    """Return the unit of a DirectPath profile, or None for a DVX device, which gpuops does not attach."""
+    config, name = child(profile, "deviceConfig"), text(profile, "name") or ""
     match kind(config) if config is not None else None:
         case "DirectPathProfileManagerVmiopDirectPathConfig":
-            return _ProfileThing(name, vgpu=text(config, "vgpuProfile") or "")
+            return _ProfileUnit(name, vgpu=text(config, "vgpuProfile") or "")
         case "DirectPathProfileManagerVirtualDeviceGroupDirectPathConfig":
-            return _ProfileThing(name, group=text(config, "deviceGroupName") or "")
+            return _ProfileUnit(name, group=text(config, "deviceGroupName") or "")
         case "DirectPathProfileManagerDynamicDirectPathConfig":
             backing = child(config, "dynamicDirectPathBacking")
             allowed = [
-                (number(each, "vendorId"), number(each, "deviceId")) for each in children(backing, "allowedDevice")
+                (number(pci_ids, "vendorId"), number(pci_ids, "deviceId"))
+                for pci_ids in children(backing, "allowedDevice")
             ]
-            known = tuple((vendor, device) for vendor, device in allowed if vendor is not None and device is not None)
-            return _ProfileThing(name, allowed=known, label=text(backing, "customLabel") or None)
+            allowed_devices = tuple(
+                (vendor, device) for vendor, device in allowed if vendor is not None and device is not None
+            )
+            return _ProfileUnit(name, allowed=allowed_devices, label=text(backing, "customLabel") or None)
         case _:
             return None
 
 
-def _of_place(
+def _query_place(
     reader: Reader,
     session: Session,
     manager: tuple[str, str],
     place: str,
     kind_of_place: str,
-    profiles: Mapping[str, _ProfileThing],
+    profiles: Mapping[str, _ProfileUnit],
 ) -> Iterator[ProfileCapacity | DeviceCapacity | UnknownCapacity]:
-    of, name = ("ClusterComputeResource", "cluster") if kind_of_place == "Cluster" else ("HostSystem", "host")
+    object_type, name = ("ClusterComputeResource", "cluster") if kind_of_place == "Cluster" else ("HostSystem", "host")
     target = (
         f'<target xsi:type="DirectPathProfileManagerTarget{kind_of_place}">'
-        f'<{name} type="{of}">{written(place)}</{name}></target>'
+        f'<{name} type="{object_type}">{escape_text(place)}</{name}></target>'
     )
     queries = "".join(
-        f'<querySpec xsi:type="DirectPathProfileManagerCapacityQueryById"><id>{written(id)}</id></querySpec>'
+        f'<querySpec xsi:type="DirectPathProfileManagerCapacityQueryById"><id>{escape_text(id)}</id></querySpec>'
         for id in profiles
     )
     try:
@@ -143,50 +149,50 @@ def _of_place(
     if len(answers) != len(profiles):
         yield UnknownCapacity(place, f"vCenter answers {len(answers)} of {len(profiles)} questions")
         return
-    told: dict[object, list[ProfileCapacity | DeviceCapacity | UnknownCapacity]] = {}
-    for meant, answer in zip(profiles.values(), answers, strict=True):
-        decoded = _decoded(answer, meant, place)
-        if decoded is not None:
-            told.setdefault(meant.thing, []).append(decoded)
-    for same in told.values():
-        yield from dict.fromkeys(each for each in same if isinstance(each, UnknownCapacity))
-        yield from _least([each for each in same if isinstance(each, ProfileCapacity)])
-        devices = [each for each in same if isinstance(each, DeviceCapacity)]
-        name = ", ".join(dict.fromkeys(each.name for each in devices))
-        yield from (replace(each, name=name) for each in _least(devices))
+    answers_by_unit: dict[object, list[ProfileCapacity | DeviceCapacity | UnknownCapacity]] = {}
+    for unit, answer in zip(profiles.values(), answers, strict=True):
+        capacity = _decode_capacity(answer, unit, place)
+        if capacity is not None:
+            answers_by_unit.setdefault(unit.content, []).append(capacity)
+    for answers_for_unit in answers_by_unit.values():
+        yield from dict.fromkeys(answer for answer in answers_for_unit if isinstance(answer, UnknownCapacity))
+        yield from _smallest_capacity([answer for answer in answers_for_unit if isinstance(answer, ProfileCapacity)])
+        devices = [answer for answer in answers_for_unit if isinstance(answer, DeviceCapacity)]
+        name = ", ".join(dict.fromkeys(device.name for device in devices))
+        yield from (replace(device, name=name) for device in _smallest_capacity(devices))
 
 
-def _least(same: list[Capacity]) -> Iterator[Capacity]:
-    """One capacity, of several of the same thing: what all of them leave. Nothing of none."""
-    for first in same[:1]:
+def _smallest_capacity(capacities: list[Capacity]) -> Iterator[Capacity]:
+    """Yield the capacity that all of these capacities of the same unit allow; nothing without capacities."""
+    for first in capacities[:1]:
         yield replace(
             first,
-            consumed=max(each.consumed for each in same),
-            maximum=min(each.maximum for each in same),
-            remaining=min(each.remaining for each in same),
-            unused_reservation=max(each.unused_reservation for each in same),
+            consumed=max(capacity.consumed for capacity in capacities),
+            maximum=min(capacity.maximum for capacity in capacities),
+            remaining=min(capacity.remaining for capacity in capacities),
+            unused_reservation=max(capacity.unused_reservation for capacity in capacities),
         )
 
 
-def _decoded(
-    answer: Any, meant: _ProfileThing, place: str
+def _decode_capacity(
+    answer: Any, unit: _ProfileUnit, place: str
 ) -> ProfileCapacity | DeviceCapacity | UnknownCapacity | None:
-    """None = nothing of a device group is reserved."""
-    called = meant.vgpu or meant.group or meant.name
+    """Return the capacity, or None for a device group without reservations."""
+    unit_name = unit.vgpu or unit.group or unit.name
     if kind(answer) != _TELLS:
         fault = next(iter(children(answer, "faultList")), None)
-        return UnknownCapacity(place, (text(fault, "msg") if fault is not None else None) or _NOT_NUMBERS, called)
-    shown = _meant_by(child(answer, "profile"))
-    if shown is None or shown.thing != meant.thing:
-        return UnknownCapacity(place, "vCenter answers for another profile", called)
-    figures = [number(answer, name) for name in ("consumed", "max", "remaining", "unusedReservation")]
-    known = [figure for figure in figures if figure is not None and figure >= 0]
-    if len(known) != len(figures):
-        return UnknownCapacity(place, _NOT_NUMBERS, called)
-    if meant.vgpu:
-        return ProfileCapacity(meant.vgpu, place, *known)
-    if meant.group:
-        reserved = known[-1]
-        reason = f"{reserved} of the device group {meant.group} reserved, on GPUs that vCenter does not tell"
-        return UnknownCapacity(place, reason, meant.group) if reserved else None
-    return DeviceCapacity(meant.name, meant.allowed, meant.label, place, *known)
+        return UnknownCapacity(place, (text(fault, "msg") if fault is not None else None) or _NOT_NUMBERS, unit_name)
+    answered_unit = _decode_profile(child(answer, "profile"))
+    if answered_unit is None or answered_unit.content != unit.content:
+        return UnknownCapacity(place, "vCenter answers for another profile", unit_name)
+    numbers = [number(answer, name) for name in ("consumed", "max", "remaining", "unusedReservation")]
+    counts = [figure for figure in numbers if figure is not None and figure >= 0]
+    if len(counts) != len(numbers):
+        return UnknownCapacity(place, _NOT_NUMBERS, unit_name)
+    if unit.vgpu:
+        return ProfileCapacity(unit.vgpu, place, *counts)
+    if unit.group:
+        reserved = counts[-1]
+        reason = f"{reserved} of the device group {unit.group} reserved, on GPUs that vCenter does not tell"
+        return UnknownCapacity(place, reason, unit.group) if reserved else None
+    return DeviceCapacity(unit.name, unit.allowed, unit.label, place, *counts)

@@ -18,49 +18,49 @@ OBJECTS_PER_CALL: Final = 1000
 _TAGS: Final = Purpose(
     "tags",
     access="ask for read access to tags and VMs",
-    otherwise="custom attributes say the same over the main API",
+    otherwise="use custom attributes, which the main API has",
     without_tls="use https://, or custom attributes in place of tags",
 )
 
 
 def with_tags(session: Session, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
-    """The same snapshot with `category:tag` of every VM and host, or of these VMs alone, sorted; () = it has none.
+    """Return the snapshot with the sorted tags (`category:tag`) of all VMs and hosts, or of these VMs.
 
-    One call per 1,000 of them, and two per tag in use. Raises NotConnected in its kinds, NoPermission.
+    One call per 1,000 of them, and two per tag in use. Raises NotConnected and its subclasses, NoPermission.
     """
     with automation_login(session.target, _TAGS) as configuration:
         from com.vmware.cis.tagging_client import StubFactory
 
         service = StubFactory(configuration)
         hosts = inventory.hosts if vms is None else ()
-        asked = inventory.vms if vms is None else [ref for ref in inventory.vms if ref in vms]
-        objects = [("HostSystem", ref) for ref in hosts] + [("VirtualMachine", ref) for ref in asked]
-        attached = _attached(service, objects)
-        names = _names(service, {tag for tags in attached.values() for tag in tags})
+        vm_refs = inventory.vms if vms is None else [ref for ref in inventory.vms if ref in vms]
+        objects = [("HostSystem", ref) for ref in hosts] + [("VirtualMachine", ref) for ref in vm_refs]
+        tags_by_ref = _read_attached_tags(service, objects)
+        names = _names(service, {tag for tags in tags_by_ref.values() for tag in tags})
 
-    def of(ref: str) -> tuple[str, ...]:
-        return tuple(sorted(names[tag] for tag in attached.get(ref, ()) if tag in names))
+    def tags_of(ref: str) -> tuple[str, ...]:
+        return tuple(sorted(names[tag] for tag in tags_by_ref.get(ref, ()) if tag in names))
 
     return inventory.completed(
-        vms=[replace(inventory.vms[ref], tags=of(ref)) for ref in asked],
-        hosts=[replace(inventory.hosts[ref], tags=of(ref)) for ref in hosts],
+        vms=[replace(inventory.vms[ref], tags=tags_of(ref)) for ref in vm_refs],
+        hosts=[replace(inventory.hosts[ref], tags=tags_of(ref)) for ref in hosts],
     )
 
 
-def _attached(service: Any, objects: list[tuple[str, str]]) -> Mapping[str, Collection[str]]:
-    """Tag ids by managed object id, for those that have any."""
+def _read_attached_tags(service: Any, objects: list[tuple[str, str]]) -> Mapping[str, Collection[str]]:
+    """Return the tag ids by managed object id, for objects with tags."""
     from com.vmware.vapi.std_client import DynamicID
 
-    found: dict[str, Collection[str]] = {}
+    tags_by_ref: dict[str, Collection[str]] = {}
     for start in range(0, len(objects), OBJECTS_PER_CALL):
         page = [DynamicID(type=kind, id=ref) for kind, ref in objects[start : start + OBJECTS_PER_CALL]]
-        for each in service.TagAssociation.list_attached_tags_on_objects(page):
-            found[each.object_id.id] = each.tag_ids
-    return found
+        for attachment in service.TagAssociation.list_attached_tags_on_objects(page):
+            tags_by_ref[attachment.object_id.id] = attachment.tag_ids
+    return tags_by_ref
 
 
 def _names(service: Any, tags: Collection[str]) -> Mapping[str, str]:
-    """`category:tag` by tag id; one deleted meanwhile is left out."""
+    """Return `category:tag` by tag id, without tags that were deleted meanwhile."""
     from com.vmware.vapi.std.errors_client import NotFound
 
     categories: dict[str, str] = {}

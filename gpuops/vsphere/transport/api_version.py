@@ -23,14 +23,14 @@ KNOWN: Final = (
     "7.0.3.2", "7.0.3.1", "7.0.3.0", "7.0.2.1", "7.0.2.0", "7.0.1.1", "7.0.1.0", "7.0.0.2", "7.0.0.0",
     "6.9.1", "6.8.7", "6.7.3", "6.7.2", "6.7.1", "6.7", "6.5",
 )  # fmt: skip
-"""The versions of urn:vim25 that pyVmomi knows, newest first; a test keeps them its own."""
+"""The versions of urn:vim25 that pyVmomi knows, newest first; a test compares them."""
 
 
 def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
-    """The version as the wire writes it, such as "8.0.3.0".
+    """Return the version, such as "8.0.3.0".
 
     The connection's own errors pass through. Raises NoVcenterForUs for a list without a version of `KNOWN`, and another
-    ProtocolError for any other reply: a load balancer may send a page of HTML while vCenter is away.
+    ProtocolError for any other reply: a load balancer may send an HTML page while vCenter is down.
     """
     reply = exchange(connection, "GET", _PATH, until=clock.passed_s() + SILENCE_S, largest=_LARGEST)
     if str(reply.status) in AWAY:
@@ -39,7 +39,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
         raise ProtocolError(
             f"{address} is not a vCenter: {_PATH} answers {reply.status} {reply.reason}", hint="check the address"
         )
-    offered = _offered(reply.body, address)
+    offered = _offered_versions(reply.body, address)
     for version in KNOWN:
         if version in offered:
             return version
@@ -49,7 +49,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
     )
 
 
-def _offered(body: bytes, address: str) -> frozenset[str]:
+def _offered_versions(body: bytes, address: str) -> frozenset[str]:
     try:
         root = elements(body)
     except UnreadableReply as error:
@@ -58,9 +58,9 @@ def _offered(body: bytes, address: str) -> frozenset[str]:
         raise ProtocolError(
             f"{address} does not answer like a vCenter: {_PATH} is not a list of API versions", hint="check the address"
         )
-    found = set()
+    versions = set()
     for namespace in root.iter("namespace"):
         if namespace.findtext("name") == "urn:vim25":
-            found.add(namespace.findtext("version") or "")
-            found.update(prior.text or "" for prior in namespace.iterfind("priorVersions/version"))
-    return frozenset(found - {""})
+            versions.add(namespace.findtext("version") or "")
+            versions.update(prior.text or "" for prior in namespace.iterfind("priorVersions/version"))
+    return frozenset(versions - {""})

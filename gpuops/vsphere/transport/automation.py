@@ -1,8 +1,8 @@
 """The `requests` session of the vSphere Automation SDK for `tags`; every call goes through `exchange`.
 
-By itself `requests` follows redirects, with the login in their headers, unpacks what a server packed and reads for as
-long as something comes; and it lets the environment override even `verify=False`. So it only carries the SDK's calls
-here: connections, trust and limits are those of every other call to a vCenter.
+`requests` itself follows redirects, with the login in their headers, unpacks compressed replies and reads without
+limits, and the environment can override even `verify=False`. Here it only carries the calls of the SDK: connections,
+trust and limits are those of every other call to a vCenter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuops.model.vcenter.target import Target
 
 DEADLINE_S: Final = 600
-"""For all calls of one session, however slowly they are answered."""
+"""The limit for all calls of one session together."""
 LARGEST_REPLY: Final = 8 * 1024 * 1024
 """The tags of 1,000 objects, 50 of each."""
 MOST_VALUES: Final = 150_000
@@ -38,7 +38,7 @@ _ELSEWHERE: Final = 3
 
 @contextmanager
 def automation_session(target: Target) -> Iterator[Session]:
-    """A session that trusts what the target trusts, and nothing that the environment or a reply says."""
+    """Provide a session with the trust settings of the target, not of the environment."""
     with Session() as session:
         session.trust_env = False
         session.adapters.clear()  # nothing but https
@@ -56,7 +56,7 @@ class _Adapter(BaseAdapter):
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
-        """Raises UnreadableReply for a redirect or a reply that is packed or too large, and the connection's errors."""
+        """Raise UnreadableReply for a redirect or a reply that is packed or too large, and the connection's errors."""
         if self._connection is None:
             self._connection = network.open_connection(self._target, network.tls_context(self._target))
         assert isinstance(request.body, bytes), "the SDK writes its calls as bytes"
@@ -67,7 +67,7 @@ class _Adapter(BaseAdapter):
                 request.path_url,
                 until=min(clock.passed_s() + CALL_S, self._until),
                 body=request.body,
-                headers={name: _text(value) for name, value in request.headers.items() if name != "Accept-Encoding"},
+                headers={name: _text(header) for name, header in request.headers.items() if name != "Accept-Encoding"},
                 largest=LARGEST_REPLY,
             )
         except BaseException:

@@ -1,7 +1,7 @@
-"""Logs in to the vSphere Automation API, for what SOAP does not offer: tags, and the modes of devices.
+"""Logs in to the vSphere Automation API, which has what SOAP does not offer: tags, and the modes of devices.
 
-`vmware-vcenter` speaks to the JSON-RPC endpoint /api; it is imported when it is needed, and only the bindings of the
-services in question, for the whole of it takes longer to load than to answer.
+`vmware-vcenter` uses the JSON-RPC endpoint /api. Only the bindings of the services in use are imported, and only when
+they are needed: loading all of them takes longer than a call.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ _LONGEST_SAID: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a login is for, as errors name it."""
+    """The purpose of a login, for error messages."""
 
-    what: str
+    subject: str
     access: str
-    """What to ask for where the login may not read it."""
+    """The hint if the login may not read it."""
     otherwise: str
-    """What to do where the vCenter does not tell it."""
+    """The hint if the vCenter does not return it."""
     without_tls: str
-    """What to do where the vCenter is spoken to without TLS."""
+    """The hint if the vCenter is used without TLS."""
 
 
 @contextmanager
 def automation_login(target: Target, purpose: Purpose) -> Iterator[Any]:
-    """The SDK's configuration of a session, logged in for as long as it is needed.
+    """Provide the SDK's configuration of a session that is logged in within the block.
 
-    Raises Refused for a target without TLS, NotConnected in its kinds, NoPermission.
+    Raises Refused for a target without TLS, NotConnected and its subclasses, NoPermission.
     """
     from gpuops.vsphere.transport.automation import automation_session
 
     if not target.tls:
         raise Refused(
-            f"{purpose.what} cannot be read from {target.address}: their API is spoken over https only",
+            f"{purpose.subject} cannot be read from {target.address}: their API is spoken over https only",
             hint=purpose.without_tls,
         )
     with (
         _quiet(),
-        _translated(target, purpose),
+        _translate_errors(target, purpose),
         automation_session(target) as http,
-        _logged_in(target, http) as configuration,
+        _log_in(target, http) as configuration,
     ):
         yield configuration
 
 
 def vapi_errors() -> tuple[type[Exception], ...]:
-    """What the SDK raises for an error reply, and for one it cannot make sense of."""
+    """Return the exceptions that the SDK raises for an error reply, and for an unreadable one."""
     from vmware.vapi.bindings.error import VapiError
     from vmware.vapi.data.serializers.jsonrpc import JsonRpcError
     from vmware.vapi.exception import CoreException
@@ -68,17 +68,17 @@ def vapi_errors() -> tuple[type[Exception], ...]:
     return (VapiError, JsonRpcError, CoreException, *network.UNREADABLE_ERRORS)
 
 
-def said_by(error: Exception) -> str:
-    """What the server says in its error reply, or the SDK itself of a reply; empty = nothing."""
+def error_text(error: Exception) -> str:
+    """Return the message of the server's error reply, or of the SDK; empty = no message."""
     for message in getattr(error, "messages", None) or ():
-        said = getattr(message, "default_message", None) or getattr(message, "def_msg", None)
-        if isinstance(said, str):
-            return said[:_LONGEST_SAID]
+        message_text = getattr(message, "default_message", None) or getattr(message, "def_msg", None)
+        if isinstance(message_text, str):
+            return message_text[:_LONGEST_SAID]
     return ""
 
 
 @contextmanager
-def _logged_in(target: Target, http: requests.Session) -> Iterator[Any]:
+def _log_in(target: Target, http: requests.Session) -> Iterator[Any]:
     from com.vmware.cis_client import Session as LoginService
     from vmware.vapi.lib.connect import get_requests_connector
     from vmware.vapi.security.client.security_context_filter import LegacySecurityContextFilter
@@ -86,7 +86,7 @@ def _logged_in(target: Target, http: requests.Session) -> Iterator[Any]:
     from vmware.vapi.security.user_password import create_user_password_security_context
     from vmware.vapi.stdlib.client.factories import StubConfigurationFactory
 
-    def configured(security: Any) -> Any:
+    def make_configuration(security: Any) -> Any:
         connector = get_requests_connector(
             session=http,
             url=f"https://{target.address}/api",
@@ -97,7 +97,9 @@ def _logged_in(target: Target, http: requests.Session) -> Iterator[Any]:
         return StubConfigurationFactory.new_std_configuration(connector)
 
     password = create_user_password_security_context(target.username, target.password.reveal())
-    configuration = configured(create_session_security_context(LoginService(configured(password)).create()))
+    configuration = make_configuration(
+        create_session_security_context(LoginService(make_configuration(password)).create())
+    )
     try:
         yield configuration
     finally:
@@ -107,7 +109,7 @@ def _logged_in(target: Target, http: requests.Session) -> Iterator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and log lines that tell a user nothing; our own error says what they say."""
+    """Suppress warnings and log lines of the SDK: the error of gpuops has the same information."""
     logging.getLogger("vmware").addHandler(logging.NullHandler())
     with warnings.catch_warnings():
         # the SDK loads its messages in a way that newer Pythons have another name for
@@ -117,26 +119,26 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _translated(target: Target, purpose: Purpose) -> Iterator[None]:
+def _translate_errors(target: Target, purpose: Purpose) -> Iterator[None]:
     from com.vmware.vapi.std.errors_client import Unauthenticated, Unauthorized
 
     try:
         yield
     except Unauthenticated as error:
         raise LoginRefused(
-            f"{target.address} refuses {target.username} for {purpose.what}", hint="check the user name and password"
+            f"{target.address} refuses {target.username} for {purpose.subject}", hint="check the user name and password"
         ) from error
     except Unauthorized as error:
-        raise NoPermission(f"this login may not read {purpose.what}", hint=purpose.access) from error
+        raise NoPermission(f"this login may not read {purpose.subject}", hint=purpose.access) from error
     except (*network.LOST_ERRORS, network.UnreadableReply) as error:
         raise network.connection_error(target, error) from error
     except vapi_errors() as error:
-        raise _not_answered(target, purpose, error) from error
+        raise _no_answer_error(target, purpose, error) from error
 
 
-def _not_answered(target: Target, purpose: Purpose, error: Exception) -> GpuopsError:
-    said = said_by(error)
+def _no_answer_error(target: Target, purpose: Purpose, error: Exception) -> GpuopsError:
+    reason = error_text(error)
     return ProtocolError(
-        f"{target.address} does not tell {purpose.what}: {type(error).__name__}{f': {said}' if said else ''}",
+        f"{target.address} does not tell {purpose.subject}: {type(error).__name__}{f': {reason}' if reason else ''}",
         hint=purpose.otherwise,
     )

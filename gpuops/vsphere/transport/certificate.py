@@ -19,9 +19,9 @@ class ServerCertificate:
     sha256: str
     """64 hexadecimal digits in lower case."""
     authority: str
-    """Who issued it: `commonName=CA, organizationName=vc.example.com`."""
+    """Its issuer: `commonName=CA, organizationName=vc.example.com`."""
     trusted: bool
-    """Whether an authority of this machine vouches for it."""
+    """Whether an authority that this machine trusts has issued it."""
 
 
 def presented_certificate(target: Target) -> ServerCertificate:
@@ -46,7 +46,9 @@ def presented_certificate(target: Target) -> ServerCertificate:
             _, fields = _handshake(target, self_trusting_context)
     except LOST_ERRORS as error:
         raise connection_error(target, error) from error
-    authority = ", ".join(f"{key}={value}" for part in reversed(fields.get("issuer", ())) for key, value in part)
+    authority = ", ".join(
+        f"{field_name}={field_value}" for part in reversed(fields.get("issuer", ())) for field_name, field_value in part
+    )
     pem = ssl.DER_cert_to_PEM_cert(encoded)
     return ServerCertificate(pem, hashlib.sha256(encoded).hexdigest(), authority, trusted)
 

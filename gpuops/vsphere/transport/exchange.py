@@ -1,9 +1,9 @@
 """Sends one HTTP request and receives its whole reply within a limit of bytes and of seconds.
 
-A socket's timeout is for one read: a server that sends a byte now and then never meets it. Here each read gets what is
-left until the deadline, from the status line to the last byte, and every byte counts: headers and chunk trailers too.
-No redirect is followed. A reply may be compressed where the caller asks for that: 1 MB of gzip may be 1 GB of text, so
-it is unpacked piece by piece, and the limit of bytes is that of the text.
+The timeout of a socket is for one read: a server that sends a byte now and then never exceeds it. Here the deadline is
+for the complete reply, from the status line to the last byte, and every byte counts, with headers and chunk trailers.
+Redirects are not followed. The caller can allow compression. 1 MB of gzip may be 1 GB of text, so a reply is unpacked
+piece by piece, and the limit of bytes is for the text.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LARGEST_REPLY: Final = 64 * 1024 * 1024
 _BUFFER: Final = 256 * 1024
 _PIECE: Final = 1024 * 1024
 _OVERHEAD: Final = 1024 * 1024
-"""For headers and the lengths of chunks, and what is read ahead."""
+"""For headers, chunk lengths and read-ahead."""
 _LARGEST_LINE: Final = 64 * 1024
 _MOST_LINES: Final = 100
-"""Of the headers of one reply, as http.client has it."""
+"""Header lines of one reply, the limit of http.client."""
 _MOST_INTERIM: Final = 8
 """Each costs CPU time and few bytes, so the limit of bytes alone lets a flood of them take seconds."""
 _BODILESS: Final = frozenset({http.HTTPStatus.NO_CONTENT, http.HTTPStatus.NOT_MODIFIED})
@@ -42,14 +42,14 @@ _UNPACKED: Final = frozenset({"", "identity"})
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """A reply received whole."""
+    """A complete reply."""
 
     status: int
     reason: str
     body: bytes
     set_cookie: tuple[str, ...]
     session_key: str = ""
-    """The session that a login over VI/JSON has begun."""
+    """The id of the session after a login over VI/JSON."""
 
 
 def exchange(
@@ -63,12 +63,12 @@ def exchange(
     largest: int = LARGEST_REPLY,
     compressed: bool = False,
 ) -> HttpReply:
-    """The reply, received before `until` on the monotonic clock; its body is unpacked.
+    """Return the reply, received before `until` on the monotonic clock; its body is unpacked.
 
-    With `compressed` the server may answer with gzip. Raises TimeoutError (EndlessReply for one that goes on and on),
-    UnreadableReply for one that is larger than `largest` bytes (unpacked), packed without being asked for or packed
-    wrongly, and the connection's own errors. The caller closes the connection after any of them: what follows on it
-    belongs to no request.
+    With `compressed` the server may answer with gzip. Raises TimeoutError (EndlessReply for a reply that does not end),
+    UnreadableReply for one that is larger than `largest` bytes (unpacked) or is compressed without permission or
+    wrongly, and the connection's own errors. The caller must close the connection after any error: the following bytes
+    belong to no request.
     """
     # http.client makes its responses by this name: the only seam before the status line is read
     connection.response_class = partial(_BoundedResponse, until=until, largest=largest)  # type: ignore[assignment]
@@ -81,7 +81,7 @@ def exchange(
         response = connection.getresponse()
         is_packed = _is_packed(response.getheader("Content-Encoding", ""), accepted)
         pieces = _pieces(response)
-        received = b"".join(_unpacked(pieces, largest) if is_packed else pieces)
+        received = b"".join(_unpack(pieces, largest) if is_packed else pieces)
     except TimeoutError as late:
         if clock.passed_s() < until:
             raise  # silence, not a drip
@@ -92,7 +92,7 @@ def exchange(
 
 
 def _is_packed(encoding: str, accepted: str) -> bool:
-    """Whether a reply with this Content-Encoding is to be unpacked. Raises UnreadableReply for one not asked for."""
+    """Return whether a reply with this Content-Encoding is compressed. Raises UnreadableReply if it must not be."""
     name = encoding.strip().lower()
     if name in _UNPACKED:
         return False
@@ -102,7 +102,7 @@ def _is_packed(encoding: str, accepted: str) -> bool:
 
 
 def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body as it was sent, in pieces: a length that a server claims must not decide how much memory is taken."""
+    """Yield the body as it was sent, in pieces: the memory in use must not depend on the Content-Length of a server."""
     size = 0
     while piece := response.read(_PIECE):
         yield piece
@@ -114,17 +114,17 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
         raise http.client.IncompleteRead(b"", response.length)
 
 
-def _unpacked(pieces: Iterator[bytes], largest: int) -> Iterator[bytes]:
-    """What these pieces of gzip hold, `largest` bytes at the most. Raises UnreadableReply."""
+def _unpack(pieces: Iterator[bytes], largest: int) -> Iterator[bytes]:
+    """Yield the text of these pieces of gzip, at most `largest` bytes. Raises UnreadableReply."""
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    left = largest
+    bytes_left = largest
     for piece in pieces:
         try:
-            text = unpacker.decompress(piece, left + 1)  # never more than one byte too many is made
+            text = unpacker.decompress(piece, bytes_left + 1)  # never more than one byte too many is made
         except zlib.error as error:
             raise UnreadableReply("a packed reply that cannot be unpacked") from error
-        left -= len(text)
-        if left < 0:
+        bytes_left -= len(text)
+        if bytes_left < 0:
             raise _too_large(largest)
         yield text
     if not unpacker.eof or unpacker.unused_data:
@@ -136,10 +136,10 @@ def _too_large(largest: int) -> UnreadableReply:
 
 
 def _patience(until: float) -> float:
-    left = until - clock.passed_s()
-    if left <= 0:
+    left_s = until - clock.passed_s()
+    if left_s <= 0:
         raise TimeoutError("the reply is not whole in time")
-    return min(left, network.SILENCE_S)
+    return min(left_s, network.SILENCE_S)
 
 
 class _BoundedResponse(http.client.HTTPResponse):
@@ -153,9 +153,9 @@ class _BoundedResponse(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_BoundedStream(sock, until, largest), _BUFFER)
 
     def begin(self) -> None:
-        """Reads the status line and the headers.
+        """Read the status line and the headers.
 
-        In place of http.client's, which makes an e-mail message of the headers: that took a twentieth of a small call.
+        http.client's method parses the headers as an e-mail message, which takes 5 % of the time of a small call.
         """
         for _ in range(_MOST_INTERIM + 1):
             version, status, reason = self._read_status()  # type: ignore[attr-defined]
@@ -186,15 +186,15 @@ class _BoundedResponse(http.client.HTTPResponse):
                 raise http.client.LineTooLong("header line")
             if line in (b"\r\n", b"\n", b""):
                 return headers
-            name, colon, value = str(line, "iso-8859-1").partition(":")
+            name, colon, field_value = str(line, "iso-8859-1").partition(":")
             if not colon or not name or name != name.strip():
                 raise UnreadableReply("a header without a name")
-            headers[name] = value.strip()
+            headers[name] = field_value.strip()
         raise http.client.HTTPException(f"got more than {_MOST_LINES} headers")
 
 
 def _claimed_length(headers: http.client.HTTPMessage) -> int | None:
-    """The bytes that the body has by its header; None when it does not say so in a number."""
+    """Return the Content-Length, or None if it is missing or not a number."""
     try:
         length = int(headers.get("Content-Length", ""))
     except ValueError:
@@ -203,7 +203,7 @@ def _claimed_length(headers: http.client.HTTPMessage) -> int | None:
 
 
 class _BoundedStream(io.RawIOBase):
-    """What a socket receives, until the time is up or it is too much."""
+    """The bytes that a socket receives, within the limits of time and size."""
 
     def __init__(self, sock: socket.socket, until: float, largest: int) -> None:
         self._socket = sock

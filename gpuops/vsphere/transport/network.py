@@ -25,34 +25,34 @@ SILENCE_S: Final = 30
 """The longest silence on a connection."""
 
 IDLE_CONNECTION_S: Final = 60
-"""Idle connections are not used again after this: servers and firewalls cut them without a word."""
+"""Connections that were idle for longer are not used again: servers and firewalls drop them silently."""
 
 AWAY: Final = frozenset({"502", "503", "504"})
 """HTTP statuses of the gateway before a vCenter that is overloaded, starting or stopped."""
 
 _LARGEST_CA: Final = 16 * 1024 * 1024
-"""The authorities that systems trust are a quarter of a megabyte."""
+"""The certificates of all trusted authorities of a system are a quarter of a megabyte."""
 
 LOST_ERRORS: Final = (OSError, http.client.HTTPException)
 """What a broken connection raises; TLS errors are OSErrors."""
 
 BROKEN_OFF: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.HTTPException, ExpatError)
-"""The reply of a server that was there a moment ago and broke off; a read may be asked again at once. Silence and other
-TLS errors are not among them: the next answer would be the same."""
+"""The errors of a connection that broke off: a read can be repeated at once. Silence and other TLS errors are not among
+them: a repeated call would fail as well."""
 
 
 class UnreadableReply(ValueError):
-    """The server sends what no vCenter sends; the text says what, as in "HOST sends ..."."""
+    """The server sends something that no vCenter sends; the text names it, as in "HOST sends ..."."""
 
 
 class NoVcenterForUs(ProtocolError):
-    """The server is no vCenter that gpuops can use, and will be none later."""
+    """The server is not a vCenter that gpuops can use, and will not become one later."""
 
     trouble = Trouble.DENIED
 
 
 class EndlessReply(TimeoutError):
-    """The server answers, and its answer did not end in time; `limit_s` is that time."""
+    """The server answers, but its answer did not end within `limit_s` seconds."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(f"the reply did not end within {limit_s:.0f} s")
@@ -60,11 +60,11 @@ class EndlessReply(TimeoutError):
 
 
 class PinMismatch(ssl.SSLError):
-    """The server's certificate is not the pinned one; `shown` is its SHA-256."""
+    """The server's certificate is not the pinned one; `fingerprint` is its SHA-256."""
 
-    def __init__(self, shown: str) -> None:
-        super().__init__(f"certificate {shown} is not the pinned one")
-        self.shown = shown
+    def __init__(self, fingerprint: str) -> None:
+        super().__init__(f"certificate {fingerprint} is not the pinned one")
+        self.fingerprint = fingerprint
 
 
 UNREADABLE_ERRORS: Final = (
@@ -78,8 +78,8 @@ UNREADABLE_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-"""What code that decodes a reply raises for one that no vCenter would send. The connection's own errors, faults and
-errors of gpuops are not among them."""
+"""The exceptions that code for decoding raises for a reply that no vCenter sends. The connection's own errors, faults
+and errors of gpuops are not among them."""
 
 # OpenSSL's X509_V_ERR_* codes (x509_vfy.h) worth words of their own
 _EXPIRED: Final = 10
@@ -89,26 +89,26 @@ UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
 
 
 class _PinnedSocket(ssl.SSLSocket):
-    """A TLS socket that is open only to the holder of the pinned certificate."""
+    """A TLS socket that accepts only a server with the pinned certificate."""
 
     def do_handshake(self, block: bool = False) -> None:
         super().do_handshake(block)
         pin = self.context.pin if isinstance(self.context, _PinnedContext) else ""
         certificate = self.getpeercert(binary_form=True) or b""
-        shown = hashlib.sha256(certificate).hexdigest()
-        if not hmac.compare_digest(shown, pin):
-            raise PinMismatch(shown)
+        fingerprint = hashlib.sha256(certificate).hexdigest()
+        if not hmac.compare_digest(fingerprint, pin):
+            raise PinMismatch(fingerprint)
 
 
 class _PinnedContext(ssl.SSLContext):
-    """A context whose connections all compare the pin, whoever opens them."""
+    """A context whose connections all compare the pin."""
 
     pin = ""
     sslsocket_class = _PinnedSocket
 
 
 def tls_context(target: Target) -> ssl.SSLContext | None:
-    """A fresh context for this target: verifying unless the target says otherwise; None without TLS.
+    """Return a new context for this target, which verifies unless the target has `verify=False`; None without TLS.
 
     Raises NotTrusted when a CA file cannot be read, or a pin is to be compared where there is no certificate.
     """
@@ -116,7 +116,7 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
         if target.pin is not None:
             raise NotTrusted(f"{target.address} is reached without TLS: a pin has nothing to hold", hint="use https://")
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if target.pin is None else _pinned(target.pin)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if target.pin is None else _pinned_context(target.pin)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not target.verify:
         context.check_hostname = False
@@ -136,14 +136,14 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
     return context
 
 
-def _pinned(pin: str) -> ssl.SSLContext:
+def _pinned_context(pin: str) -> ssl.SSLContext:
     context = _PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.pin = pin
     return context
 
 
 class _InOnePiece(http.client.HTTPConnection):
-    """Sends the head of a request with its body: by itself it is a packet more, and wakes the server for nothing."""
+    """Sends the head of a request together with its body, which saves a packet."""
 
     _body = b""
 
@@ -152,17 +152,17 @@ class _InOnePiece(http.client.HTTPConnection):
             self._body, message_body = message_body, None
         super().endheaders(message_body, encode_chunked=encode_chunked)
 
-    def send(self, data: Any) -> None:
+    def send(self, message: Any) -> None:
         body, self._body = self._body, b""  # before it is sent: whatever opens the connection sends first
-        super().send(data + body if body else data)
+        super().send(message + body if body else message)
 
 
 class _SecuredInOnePiece(_InOnePiece, http.client.HTTPSConnection):
-    """The same with TLS."""
+    """Sends the head of a request together with its body, over TLS."""
 
 
 def open_connection(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
-    """A connection to the target, through its proxy if it has one; nothing is sent yet."""
+    """Return a connection to the target, through its proxy if it has one. It is not opened yet."""
     host, port = proxy_of(target) or (target.host, target.port)
     connection: http.client.HTTPConnection
     if context is None:
@@ -175,7 +175,7 @@ def open_connection(target: Target, context: ssl.SSLContext | None) -> http.clie
 
 
 def proxy_of(target: Target) -> tuple[str, int] | None:
-    """Host and port of the target's HTTP proxy; port 80 unless it says another."""
+    """Return host and port of the target's HTTP proxy; the default port is 80."""
     if target.proxy is None:
         return None
     host, _, port = target.proxy.rpartition(":")
@@ -183,7 +183,7 @@ def proxy_of(target: Target) -> tuple[str, int] | None:
 
 
 def connection_error(target: Target, error: BaseException) -> GpuopsError:
-    """The error that says why the connection failed."""
+    """Return the error that says why the connection failed."""
     match error:
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
             return VcenterUnreachable(
@@ -192,7 +192,7 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
         case ssl.SSLError():
             return _not_secured(target, error)
         case OSError():
-            return _unreachable(target, error)
+            return _unreachable_error(target, error)
         case UnreadableReply():
             return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
         case http.client.HTTPException() if str(error)[:3] in AWAY:
@@ -206,21 +206,21 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
 
 
 @contextmanager
-def decoding(address: str, what: str) -> Iterator[None]:
-    """For the block that makes values of a reply to `what`. Raises ProtocolError for whatever cannot be decoded.
+def decoding(address: str, call_name: str) -> Iterator[None]:
+    """Raise ProtocolError if the block, which decodes a reply to the call, raises one of `UNREADABLE_ERRORS`.
 
-    Only code that decodes belongs into the block: a mistake of ours elsewhere must stay an internal error.
+    Only code that decodes belongs into the block: other bugs of gpuops must stay internal errors.
     """
     try:
         yield
     except UNREADABLE_ERRORS as error:
-        sent = f"{error}" if isinstance(error, UnreadableReply) else f"what nobody can read ({type(error).__name__})"
+        sent = f"{error}" if isinstance(error, UnreadableReply) else f"an unreadable reply ({type(error).__name__})"
         raise ProtocolError(
-            f"{address} sends {sent} in reply to {what}", hint="check the address; nothing of it was used"
+            f"{address} sends {sent} in reply to {call_name}", hint="check the address; nothing of it was used"
         ) from error
 
 
-def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
+def _unreachable_error(target: Target, error: OSError) -> VcenterUnreachable:
     match error:
         case socket.gaierror() if (proxy := proxy_of(target)) is not None:
             return VcenterUnreachable(
@@ -245,19 +245,19 @@ def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
         case _:
             pass
     reason = error.strerror or str(error) or type(error).__name__
-    way, hint = "", "check the address and port"
+    route, hint = "", "check the address and port"
     if target.proxy is not None:
-        way, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
-    return VcenterUnreachable(f"{target.address} is not reachable{way}: {reason}", hint=hint)
+        route, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
+    return VcenterUnreachable(f"{target.address} is not reachable{route}: {reason}", hint=hint)
 
 
 def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
     match error:
         case ssl.SSLCertVerificationError():
-            return _untrusted(target, error)
+            return _trust_error(target, error)
         case PinMismatch():
             return NotTrusted(
-                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.shown}",
+                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.fingerprint}",
                 hint="if vCenter got a new certificate, pin that one; else somebody stands between",
             )
         case _:
@@ -268,7 +268,7 @@ def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
     )
 
 
-def _untrusted(target: Target, error: ssl.SSLCertVerificationError) -> NotTrusted:
+def _trust_error(target: Target, error: ssl.SSLCertVerificationError) -> NotTrusted:
     if error.verify_code == _EXPIRED:
         return NotTrusted(f"the certificate of {target.address} has expired", hint="renew it in vCenter")
     if error.verify_code == _NOT_YET_VALID:

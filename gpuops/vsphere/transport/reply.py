@@ -1,7 +1,7 @@
 """Checks replies before any parser reads them, and parses them with lxml.
 
-SOAP forbids document types, and with them go entities, external ones too (SOAP 1.1, section 3). The checks are on
-bytes, so the parser is told the encoding: one that a reply declares could write "<!DOCTYPE" in other bytes.
+SOAP forbids document types, and so all entities (SOAP 1.1, section 3). The checks are on bytes, so the parser gets a
+fixed encoding: in another one, "<!DOCTYPE" could have other bytes.
 """
 
 from __future__ import annotations
@@ -15,36 +15,39 @@ if TYPE_CHECKING:
 
 ENCODING: Final = "utf-8"
 MOST_MARKS: Final = 1_500_000
-"""Each "<" and "=" of a reply may become an object of some hundred bytes. The largest pages that we ask for have a
-fifth of this."""
+"""Each "<" and "=" of a reply may become an object of some hundred bytes. The largest pages of gpuops have a fifth of
+this."""
 
 
 MOST_TYPED: Final = 400_000
-"""The same for pyVmomi's parser, which takes ten times as long: a second, for any reply to a small request."""
+"""The limit for pyVmomi's parser, which takes ten times as long: a second, for a reply to a small request."""
 TYPED_PER_MARK: Final = 100
-"""And so many more for each "<" of a request: whoever asks about thousands of objects is answered about thousands."""
+"""Additional marks for each "<" of the request: a request about thousands of objects has a large reply."""
 _MOST_NAMESPACES: Final = 20_000
 _MOST_ATTRIBUTES: Final = 100_000
 
 
 def typed_limit(request: bytes) -> int:
-    """How many marks an answer to this request may have for pyVmomi's parser."""
+    """Return the limit of marks for the reply to this request in pyVmomi's parser."""
     return min(MOST_MARKS, MOST_TYPED + TYPED_PER_MARK * request.count(b"<"))
 
 
-def checked_typed(received: bytes, most: int) -> bytes:
-    """The same bytes, fit for pyVmomi's parser, to which namespaces cost more than elements do.
+def check_typed_reply(received: bytes, most: int) -> bytes:
+    """Return the bytes if they are within the limits of pyVmomi's parser, in which namespaces are expensive.
 
-    vCenter declares namespaces once a reply; other servers one for each type that they name. Raises UnreadableReply.
+    vCenter declares namespaces once in a reply, other servers once for each type. Raises UnreadableReply.
     """
-    checked(received, most)
+    check_reply(received, most)
     if received.count(b"xmlns") > _MOST_NAMESPACES + received.count(b"<") // 2:
         raise UnreadableReply(f"more than {_MOST_NAMESPACES:,} namespaces in one reply")
     return received
 
 
-def checked(received: bytes, most: int = MOST_MARKS) -> bytes:
-    """The same bytes, fit for a parser: no element of vCenter has more than two attributes. Raises UnreadableReply."""
+def check_reply(received: bytes, most: int = MOST_MARKS) -> bytes:
+    """Return the bytes if they are within the limits. Elements of vCenter have at most two attributes.
+
+    Raises UnreadableReply.
+    """
     if b"<!DOCTYPE" in received:
         raise UnreadableReply("a document type, which SOAP forbids")
     elements, attributes = received.count(b"<"), received.count(b"=")
@@ -56,18 +59,18 @@ def checked(received: bytes, most: int = MOST_MARKS) -> bytes:
 
 
 def expat_version() -> tuple[int, ...]:
-    """The version of the libexpat that pyVmomi's replies are read with."""
+    """Return the version of libexpat, with which pyVmomi parses replies."""
     import pyexpat
 
     return tuple(pyexpat.version_info)
 
 
 def elements(received: bytes) -> Any:
-    """The root element of a reply, as lxml has it. Raises UnreadableReply."""
+    """Return the root element of a reply. Raises UnreadableReply."""
     from lxml import etree
 
     try:
-        return etree.fromstring(checked(received), _parser())
+        return etree.fromstring(check_reply(received), _parser())
     except etree.XMLSyntaxError as error:
         raise UnreadableReply(f"a reply that is not XML: {error.msg}") from error
     except MemoryError as error:
@@ -75,8 +78,10 @@ def elements(received: bytes) -> Any:
 
 
 def _parser() -> XMLParser:
-    """A parser that resolves no entity, loads no DTD, reaches no network and keeps libxml2's limits: texts of 10 MB,
-    and 256 elements within each other. To hold it to the 128 of `stub` would cost a third of a parse, in XPath."""
+    """Return a parser without entities, DTDs and network access, within libxml2's limits: texts of 10 MB, 256 levels.
+
+    A check for the 128 levels of `stub` would need XPath and a third of the time of a parse.
+    """
     from lxml import etree
 
     return etree.XMLParser(

@@ -1,7 +1,7 @@
-"""Writes text and object ids into requests, so that vCenter reads exactly the text that was meant.
+"""Writes text and object ids into requests, so that vCenter reads exactly the same text.
 
-XML 1.0 has no way to write most control characters, and a parser reads a bare carriage return as a line feed (sections
-2.2 and 2.11). Escaping "&", "<" and ">" is not enough: pyVmomi and the standard library write the rest as it is.
+XML 1.0 cannot contain most control characters, and a parser reads a bare carriage return as a line feed (sections 2.2
+and 2.11). Escaping "&", "<" and ">" is not enough: pyVmomi and the standard library do not escape the rest.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ _TYPE: Final = re.compile(r"[A-Za-z]{1,80}")
 
 _PLAIN: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,79}"
 _OF_A_SESSION: Final = r"session\[[0-9A-Fa-f-]{1,40}\]"
-"""How vCenter begins the ids of views, collectors and filters, which live as long as the session."""
+"""The prefix of ids of views, collectors and filters, which exist as long as the session."""
 
 # pyVmomi writes the id into `_this` as it is, unescaped: anything else could carry elements of its own.
 REFERENCE: Final = re.compile(f"(?:{_OF_A_SESSION})?{_PLAIN}")
 
 
-def written(text: str) -> str:
-    """The text as XML carries it. Raises UsageError, without the text, for one that XML cannot carry."""
-    found = _UNWRITABLE.search(text)
-    if found is not None:
-        raise _unwritable(f"U+{ord(found[0]):04X}")
+def escape_text(text: str) -> str:
+    """Return the text escaped for XML. Raises UsageError, without the text, if XML cannot contain it."""
+    match = _UNWRITABLE.search(text)
+    if match is not None:
+        raise _unwritable(f"U+{ord(match[0]):04X}")
     return escape(text, {"\r": "&#13;"})
 
 
 def checked_request(request: bytes) -> bytes:
-    """A request that pyVmomi has written, its values as they were. Raises UsageError."""
-    found = _UNWRITABLE_BYTES.search(request)
-    if found is not None:
-        raise _unwritable(f"U+{ord(found[0].decode()):04X}")
+    """Return a request of pyVmomi with escaped carriage returns. Raises UsageError for other control characters."""
+    match = _UNWRITABLE_BYTES.search(request)
+    if match is not None:
+        raise _unwritable(f"U+{ord(match[0].decode()):04X}")
     return request.replace(b"\r", b"&#13;")  # its own markup has none
 
 
 def reference(kind: str, moid: str) -> str:
-    """An object as `_this`. Raises ProtocolError for what names none: a server could write its elements into ours."""
+    """Return the `_this` element of an object. Raises ProtocolError for invalid ids: they could contain elements."""
     if REFERENCE.fullmatch(moid) is None or _TYPE.fullmatch(kind) is None:
         raise ProtocolError(
             f"{moid[:80]!r} of {kind[:80]!r} is not the id of an object", hint="gpuops inventory reads the ids anew"
@@ -50,11 +50,12 @@ def reference(kind: str, moid: str) -> str:
 
 
 def unwritable_surrogate() -> UsageError:
-    """For half a character, of which no encoding makes bytes."""
+    """Return the error for a surrogate, which cannot be encoded."""
     return _unwritable("half a character")
 
 
-def _unwritable(what: str) -> UsageError:
+def _unwritable(character: str) -> UsageError:
     return UsageError(
-        f"a text holds {what}, which a request to vCenter cannot carry", hint="write names and passwords without it"
+        f"a text holds {character}, which a request to vCenter cannot carry",
+        hint="write names and passwords without it",
     )

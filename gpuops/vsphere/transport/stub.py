@@ -1,7 +1,7 @@
-"""pyVmomi's typed calls over `exchange`: each is sent once, and its reply is parsed within limits.
+"""Sends pyVmomi's typed calls over `exchange`, each once, and parses the replies within limits.
 
-pyVmomi serialises the call and knows the types; connections, limits and the parser's settings are set here. Its own
-stubs are not used: one submits a call again when the reply is lost, the other parses any reply without limits.
+pyVmomi serialises the call and has the types. Connections, limits and the settings of the parser are those of this
+module. pyVmomi's own stubs are not used: one sends a call again when the reply is lost, the other has no limits.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import HttpReply, exchange
-from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, checked_typed, typed_limit
+from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, check_typed_reply, typed_limit
 from gpuops.vsphere.transport.request_text import REFERENCE, checked_request, unwritable_surrogate
 
 if TYPE_CHECKING:
     from gpuops.model.vcenter.target import Target
 
 CALL_S: Final = 120
-"""For one call and its whole reply; the longest wait that we ask for is 20 s."""
+"""The limit for one call and its complete reply; the longest wait of a call is 20 s."""
 
 DEEPEST: Final = 128
 LONGEST_TEXT: Final = 10_000_000
@@ -37,7 +37,7 @@ _BUFFER: Final = 1024 * 1024
 
 
 class Stub(SoapAdapter.SoapStubAdapterBase):
-    """pyVmomi's way into a session; `cookie` is the session's."""
+    """pyVmomi's stub for a session; `cookie` is that of the session."""
 
     def __init__(self, target: Target, api_version: str, cookie: str) -> None:
         super().__init__(VmomiSupport.versionMap[f"vim25/{api_version}"])
@@ -48,38 +48,41 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         self._idle: list[tuple[http.client.HTTPConnection, float]] = []
 
     def __deepcopy__(self, memo: Any) -> Stub:
-        """Itself: managed objects are copied with the values that name them."""
+        """Return the stub itself, because values that are copied contain managed objects with it."""
         return self
 
-    def InvokeMethod(self, mo: Any, info: Any, args: Any) -> Any:  # noqa: N802 - pyVmomi's name
-        """The answer of one call, sent once. Raises its fault, UnreadableReply, and the connection's own errors."""
-        request = self.SerializeRequest(mo, info, args)
+    def InvokeMethod(self, mo: Any, method: Any, args: Any) -> Any:  # noqa: N802 - pyVmomi's name
+        """Return the answer of one call, which is sent once.
+
+        Raises its fault, UnreadableReply, and the connection's own errors.
+        """
+        request = self.SerializeRequest(mo, method, args)
         reply = self._exchange(request)
         if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
-        answer = deserialised(reply.body, info.result, self, most=typed_limit(request))
+        answer = deserialize_reply(reply.body, method.result, self, most=typed_limit(request))
         if isinstance(answer, Exception):  # some proxies send a fault with status 200
             try:
                 raise answer
             finally:
                 del answer, reply  # else the fault's traceback, which holds this frame, would keep both in a cycle
         if reply.status != http.HTTPStatus.OK:
-            raise network.UnreadableReply("a fault that is none")
-        if answer is None and info.isTask:
+            raise network.UnreadableReply("an HTTP error without a fault")
+        if answer is None and method.isTask:
             raise network.UnreadableReply("no task where one was begun")
         return answer
 
-    def SerializeRequest(self, mo: Any, info: Any, args: Any) -> bytes:  # noqa: N802
-        """Raises ProtocolError for what is no id of an object, UsageError for a text that XML cannot carry."""
+    def SerializeRequest(self, mo: Any, method: Any, args: Any) -> bytes:  # noqa: N802
+        """Return the request. Raises ProtocolError for an invalid id, UsageError for text that XML cannot contain."""
         if REFERENCE.fullmatch(mo._moId) is None:
             raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory reads the ids anew")
         try:
-            return checked_request(super().SerializeRequest(mo, info, args))
+            return checked_request(super().SerializeRequest(mo, method, args))
         except UnicodeEncodeError:
             raise unwritable_surrogate() from None
 
     def DropConnections(self) -> None:  # noqa: N802
-        """Close what is idle."""
+        """Close idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection, _ in idle:
@@ -94,7 +97,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
             )
         except BaseException:
             connection.close()
-            self.DropConnections()  # whatever befell this one befell its like
+            self.DropConnections()  # the other connections are probably broken too
             raise
         with self._lock:
             self._idle.append((connection, clock.passed_s()))
@@ -103,27 +106,29 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
     def _connection(self) -> http.client.HTTPConnection:
         now = clock.passed_s()
         with self._lock:
-            old = [each for each, since in self._idle if now - since >= network.IDLE_CONNECTION_S]
-            self._idle = [(each, since) for each, since in self._idle if now - since < network.IDLE_CONNECTION_S]
-            found = self._idle.pop()[0] if self._idle else None
-        for each in old:
-            each.close()
-        return found or network.open_connection(self._target, network.tls_context(self._target))
+            old = [connection for connection, since in self._idle if now - since >= network.IDLE_CONNECTION_S]
+            self._idle = [
+                (connection, since) for connection, since in self._idle if now - since < network.IDLE_CONNECTION_S
+            ]
+            idle_connection = self._idle.pop()[0] if self._idle else None
+        for connection in old:
+            connection.close()
+        return idle_connection or network.open_connection(self._target, network.tls_context(self._target))
 
 
-def deserialised(received: bytes, result: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
-    """pyVmomi's value of a reply of at most so many marks, of the type `result` or a fault.
+def deserialize_reply(received: bytes, result_type: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
+    """Return the value of a reply of at most `most` marks: an object of `result_type`, or a fault.
 
-    Raises ExpatError for what is cut off or no XML, UnreadableReply for all else that no vCenter sends.
+    Raises ExpatError for incomplete or invalid XML, UnreadableReply for everything else that no vCenter sends.
     """
     try:
-        answer = _EnvelopeDeserializer(stub).Deserialize(checked_typed(received, most), result)
+        answer = _EnvelopeDeserializer(stub).Deserialize(check_typed_reply(received, most), result_type)
     except (ExpatError, network.UnreadableReply):
         raise
-    except Exception as error:  # whatever pyVmomi's code does with what a stranger wrote
+    except Exception as error:  # pyVmomi's code may raise anything for an untrusted reply
         raise network.UnreadableReply(f"a reply that makes no sense ({type(error).__name__})") from error
-    if answer is not None and not isinstance(answer, (result, Exception)):
-        raise network.UnreadableReply(f"a {type(answer).__name__} where a {result.__name__} belongs")
+    if answer is not None and not isinstance(answer, (result_type, Exception)):
+        raise network.UnreadableReply(f"a {type(answer).__name__} where a {result_type.__name__} belongs")
     return answer
 
 
@@ -138,8 +143,8 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
         self._depth = 0
         self._answers = False
 
-    def Deserialize(self, response: bytes, result: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
-        self.resultType, self.msg, self.data = result, "", ""
+    def Deserialize(self, response: bytes, result_type: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
+        self.resultType, self.msg, self.data = result_type, "", ""
         self.isFault = False
         self.nsMap: dict[str | None, list[str]] = {}
         self.deser.result = None
@@ -175,7 +180,7 @@ class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
 
 
 class _BoundedDeserializer(SoapAdapter.SoapDeserializer):
-    """pyVmomi's deserialiser with bounds: depth, lengths, names, ids, and only types that belong where they stand."""
+    """pyVmomi's deserialiser with limits of depth and length, and with checks of names, ids and types."""
 
     def StartElementHandler(self, tag: str, attr: Any) -> None:  # noqa: N802
         stack = self.stack
@@ -191,8 +196,8 @@ class _BoundedDeserializer(SoapAdapter.SoapDeserializer):
             raise network.UnreadableReply(f"the id {self.data[:80]!r}, which no object has")
         self.EndElementHandler(tag)
 
-    def CharacterDataHandler(self, data: str) -> None:  # noqa: N802
-        self.data: str = self.data + data if self.data else data
+    def CharacterDataHandler(self, characters: str) -> None:  # noqa: N802
+        self.data: str = self.data + characters if self.data else characters
         if len(self.data) > LONGEST_TEXT:
             raise network.UnreadableReply(f"a text of more than {LONGEST_TEXT:,} characters")
 
@@ -201,14 +206,14 @@ class _BoundedDeserializer(SoapAdapter.SoapDeserializer):
 
 
 _NO_HANDLERS: Final = (None,) * 5
-"""As many as pyVmomi sets."""
+"""The number of handlers that pyVmomi sets."""
 _TOO_DEEP: Final = f"more than {DEEPEST} elements within each other"
 _LOOKUP: Final = SoapAdapter.SoapDeserializer()
 
 
 @lru_cache(maxsize=4096)
 def _type_of(ns: str, name: str, reference: bool) -> Any:
-    """pyVmomi's type of that name; kept, because each element asks. Its own search is recursive in "ArrayOf"."""
+    """Return pyVmomi's type of that name. Cached, because every element needs it; pyVmomi's search is recursive."""
     if len(name) > _LONGEST_NAME:
         raise KeyError("a type's name of that length")
     return SoapAdapter.SoapDeserializer.LookupWsdlType(_LOOKUP, ns, name, reference)

@@ -1,9 +1,9 @@
-"""Calls over VI/JSON, which vCenter offers from 8.0 U1 on, in a login of their own.
+"""Sends calls over VI/JSON, which vCenter offers from 8.0 U1 on, with a separate login.
 
 The login is separate: the documents name one way to a session id for VI/JSON, its own SessionManager.Login, whose reply
 has it in the header `vmware-api-session-id` (Broadcom, Virtual Infrastructure JSON API, authentication; vSphere Web
-Services SDK Programming Guide 8.0, "Authenticating a JSON Client with the Session Manager"). That the cookie of a SOAP
-session is taken in its place is said nowhere, so it is not sent, and both sessions are logged out.
+Services SDK Programming Guide 8.0, "Authenticating a JSON Client with the Session Manager"). It is not documented that
+the cookie of a SOAP session works too, so it is not sent, and both sessions are logged out.
 
 A call is POST {path}/vim25/{release}/{type}/{id}/{method} with its parameters as a JSON object; void is 204, a fault is
 a status of 400 or more with the fault as a JSON object (same sources; govmomi, vim25/soap/json_client.go). Connections,
@@ -35,13 +35,13 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 _LONGEST_SAID: Final = 200
 
 
-def offered(api_version: str) -> bool:
-    """Whether a vCenter of this API version offers VI/JSON."""
+def offers_vi_json(api_version: str) -> bool:
+    """Return whether a vCenter of this API version offers VI/JSON."""
     return version_numbers(api_version) >= version_numbers(SINCE)
 
 
 class JsonLogin:
-    """A login of its own for VI/JSON; `log_in` begins it."""
+    """The separate login for VI/JSON; `log_in` begins it."""
 
     def __init__(self, target: Target, api_version: str, session_manager: tuple[str, str]) -> None:
         self._target = target
@@ -55,55 +55,55 @@ class JsonLogin:
         self,
         wire: Wire,
         method: str,
-        this: tuple[str, str],
+        target: tuple[str, str],
         body: Mapping[str, Any] | None = None,
         *,
         deadline: float | None = None,
     ) -> bytes:
-        """The reply of a call that changes nothing, as it came; b"" for void.
+        """Return the unparsed reply of a call that changes nothing; b"" for void.
 
-        Raises SessionEnded, WireFault, NotConnected in its kinds.
+        Raises SessionEnded, WireFault, NotConnected and its subclasses.
         """
-        return self._answer(self._sent(wire, method, this, body or {}, deadline))
+        return self._answer(self._send(wire, method, target, body or {}, deadline))
 
-    def log_in(self, wire: Wire, *, seen: str) -> str:
-        """The key of a new login, unless another thread has logged in since it was `seen`: then of that.
+    def log_in(self, wire: Wire, *, earlier_key: str) -> str:
+        """Log in and return the key. If the key is not `earlier_key` any more, another thread has logged in: return it.
 
-        Raises NotConnected in its kinds.
+        Raises NotConnected and its subclasses.
         """
         with self._logging_in:
-            if self.key != seen:
+            if self.key != earlier_key:
                 return self.key
             self.key = ""
-            target = self._target
-            credentials = {"userName": target.username, "password": target.password.reveal()}
-            reply = self._sent(wire, "Login", self._session_manager, credentials, None)
+            vcenter = self._target
+            credentials = {"userName": vcenter.username, "password": vcenter.password.reveal()}
+            reply = self._send(wire, "Login", self._session_manager, credentials, None)
             try:
                 self._answer(reply)
             except (SessionEnded, WireFault) as refused:
                 raise LoginRefused(
-                    f"{target.address} refuses {target.username} over VI/JSON: {refused or 'not logged in'}",
+                    f"{vcenter.address} refuses {vcenter.username} over VI/JSON: {refused or 'not logged in'}",
                     hint="--reader soap reads without VI/JSON",
                 ) from None  # the chain holds the request
             if _KEY.fullmatch(reply.session_key) is None:
-                raise ProtocolError(f"{target.address} logs in over VI/JSON, and names no session")
+                raise ProtocolError(f"{vcenter.address} logs in over VI/JSON, and names no session")
             self.key = reply.session_key
             return self.key
 
     def log_out(self, wire: Wire) -> None:
-        """Ends the session. One that cannot be ended ends by itself when it idles."""
+        """End the session. If that fails, vCenter ends it when it is idle."""
         if self.key:
             with suppress(NotConnected, SessionEnded, WireFault):
-                self._answer(self._sent(wire, "Logout", self._session_manager, {}, None))
+                self._answer(self._send(wire, "Logout", self._session_manager, {}, None))
             self.key = ""
 
-    def _sent(
-        self, wire: Wire, method: str, this: tuple[str, str], body: Mapping[str, Any], deadline: float | None
+    def _send(
+        self, wire: Wire, method: str, target: tuple[str, str], body: Mapping[str, Any], deadline: float | None
     ) -> HttpReply:
         import msgspec
 
-        reference(*this)  # what names no object is refused, here as there
-        kind, moid = this
+        reference(*target)  # refuses invalid ids
+        kind, moid = target
         path = f"{self._target.path}/vim25/{self._release}/{kind}/{quote(moid, safe='')}/{method}"
         headers = {"Content-Type": "application/json", **({SESSION_HEADER: self.key} if self.key else {})}
         try:
@@ -119,19 +119,21 @@ class JsonLogin:
             return b""
         fault: Any = None
         with suppress(ProtocolError), network.decoding(self._target.address, "a call"):
-            fault = decoded(reply.body)
+            fault = decode_reply(reply.body)
         name = fault.get("_typeName") if isinstance(fault, dict) else None
         if name == "NotAuthenticated":
             raise SessionEnded
-        said = f"{reply.status} {reply.reason}"
+        status_text = f"{reply.status} {reply.reason}"
         if not isinstance(name, str):
-            raise ProtocolError(f"{self._target.address} answers VI/JSON with {said[:_LONGEST_SAID]}")
-        told = fault.get("faultstring")
-        raise WireFault(name[:_LONGEST_SAID], (told if isinstance(told, str) else said)[:_LONGEST_SAID])
+            raise ProtocolError(f"{self._target.address} answers VI/JSON with {status_text[:_LONGEST_SAID]}")
+        fault_text = fault.get("faultstring")
+        raise WireFault(
+            name[:_LONGEST_SAID], (fault_text if isinstance(fault_text, str) else status_text)[:_LONGEST_SAID]
+        )
 
 
-def decoded(received: bytes) -> Any:
-    """The values of a reply; None for one without content. Raises UNREADABLE_ERRORS."""
+def decode_reply(received: bytes) -> Any:
+    """Return the values of a reply; None for an empty one. Raises UNREADABLE_ERRORS."""
     import msgspec
 
     return msgspec.json.decode(received) if received else None

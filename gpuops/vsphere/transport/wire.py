@@ -1,8 +1,8 @@
-"""Single SOAP calls without pyVmomi over one connection; the answers are lxml elements. `session` and `reader` use it.
-Replies may be compressed, for inventories are read over slow lines too.
+"""Sends single SOAP calls without pyVmomi over one connection, for `session` and `reader`; answers are lxml elements.
+Replies may be compressed, because inventories are read over slow lines too.
 
-Logging in and reading need no typed values, and pyVmomi, which has them, takes 100 ms to import: longer than a small
-inventory takes to read. So whatever only reads goes this way, and pyVmomi is imported when something is to change.
+Logins and reads need no typed values. Importing pyVmomi, which has them, takes 100 ms: longer than reading a small
+inventory. So reads use this module, and pyVmomi is imported for changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuops.vsphere.transport.request_text import reference
 from gpuops.vsphere.transport.xml_values import kind
 
 CALL_S: Final = 120
-"""For one call and its whole reply."""
+"""The limit for one call and its complete reply."""
 _SOAP_ANSWERS: Final = frozenset({200, 500})
 _JSON_ANSWERS: Final = frozenset({200, 204, 400, 401, 403, 404, 500})
 """HTTP statuses of results and faults (Broadcom, Virtual Infrastructure JSON API)."""
@@ -35,11 +35,11 @@ _ENVELOPE: Final = (
 
 
 class SessionEnded(Exception):
-    """The server does not know our session any more (it says so inside missingSet as well)."""
+    """The server does not know the session any more (missingSet may contain this error too)."""
 
 
 class WireFault(Exception):
-    """A fault as the server named it: `fault` is its vmomi type, the text what it says."""
+    """A fault of the server: `fault` is its vmomi type."""
 
     def __init__(self, fault: str, message: str) -> None:
         super().__init__(message)
@@ -69,43 +69,43 @@ class Wire:
     def ask(
         self,
         method: str,
-        this: tuple[str, str],
+        target: tuple[str, str],
         arguments: str = "",
         *,
         deadline: float | None = None,
-        again: bool = True,
+        repeats: bool = True,
     ) -> Any:
-        """The response element; `this` is (type, moid), `arguments` are XML.
+        """Return the response element; `target` is (type, moid), `arguments` are XML.
 
-        With `again` it is asked again once when the reply broke off: a read changes nothing, a login counts.
-        Raises SessionEnded, WireFault, NotConnected in its kinds.
+        With `repeats` the call is repeated once if the connection broke off: right for reads, not for logins.
+        Raises SessionEnded, WireFault, NotConnected and its subclasses.
         """
-        reply = self.fetch(method, this, arguments, deadline=deadline, again=again)
+        reply = self.fetch(method, target, arguments, deadline=deadline, repeats=repeats)
         with network.decoding(self.target.address, method):
-            return parsed(reply, self.target.address)
+            return parse_reply(reply, self.target.address)
 
     def fetch(
         self,
         method: str,
-        this: tuple[str, str],
+        target: tuple[str, str],
         arguments: str = "",
         *,
         deadline: float | None = None,
-        again: bool = True,
+        repeats: bool = True,
     ) -> bytes:
-        """The reply as it came, for those who parse it their own way. Raises NotConnected in its kinds."""
+        """Return the unparsed reply. Raises NotConnected and its subclasses."""
         headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": f'"urn:vim25/{self._api_version}"'}
         if self.cookie:
             headers["Cookie"] = self.cookie
-        body = envelope(method, this, arguments)
-        reply = self._asked(self.target.path, body, headers, _SOAP_ANSWERS, deadline, again=again)
+        body = envelope(method, target, arguments)
+        reply = self._exchange_with_retry(self.target.path, body, headers, _SOAP_ANSWERS, deadline, repeats=repeats)
         return reply.body
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str], *, deadline: float | None = None) -> HttpReply:
-        """The reply to a call over VI/JSON, which may be a fault. Raises NotConnected in its kinds."""
-        return self._asked(path, body, headers, _JSON_ANSWERS, deadline, again=True)
+        """Return the reply to a call over VI/JSON, which may be a fault. Raises NotConnected and its subclasses."""
+        return self._exchange_with_retry(path, body, headers, _JSON_ANSWERS, deadline, repeats=True)
 
-    def _asked(
+    def _exchange_with_retry(
         self,
         path: str,
         body: bytes,
@@ -113,14 +113,14 @@ class Wire:
         answers: Collection[int],
         deadline: float | None,
         *,
-        again: bool,
+        repeats: bool,
     ) -> HttpReply:
         until = clock.passed_s() + CALL_S if deadline is None else deadline
         try:
             return self._exchange(path, body, headers, answers, until)
         except network.BROKEN_OFF as error:
             self.close()
-            if not again:
+            if not repeats:
                 raise network.connection_error(self.target, error) from error
         except (*network.LOST_ERRORS, network.UnreadableReply) as error:
             self.close()
@@ -147,18 +147,18 @@ class Wire:
             try:
                 morsel = SimpleCookie(header).get(_COOKIE)
             except CookieError as error:
-                raise network.UnreadableReply("a cookie that is none") from error
+                raise network.UnreadableReply("an invalid cookie") from error
             if morsel is not None:
                 self.cookie = f"{_COOKIE}={morsel.coded_value}"
 
 
-def envelope(method: str, this: tuple[str, str], arguments: str = "") -> bytes:
-    """The request of a call. Raises ProtocolError for what is no id of an object."""
-    return _ENVELOPE.format(f'<{method} xmlns="urn:vim25">{reference(*this)}{arguments}</{method}>').encode()
+def envelope(method: str, target: tuple[str, str], arguments: str = "") -> bytes:
+    """Return the request of a call. Raises ProtocolError for an invalid id."""
+    return _ENVELOPE.format(f'<{method} xmlns="urn:vim25">{reference(*target)}{arguments}</{method}>').encode()
 
 
-def parsed(received: bytes, address: str) -> Any:
-    """The method's response element. Raises SessionEnded, WireFault, and ProtocolError for what is no SOAP."""
+def parse_reply(received: bytes, address: str) -> Any:
+    """Return the method's response element. Raises SessionEnded, WireFault, and ProtocolError if it is not SOAP."""
     try:
         root = elements(received)
     except network.UnreadableReply as error:

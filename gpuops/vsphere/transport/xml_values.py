@@ -1,4 +1,4 @@
-"""Reads values from elements of vCenter's XML. What is missing or ill-formed is None, unknown; nothing here raises."""
+"""Reads values from elements of vCenter's XML. Missing or ill-formed values are unknown (None); no function raises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Vocabulary = TypeVar("Vocabulary", bound=StrEnum)
 
 
 def child(element: Any, name: str) -> Any:
-    """The first child of that name, or None."""
+    """Return the first child of that name, or None."""
     if element is None:
         return None
     # Not find(), which makes a path of the name on every call: a fleet asks a million times.
@@ -32,29 +32,29 @@ def child(element: Any, name: str) -> Any:
 
 
 def children(element: Any, name: str = "*") -> Iterator[Any]:
-    """The children of that name; of any name by default."""
+    """Yield the children of that name; of any name by default."""
     if element is None:
         return iter(())
-    found: Iterator[Any] = element.iterchildren(VIM + name if name != "*" else "*")
-    return found
+    child_elements: Iterator[Any] = element.iterchildren(VIM + name if name != "*" else "*")
+    return child_elements
 
 
 def descendants(element: Any, name: str) -> Iterator[Any]:
-    """The elements of that name anywhere below; lxml skips all others without making objects of them."""
+    """Yield the elements of that name at any depth; lxml makes no objects of others."""
     if element is None:
         return iter(())
-    found: Iterator[Any] = element.iter(VIM + name)
-    return found
+    matches: Iterator[Any] = element.iter(VIM + name)
+    return matches
 
 
 def text(element: Any, name: str | None = None) -> str | None:
-    """The text of an element, or of its child of that name; '' is nothing."""
-    found = element if name is None else child(element, name)
-    return (found.text or None) if found is not None else None
+    """Return the text of an element, or of its child of that name; None for ''."""
+    node = element if name is None else child(element, name)
+    return (node.text or None) if node is not None else None
 
 
 def count(element: Any, name: str) -> int:
-    """How many children of that name there are; libxml2 counts them without an object for each."""
+    """Return the number of children of that name; libxml2 counts them without an object for each."""
     return int(_counter(name)(element))
 
 
@@ -66,58 +66,58 @@ def _counter(name: str) -> Any:
 
 
 def parts_of(element: Any) -> Mapping[str, Any]:
-    """The children by name, in one pass: cheaper than asking for three of them. Of several alike, the last."""
-    return {} if element is None else {each.tag[_VIM_LENGTH:]: each for each in element}
+    """Return the children by name: cheaper than reading three of them. The last of several of one name counts."""
+    return {} if element is None else {child_element.tag[_VIM_LENGTH:]: child_element for child_element in element}
 
 
 def texts(element: Any) -> Mapping[str, str | None]:
-    """The texts of the children by name, as `parts_of` has the children."""
-    return {} if element is None else {each.tag[_VIM_LENGTH:]: each.text for each in element}
+    """Return the texts of the children by name, as `parts_of` has the children."""
+    return {} if element is None else {child_element.tag[_VIM_LENGTH:]: child_element.text for child_element in element}
 
 
 def number(element: Any, name: str | None = None) -> int | None:
-    """A whole number, or None."""
+    """Return a whole number, or None."""
     return whole(text(element, name))
 
 
 def whole(written: str | None) -> int | None:
-    """A whole number as it is written, or None. One that no vSphere type can hold is ill-formed (xsd:long: 64 bits)."""
+    """Return the whole number of a text, or None. Numbers beyond 64 bits (xsd:long) are ill-formed."""
     try:
-        found = int(written) if written is not None else None
+        integer = int(written) if written is not None else None
     except ValueError:
         return None
-    return found if found is None or -_BEYOND_LONG <= found < _BEYOND_LONG else None
+    return integer if integer is None or -_BEYOND_LONG <= integer < _BEYOND_LONG else None
 
 
 def flag(element: Any, name: str | None = None) -> bool | None:
-    """A boolean, or None."""
+    """Return a boolean, or None."""
     return truth(text(element, name))
 
 
 def truth(written: str | None) -> bool | None:
-    """A boolean as XML Schema writes it, or None."""
+    """Return the boolean of a text of XML Schema, or None."""
     return _TRUTH.get(written) if written is not None else None
 
 
 def word(vocabulary: type[Vocabulary], element: Any, name: str | None = None) -> Vocabulary | None:
-    """A word of a vocabulary; one it does not have is None."""
-    return spoken(vocabulary, text(element, name))
+    """Return the member of the vocabulary, or None for another word."""
+    return vocabulary_word(vocabulary, text(element, name))
 
 
-def spoken(vocabulary: type[Vocabulary], written: str | None) -> Vocabulary | None:
-    """A word of a vocabulary as it is written; one it does not have is None."""
-    found: Vocabulary | None = _words(vocabulary).get(written) if written is not None else None
-    return found
+def vocabulary_word(vocabulary: type[Vocabulary], written: str | None) -> Vocabulary | None:
+    """Return the member of the vocabulary for a text, or None."""
+    known_word: Vocabulary | None = _words(vocabulary).get(written) if written is not None else None
+    return known_word
 
 
 @cache
 def _words(vocabulary: type[StrEnum]) -> Mapping[str, Any]:
-    return {each.value: each for each in vocabulary}
+    return {word.value: word for word in vocabulary}
 
 
 @lru_cache(maxsize=4096)
 def pci_address(written: str | None) -> PciAddress | None:
-    """A PCI address, or None. Kept: the same few stand in every host of a fleet."""
+    """Return the PCI address, or None. Cached: all hosts of a fleet have the same few addresses."""
     if not written:
         return None
     try:
@@ -127,10 +127,10 @@ def pci_address(written: str | None) -> PciAddress | None:
 
 
 def moment(written: str | None) -> datetime | None:
-    """A moment in UTC; None for one without a zone, which could be any."""
+    """Return the moment in UTC, or None, also for one without a time zone."""
     try:
-        found = datetime.fromisoformat(written) if written is not None else None
-        return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+        local_time = datetime.fromisoformat(written) if written is not None else None
+        return local_time.astimezone(UTC) if local_time is not None and local_time.tzinfo is not None else None
     except (ValueError, OverflowError):  # at the ends of the calendar another zone has no such year
         return None
 
@@ -140,7 +140,7 @@ def mebibytes(byte_count: int | None) -> int | None:
 
 
 def kind(element: Any) -> str:
-    """The vmomi type named by xsi:type, without its prefix."""
+    """Return the vmomi type named by xsi:type, without its prefix."""
     return _local_name(element.get(XSI_TYPE, ""))
 
 
@@ -149,6 +149,6 @@ def _local_name(written: str) -> str:
     return written.rpartition(":")[2]
 
 
-def unsigned(short: int | None) -> int:
-    """A PCI id as people know it, from vSphere's signed 16-bit field; 0 when unknown."""
+def unsigned_short(short: int | None) -> int:
+    """Return the PCI id of vSphere's signed 16-bit field; 0 if unknown."""
     return (short or 0) & 0xFFFF

@@ -1,7 +1,7 @@
-"""Waits until a VM or host of the vCenter changes in a way that moves GPUs: power, host, connection, maintenance mode.
+"""Waits for a change of a VM or host that affects GPUs: power state, host, connection or maintenance mode.
 
-One filter over a ContainerView of everything: a VM that is made meanwhile is seen too, and while nothing changes a wait
-costs one request a slice.
+One filter watches a ContainerView of all VMs and hosts, so new VMs are included. Without changes a wait takes one
+request per slice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OF_VMS: Final = ("runtime.powerState", "runtime.host")
 OF_HOSTS: Final = ("runtime.connectionState", "runtime.inMaintenanceMode")
 MOST_AT_ONCE: Final = 1000
-"""Objects in one answer; the rest follows in the next ones."""
+"""Objects in one answer; further ones are in the next answers."""
 
 
 class ChangeWatch:
@@ -35,10 +35,10 @@ class ChangeWatch:
         self._follows = False
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether something changed since the last call, as soon as it has, or when the time is up.
+        """Wait until something changes, at most for `timeout_s`, and return whether it did since the last call.
 
-        The first call says yes: what was read before it may be old. So does one after a lost session, and one whose
-        wait was broken off to its end: nobody can say then. Raises VcenterUnreachable when waits stay broken.
+        The first call returns True, because an inventory read before may be old. So does a call after a lost session,
+        or one whose wait stays broken off: changes are unknown then. Raises VcenterUnreachable if waits stay broken.
         """
         if not self._follows:
             self._updates.follow(self._everything)
@@ -48,12 +48,12 @@ class ChangeWatch:
         while news == [] and clock.passed_s() < until:  # the wait broke off, and begins anew
             news = self._updates.next(max(0.0, until - clock.passed_s()))
         changed = news is not None
-        while news:  # what else has happened by now is the same answer
+        while news:  # drop the other changes so far: they have the same answer
             news = self._updates.next(0.0)
         return changed
 
     def _everything(self) -> Any:
-        """The filter; its view goes with the session that made it."""
+        """Return the filter; its view ends with the session."""
         from pyVmomi import vim, vmodl
 
         content, query = self._session.content, vmodl.query.PropertyCollector

@@ -1,6 +1,6 @@
-"""Waits for the ends of many tasks by one property filter over all of them.
+"""Waits for the ends of many tasks with one property filter over all of them.
 
-200 tasks cost about ten requests beyond those that started them; one read of each task would cost hundreds.
+200 tasks take about ten requests in addition to those that start them; single reads of tasks would take hundreds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 SLICE_S: Final = 20.0
-"""The longest single wait; after a silent one the VMs are asked whether they wait for an answer themselves."""
+"""The longest single wait; after one without news, gpuops checks whether VMs wait for the answer to a question."""
 
 WAIT_FIRST: Final = "wait for the other task of the VM, then run the command again"
 
@@ -36,17 +36,17 @@ PATHS: Final = (
 
 
 class TaskWatch:
-    """The tasks of one session; what was told of a task is kept until somebody asks for it."""
+    """The tasks of one session; the end of a task is stored until a caller waits for it."""
 
     def __init__(self, session: Session, updates: Updates | None = None) -> None:
         self._session = session
         self._updates = updates or Updates(session)
         self._running: dict[str, dict[str, Any]] = {}
-        """Task ref -> its info so far, of each task watched and not ended."""
+        """The info so far by task ref, of tasks that have not ended."""
         self._ends: dict[str, TaskEnd] = {}
-        """Ends that nobody has taken yet."""
+        """Ends that no caller has received yet."""
         self._withdrawn: set[str] = set()
-        """Those that were asked to be cancelled here while they were queued."""
+        """Tasks that gpuops asked vCenter to cancel while they were queued."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -54,112 +54,118 @@ class TaskWatch:
         self._running.clear()
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        """Each end as it happens; a task still running when the time is up is left out.
+        """Yield the end of each task within the time.
 
-        A task whose VM asks a question ends here as unknown, naming it: it waits for an answer, and goes on when
-        somebody gives one. One that is gone from vCenter ends as unknown too. Time is what vCenter waited, or what
-        passed here, whichever is more.
+        If the VM of a task asks a question, the task ends here as OutcomeUnknown with the question; in vCenter it
+        continues after an answer. A task that does not exist any more ends as OutcomeUnknown too. The time is the
+        duration of the waits in vCenter or the time that passed here, whichever is longer.
         """
         self._follow([task.ref for task in tasks])
-        left, left_s = dict.fromkeys(task.ref for task in tasks), max(timeout_s, 0.0)
-        yield from self._taken(left)
-        while left:
+        pending, left_s = dict.fromkeys(task.ref for task in tasks), max(timeout_s, 0.0)
+        yield from self._pop_ends(pending)
+        while pending:
             slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
             news = self._updates.next(slice_s)
             left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
             if news is None:
-                self._end_those_never_told_of(left)
-                self._end_those_who_ask(left)
+                self._end_missing_tasks(pending)
+                self._end_tasks_with_question(pending)
             with self._session.decoding("a wait for tasks"):
-                for each in news or ():
-                    self._take(each)
-            yield from self._taken(left)
+                for update in news or ():
+                    self._take(update)
+            yield from self._pop_ends(pending)
             if left_s <= 0:
                 return
 
     def withdraw(self, tasks: Sequence[TaskRef]) -> None:
-        """Cancels those that were queued when they were last waited for; one that vCenter does not cancel goes on.
+        """Cancel the tasks that were queued at their last wait. A task that vCenter does not cancel continues.
 
-        vCenter queues a task behind another one of its VM, and would begin it whenever that ends. Raises NotConnected.
+        vCenter queues a task behind another one of its VM, and begins it when that one ends. Raises NotConnected.
         """
-        for each in tasks:
-            info = self._running.get(each.ref, {})
-            if info.get("info.state") != "queued":
+        for task_ref in tasks:
+            task_info = self._running.get(task_ref.ref, {})
+            if task_info.get("info.state") != "queued":
                 continue
-            self._withdrawn.add(each.ref)  # before: where the reply is lost, it may be cancelled all the same
-            task = self._session.managed("Task", each.ref)
+            self._withdrawn.add(task_ref.ref)  # before the call: if its reply is lost, the task may be cancelled
+            task = self._session.managed_object("Task", task_ref.ref)
             try:
                 self._session.change(
-                    task.CancelTask, subject=_subject(info, each.ref), op_id=f"{CANCEL_OPERATION}{each.ref}"
+                    task.CancelTask,
+                    subject=_subject(task_info, task_ref.ref),
+                    op_id=f"{CANCEL_OPERATION}{task_ref.ref}",
                 )
             except NotConnected:
                 raise
             except GpuopsError:
-                continue  # it has begun meanwhile, or may not be cancelled now: it is asked again, or its end tells
+                continue  # it has begun meanwhile, or cannot be cancelled now: a later call or its end will show
 
     def _follow(self, refs: Sequence[str]) -> None:
-        """One filter over all of these that have not ended; those of an earlier wait are no longer of interest."""
+        """Watch the tasks that have not ended with one filter, instead of those of an earlier wait."""
         unended = [ref for ref in refs if ref not in self._ends]
         if all(ref in self._running for ref in unended):
             return
         self._running = {ref: self._running.get(ref, {}) for ref in unended}
-        self._updates.watch([self._session.managed("Task", ref) for ref in unended], PATHS)
+        self._updates.watch([self._session.managed_object("Task", ref) for ref in unended], PATHS)
 
-    def _taken(self, left: dict[str, None]) -> Iterator[TaskEnd]:
-        for ref in [ref for ref in left if ref in self._ends]:
-            del left[ref]
+    def _pop_ends(self, pending: dict[str, None]) -> Iterator[TaskEnd]:
+        for ref in [ref for ref in pending if ref in self._ends]:
+            del pending[ref]
             yield self._ends.pop(ref)
 
-    def _take(self, news: PropertyUpdate) -> None:
-        info = self._running.get(news.ref)
-        if info is None:
-            return  # its end is known already: the same news may come twice
-        info.update(news.values)
-        state = info.get("info.state")
+    def _take(self, update: PropertyUpdate) -> None:
+        task_info = self._running.get(update.ref)
+        if task_info is None:
+            return  # its end is known already: an update may come twice
+        task_info.update(update.properties)
+        state = task_info.get("info.state")
         if state == "success":
-            self._end(news.ref, None)
+            self._end(update.ref, None)
         elif state == "error":
-            self._end(news.ref, self._error(news.ref, info))
-        elif news.gone:
-            self._end(news.ref, OutcomeUnknown(f"{_subject(info, news.ref)}: its task is gone from vCenter"))
+            self._end(update.ref, self._error(update.ref, task_info))
+        elif update.is_gone:
+            self._end(update.ref, OutcomeUnknown(f"{_subject(task_info, update.ref)}: its task is gone from vCenter"))
 
     def _end(self, ref: str, error: GpuopsError | None) -> None:
-        info = self._running.pop(ref)
-        began, ended = info.get("info.startTime") or info.get("info.queueTime"), info.get("info.completeTime")
+        task_info = self._running.pop(ref)
+        began, ended = (
+            task_info.get("info.startTime") or task_info.get("info.queueTime"),
+            task_info.get("info.completeTime"),
+        )
         duration_s = (ended - began).total_seconds() if began and ended else None
-        self._session.changes.ended(ref, error)
+        self._session.changes.note_ended(ref, error)
         self._ends[ref] = TaskEnd(TaskRef(ref), error, duration_s)
 
-    def _error(self, ref: str, info: dict[str, Any]) -> GpuopsError:
-        """The error of a task that failed; a server may tell of the state before the fault."""
-        subject = _subject(info, ref)
-        fault = info.get("info.error")
+    def _error(self, ref: str, task_info: dict[str, Any]) -> GpuopsError:
+        """Return the error of a task that failed. It is read again if vCenter reported the state without the fault."""
+        subject = _subject(task_info, ref)
+        fault = task_info.get("info.error")
         if fault is None:
-            task = self._session.managed("Task", ref)
+            task = self._session.managed_object("Task", ref)
             fault = self._session.read(lambda: task.info.error, subject=subject)
         if not isinstance(fault, Exception):
             return StepFailed(f"{subject}: vCenter does not say why its task failed")
         error = translate(fault, subject)
-        if ref in self._withdrawn and info.get("info.startTime") is None:
+        if ref in self._withdrawn and task_info.get("info.startTime") is None:
             error = StepFailed(f"{subject}: its task was queued and did not begin; it was cancelled", hint=WAIT_FIRST)
             error.trouble = Trouble.BUSY
         error.__cause__ = fault
         return error
 
-    def _end_those_never_told_of(self, left: Iterable[str]) -> None:
-        """vCenter's first word is how every watched task is; one it was silent about is gone."""
-        for ref in [ref for ref in left if self._running.get(ref) == {}]:
-            self._take(PropertyUpdate(ref, {}, gone=True))
+    def _end_missing_tasks(self, pending: Iterable[str]) -> None:
+        """End the tasks that vCenter did not report at first: it reports all tasks of the filter that exist."""
+        for ref in [ref for ref in pending if self._running.get(ref) == {}]:
+            self._take(PropertyUpdate(ref, {}, is_gone=True))
 
-    def _end_those_who_ask(self, left: Iterable[str]) -> None:
-        waiting = {ref: self._running[ref] for ref in left if ref in self._running}
-        asked = questions(self._session, _vms(info.get("info.entity") for info in waiting.values()))
-        for ref, info in waiting.items():
-            entity = info.get("info.entity")
-            question = asked.get(getattr(entity, "_moId", ""))
+    def _end_tasks_with_question(self, pending: Iterable[str]) -> None:
+        waiting = {ref: self._running[ref] for ref in pending if ref in self._running}
+        question_by_vm = questions(self._session, _vms(task_info.get("info.entity") for task_info in waiting.values()))
+        for ref, task_info in waiting.items():
+            entity = task_info.get("info.entity")
+            question = question_by_vm.get(getattr(entity, "_moId", ""))
             if question is not None:
                 error = OutcomeUnknown(
-                    f"{_subject(info, ref)}: it asks a question: {question}", hint="answer it in the vSphere Client"
+                    f"{_subject(task_info, ref)}: it asks a question: {question}",
+                    hint="answer it in the vSphere Client",
                 )
                 self._end(ref, error)
 
@@ -170,14 +176,14 @@ def _vms(entities: Iterable[Any]) -> Collection[str]:
     return {entity._moId for entity in entities if isinstance(entity, vim.VirtualMachine)}
 
 
-def _subject(info: dict[str, Any], ref: str) -> str:
-    return decode_name(info.get("info.entityName") or ref)
+def _subject(task_info: dict[str, Any], ref: str) -> str:
+    return decode_name(task_info.get("info.entityName") or ref)
 
 
 def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
-    """The text of the question each of these VMs waits on (`runtime.question`); those that do not wait are left out.
+    """Return the text of the question (`runtime.question`) by VM, for VMs that wait for an answer.
 
-    gpuops never answers one: the wrong answer loses data.
+    gpuops never answers one: a wrong answer loses data.
     """
     from pyVmomi import vim, vmodl
 
@@ -189,6 +195,11 @@ def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
         propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["runtime.question"], all=False)],
         reportMissingObjectsInResults=True,
     )
-    found = session.retrieve(spec, len(vms))
+    contents = session.retrieve(spec, len(vms))
     with session.decoding("a read of questions"):
-        return {str(each.obj._moId): str(one.val.text) for each in found for one in each.propSet if one.val is not None}
+        return {
+            str(content.obj._moId): str(prop.val.text)
+            for content in contents
+            for prop in content.propSet
+            if prop.val is not None
+        }

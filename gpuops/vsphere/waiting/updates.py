@@ -1,10 +1,8 @@
-"""Property changes of chosen objects, by one PropertyCollector with one filter; `tasks`, `states` and `changes` wait
-by it.
+"""Waits for property changes of objects with one PropertyCollector and one filter, for `tasks`, `states` and `changes`.
 
-`WaitForUpdatesEx` is called in slices, so that a silent vCenter never delays the caller longer than asked. When the
-session ends, or the collector's version is lost, collector and filter are made anew and report everything again: a
-caller must accept the same change twice. pyVim's WaitForTask is not used: it has no deadline, and no end when
-cancelled.
+`WaitForUpdatesEx` is called in slices, so that a silent vCenter does not delay the caller beyond its limit. If the
+session ends, or the version of the collector is lost, collector and filter are made again and report everything again:
+a caller must accept the same change twice. pyVim's WaitForTask is not used: it has no deadline and cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -24,16 +22,16 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 PAUSES_S: Final = (0.0, 2.0, 10.0, 30.0)
-"""Before each new attempt after a broken wait; then it is given up."""
+"""Pauses before each new attempt after a broken wait; after the last one the wait fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyUpdate:
-    """A change of one object: values by property path, None for a property that is unset now; or that it is gone."""
+    """A change of one object: its properties by path (None = unset now), and whether it does not exist any more."""
 
     ref: str
-    values: Mapping[str, Any]
-    gone: bool = False
+    properties: Mapping[str, Any]
+    is_gone: bool = False
 
 
 class Updates:
@@ -42,31 +40,31 @@ class Updates:
     def __init__(
         self, session: Session, pause: Callable[[float], None] = clock.pause, at_most: int | None = None
     ) -> None:
-        """`at_most`: objects in one answer; None = as many as vCenter tells."""
+        """`at_most` is the limit of objects in one answer; None = no limit."""
         self._session = session
         self._pause = pause
         self._at_most = at_most
         self._objects: tuple[Any, ...] = ()
-        """Those that were named; none where a filter finds them itself."""
+        """The watched objects; empty for a filter that finds its objects itself."""
         self._spec: Callable[[], Any] | None = None
         self._collector: Any = None
         self._filter: Any = None
-        self._left: list[Any] = []
-        """Collectors whose wait broke off, with their filters: vCenter keeps them as long as the session."""
+        self._broken_collectors: list[Any] = []
+        """Collectors whose wait broke off, with their filters: they exist as long as the session."""
         self._version = ""
         self._broken = 0
         self._filtered = False
-        """Whether the filter of the collector is that of these objects."""
+        """Whether the collector has the filter for these objects."""
 
     def watch(self, objects: Sequence[Any], paths: Sequence[str]) -> None:
-        """Reports changes of these objects, all of one type, from now on; the first report has their present values."""
+        """Watch these objects, all of one type, from now on; the first report has their present values."""
         from pyVmomi import vmodl
 
         query = vmodl.query.PropertyCollector
 
         def spec() -> Any:
             return query.FilterSpec(
-                objectSet=[query.ObjectSpec(obj=each, skip=False) for each in self._objects],
+                objectSet=[query.ObjectSpec(obj=watched_object, skip=False) for watched_object in self._objects],
                 propSet=[query.PropertySpec(type=type(self._objects[0]), pathSet=list(paths), all=False)],
                 reportMissingObjectsInResults=True,
             )
@@ -75,35 +73,35 @@ class Updates:
         self._spec, self._filtered = spec if objects else None, False
 
     def follow(self, spec: Callable[[], Any]) -> None:
-        """Reports changes of what the filter finds that `spec` makes; it is made anew where a session was lost."""
+        """Watch the objects that the filter of `spec` finds; `spec` is called again after a lost session."""
         self._objects, self._spec, self._filtered = (), spec, False
 
     def next(self, wait_s: float) -> list[PropertyUpdate] | None:
-        """What changed since the last call, as soon as something has; None = nothing within `wait_s` seconds.
+        """Return the changes since the last call as soon as there are any; None = no change within `wait_s` seconds.
 
-        Raises VcenterUnreachable when it stays broken.
+        Raises VcenterUnreachable if the wait stays broken.
         """
-        told: list[PropertyUpdate] | None = self._guarded(lambda: self._ask(wait_s))
-        return told
+        updates: list[PropertyUpdate] | None = self._call_with_recovery(lambda: self._ask(wait_s))
+        return updates
 
     def close(self) -> None:
-        """Destroys the collector, which would otherwise last as long as the session."""
+        """Destroy the collector, which would otherwise exist as long as the session."""
         if self._collector is not None:
-            self._left.append(self._collector)
+            self._broken_collectors.append(self._collector)
         self._collector = self._filter = None
         self._give_back()
 
     def _give_back(self) -> None:
-        if not self._left:  # a read has waited for nothing: it would load pyVmomi to log out
+        if not self._broken_collectors:  # do not import pyVmomi for a session that never waited
             return
         from pyVmomi import vmodl
 
-        while self._left:
+        while self._broken_collectors:
             with suppress(vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS):
-                self._left.pop().DestroyPropertyCollector()
+                self._broken_collectors.pop().DestroyPropertyCollector()
 
     def _ask(self, wait_s: float) -> list[PropertyUpdate] | None:
-        """What the next UpdateSet tells; None = nothing within the time."""
+        """Return the changes of the next UpdateSet; None = no change within the time."""
         from pyVmomi import vmodl
 
         if self._spec is None:
@@ -117,46 +115,53 @@ class Updates:
         options = vmodl.query.PropertyCollector.WaitOptions(
             maxWaitSeconds=math.ceil(wait_s), maxObjectUpdates=self._at_most
         )
-        told = self._collector.WaitForUpdatesEx(self._version, options)
+        update_set = self._collector.WaitForUpdatesEx(self._version, options)
         if self._version:
-            self._broken = 0  # an answer after the first telling: a wait that breaks off each time never gets there
-        if told is None:
+            self._broken = 0  # the second answer: a wait that always breaks off never has one
+        if update_set is None:
             return None
-        found = [news for each in told.filterSet for news in _property_updates(each)]
-        self._version = told.version
-        return found
+        updates = [update for filter_update in update_set.filterSet for update in _property_updates(filter_update)]
+        self._version = update_set.version
+        return updates
 
     def _replace_filter(self, spec: Callable[[], Any]) -> None:
-        """The new filter first, then the old one away: version '' tells all of the new one's objects."""
+        """Create the new filter, then destroy the old one. With version '' all objects of the new one are reported."""
         old, self._filter = self._filter, self._collector.CreateFilter(spec(), False)
         self._version, self._filtered = "", True
         if old is not None:
             old.DestroyPropertyFilter()
 
-    def _guarded(self, act: Callable[[], Any]) -> Any:
-        """What vCenter answers; a lost session, collector or connection is a list of no news, for a while."""
+    def _call_with_recovery(self, act: Callable[[], Any]) -> Any:
+        """Return the result of the call; an empty list after a lost session, collector or connection.
+
+        Raises VcenterUnreachable after the last attempt.
+        """
         from pyVmomi import vim, vmodl
 
-        seen = self._session.logins
+        logins_before = self._session.logins
         try:
             return act()
         except vim.fault.NotAuthenticated as fault:
             self._begin_anew(fault)
-            self._session.login_again(seen)
+            self._session.login_again(logins_before)
         except vmodl.fault.ManagedObjectNotFound as fault:
-            gone = [each for each in self._objects if fault.obj is not None and each._moId == fault.obj._moId]
-            self._objects = tuple(each for each in self._objects if each not in gone)
+            removed = [
+                watched_object
+                for watched_object in self._objects
+                if fault.obj is not None and watched_object._moId == fault.obj._moId
+            ]
+            self._objects = tuple(watched_object for watched_object in self._objects if watched_object not in removed)
             self._begin_anew(fault)
-            return [PropertyUpdate(str(each._moId), {}, gone=True) for each in gone]
+            return [PropertyUpdate(str(watched_object._moId), {}, is_gone=True) for watched_object in removed]
         except vim.fault.NoPermission as fault:
             raise translate(fault) from fault
         except (vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
-            self._begin_anew(error)  # tasks go on whatever becomes of who watches them
+            self._begin_anew(error)  # tasks continue without this collector
         return []
 
     def _begin_anew(self, error: BaseException) -> None:
         if self._collector is not None:
-            self._left.append(self._collector)
+            self._broken_collectors.append(self._collector)
         self._collector = self._filter = None
         self._version = ""
         if self._broken == len(PAUSES_S):
@@ -171,9 +176,11 @@ class Updates:
         self._broken += 1
 
 
-def _property_updates(told: Any) -> Iterator[PropertyUpdate]:
-    for update in told.objectSet:
-        values = {change.name: change.val if change.op in ("assign", "add") else None for change in update.changeSet}
-        yield PropertyUpdate(str(update.obj._moId), values, gone=update.kind == "leave")
-    for missing in told.missingSet:
-        yield PropertyUpdate(str(missing.obj._moId), {}, gone=True)
+def _property_updates(filter_update: Any) -> Iterator[PropertyUpdate]:
+    for update in filter_update.objectSet:
+        properties = {
+            change.name: change.val if change.op in ("assign", "add") else None for change in update.changeSet
+        }
+        yield PropertyUpdate(str(update.obj._moId), properties, is_gone=update.kind == "leave")
+    for missing_object in filter_update.missingSet:
+        yield PropertyUpdate(str(missing_object.obj._moId), {}, is_gone=True)

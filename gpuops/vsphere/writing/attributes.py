@@ -1,6 +1,6 @@
-"""Custom attributes of VMs: defines them by name, and writes the values that steps set.
+"""Defines custom attributes of VMs by name, and writes their values.
 
-`connection.attribute_keys` keeps the keys of the definitions, which are read once.
+The keys of the definitions are read once, and cached in `connection.attribute_keys`.
 """
 
 from __future__ import annotations
@@ -19,39 +19,45 @@ _OTHER_NAME: Final = (
 )
 
 
-def set_attribute(connection: Connection, ref: str, name: str, value: str, *, subject: str, op_id: str) -> None:
-    """The VM's attribute of that name has the value; '' clears it. Raises OutcomeUnknown, NoPermission."""
+def set_attribute(
+    connection: Connection, ref: str, name: str, attribute_text: str, *, subject: str, op_id: str
+) -> None:
+    """Set the attribute of the VM; '' clears it. Raises OutcomeUnknown, NoPermission."""
     if name not in connection.attribute_keys:
         defined_attributes(connection)
     if name not in connection.attribute_keys:
-        if not value:
-            return  # an attribute that nobody defined is clear everywhere
+        if not attribute_text:
+            return  # an attribute that is not defined is clear everywhere
         define_attribute(connection, name, op_id)
     key = connection.attribute_keys[name]
-    connection.change(_manager(connection).SetField, connection.vm(ref), key, value, subject=subject, op_id=op_id)
+    connection.change(
+        _manager(connection).SetField, connection.vm(ref), key, attribute_text, subject=subject, op_id=op_id
+    )
 
 
 def defined_attributes(connection: Connection) -> frozenset[str]:
-    """Names of the attributes that a VM may carry, read anew."""
-    connection.attribute_keys = _defined(connection)
+    """Read and return the names of the attributes that a VM can have."""
+    connection.attribute_keys = _read_keys(connection)
     return frozenset(connection.attribute_keys)
 
 
 def check_attribute_names(connection: Connection, names: Collection[str]) -> None:
-    """Raises Refused where vCenter has an attribute of one of these names that VMs cannot carry.
+    """Raise Refused if an attribute of one of these names is defined for other objects than VMs.
 
     Names are unique over all types of objects (vSphere API, AddCustomFieldDef: DuplicateName), and the type of an
     attribute cannot be changed.
     """
     defined = defined_attributes(connection)
     undefined = [name for name in names if name not in defined]
-    others = {name: of_type for name, of_type in _types(connection).items() if name in undefined} if undefined else {}
-    for name, of_type in others.items():
+    types_by_name = (
+        {name: of_type for name, of_type in _types(connection).items() if name in undefined} if undefined else {}
+    )
+    for name, of_type in types_by_name.items():
         raise Refused(_of_other_type(name, of_type), hint=_OTHER_NAME)
 
 
 def define_attribute(connection: Connection, name: str, op_id: str) -> None:
-    """There is an attribute of that name for VMs from then on. Raises OutcomeUnknown, NoPermission."""
+    """Define an attribute of that name for VMs, unless it exists. Raises OutcomeUnknown, NoPermission."""
     from pyVmomi import vim
 
     add = _manager(connection).AddCustomFieldDef
@@ -60,7 +66,7 @@ def define_attribute(connection: Connection, name: str, op_id: str) -> None:
     except GpuopsError as error:
         if not isinstance(error.__cause__, vim.fault.DuplicateName):
             raise
-        # somebody was faster, or made it for another kind of object
+        # another user was faster, or defined it for another type of object
         if name not in defined_attributes(connection):
             of_type = _types(connection).get(name)
             if of_type is None:
@@ -72,8 +78,8 @@ def define_attribute(connection: Connection, name: str, op_id: str) -> None:
         connection.attribute_keys[name] = field.key
 
 
-def _defined(connection: Connection) -> dict[str, int]:
-    """Keys by name; one made for VMs comes before one made for every kind of object."""
+def _read_keys(connection: Connection) -> dict[str, int]:
+    """Return the keys by name; an attribute for VMs takes precedence over one for all types of objects."""
     from pyVmomi import vim
 
     fields = connection.read(lambda: _manager(connection).field) or ()
@@ -83,7 +89,7 @@ def _defined(connection: Connection) -> dict[str, int]:
 
 
 def _types(connection: Connection) -> dict[str, str]:
-    """The type of object that carries each attribute, by name; those for all types are not there."""
+    """Return the type of object by attribute name, without attributes for all types."""
     from pyVmomi import VmomiSupport
 
     fields = connection.read(lambda: _manager(connection).field) or ()

@@ -1,6 +1,6 @@
-"""Sets modes of devices by the configure call of vSphere 9.1, which answers with a task, and that with its impacts.
+"""Sets modes of devices with the configure call of vSphere 9.1. It returns a task, whose result is the impacts.
 
-Source: vSphere Automation API 9.1, vcenter.host.hardware.direct_path_devices. There is no call that tells the impacts
+Source: vSphere Automation API 9.1, vcenter.host.hardware.direct_path_devices. There is no call that returns the impacts
 of a change without making it.
 """
 
@@ -14,7 +14,7 @@ from gpuops.errors import GpuopsError, LoginRefused, OutcomeUnknown, ProtocolErr
 from gpuops.model.devices.device_mode import ConfigureImpact, Impacts
 from gpuops.vsphere.reading.device_modes import MODES, WORDS, devices_of
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.automation_login import automation_login, said_by, vapi_errors
+from gpuops.vsphere.transport.automation_login import automation_login, error_text, vapi_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,51 +25,53 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 TASK_S: Final = 540.0
-"""So long a task is followed: the login is for ten minutes."""
+"""The longest wait for a task: the login is for ten minutes."""
 _PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
-"""Between its looks at a task; the last one again and again."""
+"""Pauses between reads of a task; the last one repeats."""
 
 
 def configure_modes(session: Session, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
-    """Sets the modes of a step's devices that are not configured so yet, each by one call, sent once.
+    """Set the modes of a step's devices that have another mode, each with one call, which is sent once.
 
-    What vCenter says it takes before all of it is in force; None = it does not say, or one was configured before.
-    Raises OutcomeUnknown when a reply was lost or a task does not end, Refused, NoPermission, NotConnected; the error
-    says what was set before it.
+    Return the impacts, such as a reboot, before all modes are in effect; None if vCenter does not report them, or a
+    device had its mode before. Raises OutcomeUnknown if a reply was lost or a task does not end, Refused,
+    NoPermission, NotConnected; the error contains the devices that were set before it.
     """
     host = inventory.hosts[step.host]
     session.refuse_change(host.name)
     states = {state.address: state.mode for state in (host.settings.passthrough if host.settings else None) or ()}
-    left = [each for each in step.devices if states.get(each.address) != each.after]
-    told: dict[PciAddress, Impacts | None] = {}
+    pending_changes = [
+        mode_change for mode_change in step.devices if states.get(mode_change.address) != mode_change.after
+    ]
+    impacts_by_device: dict[PciAddress, Impacts | None] = {}
     try:
         with automation_login(session.target, MODES) as configuration:
             ids = {device.address: device.id for device in devices_of(configuration, step.host)}
-            for change in left:
+            for change in pending_changes:
                 if change.address not in ids:
                     raise Refused(f"{host.name}: vCenter lists no DirectPath device {change.address}")
                 call = _ConfigureCall(session, configuration, f"{host.name} {change.address}", op_id)
-                told[change.address] = call.result(step.host, ids[change.address], change)
-    except (LoginRefused, ProtocolError) as error:  # the main API goes on: this host alone is not set
+                impacts_by_device[change.address] = call.result(step.host, ids[change.address], change)
+    except (LoginRefused, ProtocolError) as error:  # the main API still works: only this host is not set
         refused = Refused(f"{host.name}: {error.message}", hint=error.hint)
-        say_set(refused, told)
+        add_changed_devices(refused, impacts_by_device)
         raise refused from error
     except GpuopsError as error:
-        say_set(error, told)
+        add_changed_devices(error, impacts_by_device)
         raise
-    known = [each for each in told.values() if each is not None]
-    return frozenset(chain.from_iterable(known)) if len(known) == len(step.devices) else None
+    known_impacts = [mode_change for mode_change in impacts_by_device.values() if mode_change is not None]
+    return frozenset(chain.from_iterable(known_impacts)) if len(known_impacts) == len(step.devices) else None
 
 
-def say_set(error: GpuopsError, told: Mapping[PciAddress, Impacts | None]) -> None:
-    """Adds to an error which devices were set before it, and what vCenter says of each that this takes."""
-    if not told:
+def add_changed_devices(error: GpuopsError, impacts_by_device: Mapping[PciAddress, Impacts | None]) -> None:
+    """Add to an error the devices that were set before it, with their impacts."""
+    if not impacts_by_device:
         return
     words = (
         f"{address} (vCenter: {', '.join(sorted(impacts)) if impacts is not None else 'not told what that takes'})"
-        for address, impacts in told.items()
+        for address, impacts in impacts_by_device.items()
     )
-    reboots = any(impacts is None or ConfigureImpact.REBOOT in impacts for impacts in told.values())
+    reboots = any(impacts is None or ConfigureImpact.REBOOT in impacts for impacts in impacts_by_device.values())
     error.after(f"set before that: {', '.join(words)}", reboot_due=reboots)
 
 
@@ -83,7 +85,7 @@ class _ConfigureCall:
         self._op_id = op_id
 
     def result(self, host: str, device: str, change: ModeChange) -> Impacts | None:
-        """The impacts. Raises OutcomeUnknown, Refused."""
+        """Return the impacts. Raises OutcomeUnknown, Refused."""
         from com.vmware.vapi.std.errors_client import Error, Unauthenticated, Unauthorized
         from com.vmware.vcenter.host.hardware_client import DirectPathDevices
 
@@ -94,53 +96,53 @@ class _ConfigureCall:
         except (Unauthenticated, Unauthorized):
             raise  # nothing was done
         except Error as error:
-            raise self._refused(error) from error
+            raise self._refusal(error) from error
         except unanswered as error:
-            raise self._lost(type(error).__name__) from error
+            raise self._lost_reply_error(type(error).__name__) from error
         try:
             end = self._end(task)
-        except unanswered as error:  # whatever it says: the change is under way
-            raise self._under_way(f"its task cannot be followed: {type(error).__name__}") from error
+        except unanswered as error:  # the change is under way in any case
+            raise self._unfinished_error(f"its task cannot be followed: {type(error).__name__}") from error
         if end is None:
-            raise self._under_way(f"its task has not ended after {TASK_S:.0f} s")
+            raise self._unfinished_error(f"its task has not ended after {TASK_S:.0f} s")
         if end.status == "FAILED":
-            raise self._refused(end.error)
-        self._session.changes.accepted(None, self._op_id)
+            raise self._refusal(end.error)
+        self._session.changes.note_accepted(None, self._op_id)
         return _impacts(task, end)
 
     def _end(self, task: Any) -> Any:
-        """The TaskInfo of a task that has ended; None = it has not in good time."""
-        infos = (task.get_info() for _ in clock.rounds(_PAUSES_S, TASK_S))
-        return next((info for info in infos if info.status in ("SUCCEEDED", "FAILED")), None)
+        """Return the TaskInfo when the task has ended; None if it has not within the time."""
+        task_infos = (task.get_info() for _ in clock.rounds(_PAUSES_S, TASK_S))
+        return next((task_info for task_info in task_infos if task_info.status in ("SUCCEEDED", "FAILED")), None)
 
-    def _refused(self, error: Any) -> Refused:
-        said = said_by(error) or type(error).__name__
-        return Refused(f"{self._subject}: vCenter does not set the mode: {said}")
+    def _refusal(self, error: Any) -> Refused:
+        server_text = error_text(error) or type(error).__name__
+        return Refused(f"{self._subject}: vCenter does not set the mode: {server_text}")
 
-    def _lost(self, why: str) -> OutcomeUnknown:
-        self._session.changes.lost(self._op_id)
+    def _lost_reply_error(self, why: str) -> OutcomeUnknown:
+        self._session.changes.note_lost(self._op_id)
         return OutcomeUnknown(
             f"{self._subject}: the reply was lost ({why}); whether it happened is not known yet",
             hint="gpuops reads vCenter before it does anything else",
         )
 
-    def _under_way(self, why: str) -> OutcomeUnknown:
-        """Of a change that vCenter has taken, and whose impacts nobody knows."""
-        lost = self._lost(why)
+    def _unfinished_error(self, why: str) -> OutcomeUnknown:
+        """Return the error for a change that vCenter accepted, with unknown impacts."""
+        lost = self._lost_reply_error(why)
         lost.reboot_due = True
         return lost
 
 
 def _impacts(task: Any, end: Any) -> Impacts | None:
-    """What the result says; None = nothing, or what nobody can read: that is no word of having no impact."""
+    """Return the impacts of the result. None = missing or unknown impacts, which does not mean no impact."""
     from vmware.vapi.bindings.converter import TypeConverter
 
     if end.result is None:
         return None
     try:
-        told = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
+        impact_words = TypeConverter.convert_to_python(end.result, task.result_type).configure_impacts
     except vapi_errors():  # the change was made all the same
         return None
-    if not told or any(str(each) not in list(ConfigureImpact) for each in told):
+    if not impact_words or any(str(impact) not in list(ConfigureImpact) for impact in impact_words):
         return None
-    return frozenset(ConfigureImpact(str(each)) for each in told)
+    return frozenset(ConfigureImpact(str(impact)) for impact in impact_words)

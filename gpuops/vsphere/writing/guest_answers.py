@@ -78,7 +78,7 @@ class ToolsAnswers:
                     del running[task]
                     self._replies[check.vm.ref] = self._given_up(check)
             for check, error in ended:
-                self._replies[check.vm.ref] = self._fetched(check, error)
+                self._replies[check.vm.ref] = self._fetch_and_remove(check, error)
         return self._replies
 
     def _start(
@@ -105,7 +105,7 @@ class ToolsAnswers:
         step = RunInGuest(vm.ref, call.program, call.arguments, int(LIMIT_S))
         return guest_programs.start_program(self._connection, step, vm.name, f"gpuops-guest-{secrets.token_hex(8)}")
 
-    def _fetched(self, check: _RunningCheck, error: GpuopsError | None) -> GuestReply:
+    def _fetch_and_remove(self, check: _RunningCheck, error: GpuopsError | None) -> GuestReply:
         """Return what the program wrote, and remove its file from the guest in any case."""
         if isinstance(error, NotConnected):
             raise error

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuops.vsphere.connection import Connection
 
 POLLS_S: Final[tuple[float, ...]] = (0.1, 0.2, 0.4, 0.8, 1.0)
-"""Pauses; the last repeats. The first are short: most scripts end at once."""
+"""Pauses between reads; the last one repeats. The first ones are short, because most scripts end at once."""
 PRINTED: Final = 64 * 1024
 """Bytes of the end of the output that are read."""
 _PREFIX: Final = "gpuops-"

@@ -1,8 +1,8 @@
 """Starts a program in a guest through VMware Tools or over SSH, and waits for its end and for the ends of tasks.
 
-Nothing of what a program prints is read: only its exit code counts, so a guest cannot send text of any size (vSphere
-API reference, GuestProcessManager: StartProgramInGuest gives a process id, ListProcessesInGuest its exit code, for five
-minutes after the end). Nothing is told of an end by itself, so it is looked for every few seconds.
+The output of a program is not read: only its exit code counts, so a guest cannot send text of any size (vSphere API
+reference, GuestProcessManager: StartProgramInGuest returns a process id, ListProcessesInGuest its exit code, for five
+minutes after the end). There is no notification of the end, so the process list is read every few seconds.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ class GuestShell(Protocol):
     """Runs programs in guests over SSH, each for the time that its step gives. `hostshell.guest_ssh` implements it."""
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
-        """Why that program cannot be run, as far as can be known without trying; None = it can."""
+        """Return why that program cannot be run, as far as can be known without trying; None = it can."""
         ...
 
     def start(self, hook: RunInGuest) -> TaskRef:
-        """The program on its way, as a task `guest-ssh:VM:NUMBER`; whether its guest is reached shows in its end."""
+        """Start the program and return a task `guest-ssh:VM:NUMBER`. An unreachable guest is an error of its end."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Lets so much time pass, or less when one ends."""
+        """Wait for this time, or until a program ends."""
         ...
 
     def end(self, task: TaskRef) -> TaskEnd | None:
-        """How it ended; None = it runs. One of an earlier process is not known any more."""
+        """Return how the program ended; None = it runs. Programs of an earlier gpuops process are unknown."""
         ...
 
 
 def no_way_in(connection: Connection, hook: RunInGuest) -> str | None:
-    """Why that program cannot be run, as far as can be known without trying; None = it can."""
+    """Return why that program cannot be run, as far as can be known without trying; None = it can."""
     if hook.ssh is None:
         return None if connection.target.guest is not None else NO_LOGIN
     return NO_SHELL if connection.guest_shell is None else connection.guest_shell.no_way_in(hook)
 
 
 def start_program(connection: Connection, step: RunInGuest, name: str, op_id: str) -> TaskRef:
-    """The started program, as a task of a kind of its own: vCenter makes none for it.
+    """Start the program and return a task for it, which is not a task of vCenter.
 
-    Raises Refused without a login for guests, OutcomeUnknown when the reply was lost, or the error of the fault.
+    Raises Refused without a login for guests, OutcomeUnknown if the reply was lost, or the error of the fault.
     """
     if step.ssh is not None:
         if connection.guest_shell is None:
@@ -76,15 +76,15 @@ def start_program(connection: Connection, step: RunInGuest, name: str, op_id: st
 
 
 def wait(connection: Connection, running: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-    """The end of each of these programs and tasks as it is seen; one still running when the time is up is left out.
+    """Yield the end of each of these programs and tasks within the time.
 
-    Time is what vCenter waited, or what passed here, whichever is more.
+    The time is the duration of the waits in vCenter or the time that passed here, whichever is longer.
     """
-    programs = {task: found.groups() for task in running if (found := _REF.fullmatch(task.ref)) is not None}
+    programs = {task: program.groups() for task in running if (program := _REF.fullmatch(task.ref)) is not None}
     tasks = [task for task in running if task not in programs]
     left_s = max(timeout_s, 0.0)
     while True:
-        for end in [end for task, found in programs.items() if (end := _end(connection, task, *found))]:
+        for end in [end for task, program in programs.items() if (end := _end(connection, task, *program))]:
             del programs[end.task]
             yield end
         if left_s <= 0 or not (programs or tasks):
@@ -100,14 +100,14 @@ def wait(connection: Connection, running: Sequence[TaskRef], timeout_s: float) -
 
 
 def withdraw(connection: Connection, running: Sequence[TaskRef]) -> None:
-    """Cancels those of these tasks that were queued when they were last waited for; a program in a guest never is."""
+    """Cancel the tasks that were queued at their last wait. Programs in guests are never queued."""
     connection.tasks.withdraw([task for task in running if _REF.fullmatch(task.ref) is None])
 
 
 def _let_pass(
     connection: Connection, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float
 ) -> Iterator[TaskEnd]:
-    """So much time, or less when something ends: a task, or these VMs; without either, what runs over SSH."""
+    """Wait for this time, or until a task ends or a VM powers off; without either, until a program over SSH ends."""
     if tasks:
         yield from connection.tasks.wait(tuple(tasks), slice_s)
     elif not vms and connection.guest_shell is not None:
@@ -117,7 +117,7 @@ def _let_pass(
 
 
 def _end(connection: Connection, task: TaskRef, kind: str, vm: str, number: str) -> TaskEnd | None:
-    """How the program ended; None = it runs."""
+    """Return how the program ended; None = it runs."""
     if kind == "ssh":
         return (
             connection.guest_shell.end(task)
@@ -126,14 +126,16 @@ def _end(connection: Connection, task: TaskRef, kind: str, vm: str, number: str)
         )
     pid = int(number)
     try:
-        found = guest_read(connection, connection.guest_processes.ListProcessesInGuest, vm, vm, [pid])
+        processes = guest_read(connection, connection.guest_processes.ListProcessesInGuest, vm, vm, [pid])
     except NotConnected:
         raise
     except GpuopsError as error:
         return TaskEnd(task, error)
-    process = next((each for each in found or () if each.pid == pid), None)
+    process = next((candidate for candidate in processes or () if candidate.pid == pid), None)
     if process is None:
-        return TaskEnd(task, OutcomeUnknown(f"{vm}: its program is gone from the guest, nobody saw how it ended"))
+        return TaskEnd(
+            task, OutcomeUnknown(f"{vm}: its program is gone from the guest, and its exit code is not known")
+        )
     if process.endTime is None:
         return None
     began = process.startTime

@@ -44,7 +44,7 @@ DESCRIPTIONS: Final[Mapping[type, str]] = {
 LEAVE_LIMIT_S: Final = 600
 
 SoapSetting = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureMig
-"""What is set by one call that tells nothing of what it takes."""
+"""The settings that one call makes, without a report of the impacts."""
 
 
 class HostConnection:
@@ -54,42 +54,44 @@ class HostConnection:
         self._connection = connection
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with the settings of these hosts; what cannot be read is said in them.
+        """Return the snapshot with the settings of these hosts, and the reasons for what cannot be read.
 
-        Raises NotConnected in its kinds.
+        Raises NotConnected and its subclasses.
         """
-        asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
-        if not asked:
+        requested_hosts = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+        if not requested_hosts:
             return inventory
-        told = zip(asked, settings_of(self._connection, asked), strict=True)
-        return inventory.completed(hosts=[replace(host, settings=found) for host, found in told])
+        settings_by_host = zip(requested_hosts, settings_of(self._connection, requested_hosts), strict=True)
+        return inventory.completed(hosts=[replace(host, settings=settings) for host, settings in settings_by_host])
 
     def with_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with the DirectPath devices of these hosts, where the vCenter lists them (9.1).
+        """Return the snapshot with the DirectPath devices of these hosts, if the vCenter lists them (9.1).
 
-        Raises NotConnected in its kinds.
+        Raises NotConnected and its subclasses.
         """
         from gpuops.vsphere.reading.device_modes import with_devices
 
         return with_devices(self._connection, inventory, hosts)
 
     def with_other_devices(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
-        """The same snapshot with every device of these hosts that could be passed through. Raises NotConnected in its
-        kinds."""
+        """Return the snapshot with all passthrough-capable devices of these hosts.
+
+        Raises NotConnected and its subclasses.
+        """
         return with_all_devices(self._connection, inventory, hosts)
 
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
-        """By host, those of the needed privileges that this login does not have."""
+        """Return the needed privileges that this login does not have, by host."""
         return lacking_on_hosts(self._connection, needed)
 
     def read_held_privileges(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
-        """By host that vCenter told of, those of the privileges that this login has."""
+        """Return the privileges, of those given, that this login has, by host that vCenter answers for."""
         return held_on_hosts(self._connection, hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> Impacts | None:
-        """Send one step, once; what vCenter says that takes before it is in force, None = nothing of it.
+        """Send one step once, and return its impacts before it is in effect; None = not reported.
 
-        Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault.
+        Raises OutcomeUnknown if the reply was lost, or the error of vCenter's fault.
         """
         if isinstance(step, ConfigureModes):
             return self._configure_modes(step, inventory, op_id)
@@ -97,14 +99,14 @@ class HostConnection:
         return None
 
     def _configure_modes(self, step: ConfigureModes, inventory: Inventory, op_id: str) -> Impacts | None:
-        from gpuops.vsphere.writing.device_modes import configure_modes, say_set
+        from gpuops.vsphere.writing.device_modes import add_changed_devices, configure_modes
 
         impacts = configure_modes(self._connection, step, inventory, op_id)
         if step.labels:
             try:
                 self._configure(ConfigurePassthrough(step.host, step.labels), inventory, op_id)
             except GpuopsError as error:
-                say_set(error, {change.address: impacts for change in step.devices})
+                add_changed_devices(error, {change.address: impacts for change in step.devices})
                 raise
         return impacts
 
@@ -117,11 +119,11 @@ class HostConnection:
                 self._change(system.UpdateModuleOptionString, name, op_id, MODULE, options)
             case ConfigureGraphics(after=graphics):
                 manager = self._manager(managers, "graphicsManager", name)
-                # what is there, changed in place: fields that this version does not know go back as they came
+                # change the present configuration in place, so that unknown fields are sent back unchanged
                 config = self._connection.read(lambda: manager.graphicsConfig, subject=name)
                 with self._connection.decoding("graphicsConfig"):
-                    wanted = _graphics_config(config, graphics)
-                self._change(manager.UpdateGraphicsConfig, name, op_id, wanted)
+                    graphics_config = _graphics_config(config, graphics)
+                self._change(manager.UpdateGraphicsConfig, name, op_id, graphics_config)
             case ConfigurePassthrough():
                 system = self._manager(managers, "pciPassthruSystem", name)
                 self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
@@ -130,15 +132,15 @@ class HostConnection:
             case _:
                 assert_never(step)
 
-    def _manager(self, managers: Any, which: str, name: str) -> Any:
-        """One of the host's managers. Raises Refused where it has none: nothing was sent."""
-        found = getattr(managers, which, None)
-        if found is None:
-            raise Refused(f"{name}: vCenter names no {which} of this host, so it is not changed")
-        return found
+    def _manager(self, managers: Any, manager_name: str, name: str) -> Any:
+        """Return one of the host's managers. Raises Refused, with nothing sent, if the host has none."""
+        manager = getattr(managers, manager_name, None)
+        if manager is None:
+            raise Refused(f"{name}: vCenter names no {manager_name} of this host, so it is not changed")
+        return manager
 
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
-        """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
+        """Send one step and return its task. Raises OutcomeUnknown if the reply was lost."""
         from pyVmomi import vim
 
         name = inventory.hosts[step.host].name
@@ -163,9 +165,9 @@ class HostConnection:
         return TaskRef(str(task._moId))
 
     def find_task(self, step: HostTask) -> TaskRef | None:
-        """A task of this kind that has not ended on the step's host; somebody else's leads to the same state.
+        """Return a task of this type on the step's host that has not ended, even if another user started it.
 
-        None = there is none, or the host is gone.
+        None = there is no such task, or the host does not exist any more.
         """
         target = self._connection.host(step.host)
         try:
@@ -175,38 +177,42 @@ class HostConnection:
             if is_gone(error):
                 return None
             raise
-        for task, info in tasks:
-            if info and info.descriptionId == DESCRIPTIONS[type(step)] and info.state in ("queued", "running"):
+        for task, task_info in tasks:
+            if (
+                task_info
+                and task_info.descriptionId == DESCRIPTIONS[type(step)]
+                and task_info.state in ("queued", "running")
+            ):
                 return TaskRef(str(task._moId))
         return None
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-        """Those of these hosts that are connected and have booted since, within the time."""
+        """Return the hosts that are connected within the time and have a new boot time."""
         return wait_for_boot(self._connection, since, timeout_s)
 
     def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
         self._connection.change(call, *arguments, subject=name, op_id=op_id)
 
 
-def _graphics_config(config: Any, wanted: GraphicsSettings) -> Any:
-    """The configuration with what differs set."""
-    config.hostDefaultGraphicsType = wanted.default_type
-    config.sharedPassthruAssignmentPolicy = wanted.assignment_policy
-    devices = {device.address: device for device in wanted.devices}
-    for each in config.deviceType or ():
-        address = pci_address(each.deviceId)
+def _graphics_config(config: Any, settings: GraphicsSettings) -> Any:
+    """Return the configuration with the new settings."""
+    config.hostDefaultGraphicsType = settings.default_type
+    config.sharedPassthruAssignmentPolicy = settings.assignment_policy
+    devices = {device.address: device for device in settings.devices}
+    for device_type in config.deviceType or ():
+        address = pci_address(device_type.deviceId)
         if address is not None and (device := devices.get(address)) is not None:
-            each.graphicsType = device.graphics_type
+            device_type.graphicsType = device.graphics_type
             if device.vgpu_mode is not None:
-                each.vgpuMode = device.vgpu_mode
+                device_type.vgpuMode = device.vgpu_mode
     return config
 
 
 def _passthrough_config(step: ConfigurePassthrough) -> list[Any]:
-    """Only the devices that change. Without `applyNow` it is in force at once where the host can do that."""
+    """Return the configuration of the devices that change. Without `applyNow` it is in effect at once if possible."""
     from pyVmomi import vim
 
     return [
-        vim.host.PciPassthruConfig(id=str(each.address), passthruEnabled=each.enabled, hardwareLabel=each.label)
-        for each in step.devices
+        vim.host.PciPassthruConfig(id=str(change.address), passthruEnabled=change.enabled, hardwareLabel=change.label)
+        for change in step.devices
     ]

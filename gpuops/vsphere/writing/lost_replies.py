@@ -1,4 +1,4 @@
-"""Handles lost replies: finds the task of a change among those vCenter shows, and whether this login started a VM."""
+"""Handles lost replies: finds the task of a change, and finds out whether this login started a VM."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ UNENDED: Final = ("queued", "running")
 FAILED: Final = "error"
 
 _NEAR: Final = timedelta(hours=1)
-"""A suspend may last half an hour (`limits.step_timeout_s`), and the clocks of hosts and vCenter differ."""
+"""A suspend may take half an hour (`limits.step_timeout_s`), and the clocks of hosts and vCenter differ."""
 
 _MOST: Final = 1000
-"""More tasks than one VM has unended at once, as recent ones, or in a night; ReadNextTasks takes no more."""
+"""More tasks than one VM has at once, as recent ones, or in a night; the limit of ReadNextTasks."""
 
 
 def find_task(session: Session, step: Step, since: datetime, login: str = "") -> TaskRef | None:
-    """The newest task of this kind that still runs, or was queued at `since` (by vCenter) or later.
+    """Return the newest task of this type that still runs, or was queued at `since` (vCenter's time) or later.
 
-    On the step's VM, or on the cluster that the step changes.
-    A task does not carry the header it was asked with, so kind, VM and time are all there is to know it by; one that
-    this login asked for, or `login` before it, comes first. Somebody else's leads to the same state, and ours could not
-    run beside it; it is called foreign. What runs needs no time: vCenter's clock may have been put back since.
-    One whose object is lost, in a restart of vCenter perhaps, is found in the task history while that has not seen it
-    end: nobody can wait for it, but its work may go on.
-    None = none is there: the request did not arrive, or its task has ended and was forgotten (recentTask keeps them
-    some minutes).
+    It is a task of the step's VM, or of the cluster that the step changes. A task does not contain the operation id of
+    its request, so it is recognised by type, VM and time. Tasks of this login, or of `login`, take precedence. A task
+    of another user, which is marked as foreign, leads to the same state, and the task of this step could not run at the
+    same time. For a running task the time does not count: vCenter's clock may have been set back.
+    A task object may be lost, for example in a restart of vCenter. The task history then still has the task without an
+    end: it cannot be waited for, but may still have an effect.
+    None = the request did not arrive, or its task has ended and vCenter has removed it (recentTask has them for some
+    minutes).
     """
     description = DESCRIPTIONS.get(type(step))
     if description is None:
@@ -71,16 +71,16 @@ def find_task(session: Session, step: Step, since: datetime, login: str = "") ->
         entity = _cluster(session, step.vm)
         if entity is None:
             return None
-    for found in (_recent, _unended):
-        told = found(session, entity)
+    for read_tasks in (_recent_tasks, _unended_tasks):
+        tasks = read_tasks(session, entity)
         with session.decoding("a read of tasks"):
             alike = [
-                (own is True, queued, ref, own is False)
-                for ref, info in told
-                if info.get("info.descriptionId") == description
-                and (queued := info.get("info.queueTime")) is not None
-                and (queued >= since or info.get("info.state") in UNENDED)
-                for own in [_is_own(user, info.get("info.reason"), login)]
+                (is_own is True, queued, ref, is_own is False)
+                for ref, task_info in tasks
+                if task_info.get("info.descriptionId") == description
+                and (queued := task_info.get("info.queueTime")) is not None
+                and (queued >= since or task_info.get("info.state") in UNENDED)
+                for is_own in [_is_own(user, task_info.get("info.reason"), login)]
             ]
         if alike:
             _, _, ref, foreign = max(alike)
@@ -89,57 +89,61 @@ def find_task(session: Session, step: Step, since: datetime, login: str = "") ->
 
 
 def started_by_this_login(session: Session, vm: str, since: datetime, login: str = "") -> bool:
-    """Whether a VM that runs does so by a start which this login or `login` asked for at `since` (by vCenter) or later.
+    """Return whether this login, or `login`, started a running VM at `since` (vCenter's time) or later.
 
-    The task history tells, long after a task's object is gone: a start of this login that has not failed, or one that
-    has where nobody else's is there, for a start that vCenter gave up may still come. A start that nothing tells of is
-    not this login's.
+    The task history has tasks long after their objects are removed. The result is True for a start of this login that
+    has not failed. It is also True for one that has failed, if no other user started the VM: vCenter may have given up
+    a start that happened later. Without a task in the history the result is False.
     """
-    starts = [(own is not False, succeeded) for own, succeeded in _starts(session, vm, since, login)]
+    starts = [(is_own is not False, succeeded) for is_own, succeeded in _starts(session, vm, since, login)]
     return (True, True) in starts or ((True, False) in starts and (False, True) not in starts)
 
 
 def started_by_others(session: Session, vm: str, since: datetime) -> bool:
-    """Whether somebody else asked for a start of a VM at `since` (by vCenter) or later, which has not failed.
+    """Return whether another user started a VM at `since` (vCenter's time) or later, with a task that has not failed.
 
-    vSphere HA restarts a VM without a task, and what vCenter does by itself has no user: neither counts.
+    Restarts by vSphere HA, which have no task, and tasks of vCenter itself, which have no user, do not count.
     """
     return (False, True) in _starts(session, vm, since)
 
 
 def has_power_task_near(session: Session, vm: str, moment: datetime) -> bool | None:
-    """Whether the task history has a suspend or start of a VM that was queued within an hour of the moment and has not
-    failed, whoever asked for it. None = this login may not read the history."""
+    """Return whether any user suspended or started a VM within an hour of the moment, with a task that has not failed.
+
+    None = this login may not read the task history.
+    """
     from pyVmomi import vim
 
     window = vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=moment - _NEAR, endTime=moment + _NEAR)
     try:
-        told = _history(session, session.vm(vm), time=window)
+        history = _history(session, session.vm(vm), time=window)
     except NoPermission:
         return None
     kinds = (DESCRIPTIONS[SuspendVm], DESCRIPTIONS[PowerOnVm])
     with session.decoding("a read of tasks"):
-        tasks = [info for _, info in told if info.get("info.descriptionId") in kinds]
-        return any(info.get("info.state") != FAILED for info in tasks)
+        tasks = [task_info for _, task_info in history if task_info.get("info.descriptionId") in kinds]
+        return any(task_info.get("info.state") != FAILED for task_info in tasks)
 
 
 def _starts(session: Session, vm: str, since: datetime, login: str = "") -> list[tuple[bool | None, bool]]:
-    """The starts of a VM in the task history, queued at `since` or later: whether this login asked for it (None =
-    nobody did, or that cannot be told), and whether it has not failed."""
+    """Return the starts of a VM in the task history that were queued at `since` or later.
+
+    Each has two values: whether this login started it (None = no user, or unknown), and whether it has not failed.
+    """
     from pyVmomi import vim
 
     user, queued = _user(session), vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
-    told = _history(session, session.vm(vm), time=queued)
+    history = _history(session, session.vm(vm), time=queued)
     with session.decoding("a read of tasks"):
         return [
-            (_is_own(user, info.get("info.reason"), login), info.get("info.state") != FAILED)
-            for _, info in told
-            if info.get("info.descriptionId") == DESCRIPTIONS[PowerOnVm]
+            (_is_own(user, task_info.get("info.reason"), login), task_info.get("info.state") != FAILED)
+            for _, task_info in history
+            if task_info.get("info.descriptionId") == DESCRIPTIONS[PowerOnVm]
         ]
 
 
 def _cluster(session: Session, ref: str) -> Any:
-    """What the VM's host is in; None for a VM that is gone, or that this login cannot see the host of."""
+    """Return the parent of the VM's host, or None if the VM does not exist or this login cannot see the host."""
     try:
         host = session.read(lambda: session.vm(ref).runtime.host, subject=ref)
         return session.read(lambda: host.parent, subject=ref) if host is not None else None
@@ -149,8 +153,8 @@ def _cluster(session: Session, ref: str) -> Any:
         raise
 
 
-def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
-    """(id, info) of the tasks that a VM or cluster lists as recent; none for one that is gone."""
+def _recent_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return id and info of the recent tasks of a VM or cluster; empty if it does not exist any more."""
     from pyVmomi import vim, vmodl
 
     query = vmodl.query.PropertyCollector
@@ -160,52 +164,52 @@ def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
         propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
     )
     try:
-        found = session.retrieve(spec, _MOST, subject=_name(entity))
+        contents = session.retrieve(spec, _MOST, subject=_name(entity))
     except GpuopsError as error:
         if is_gone(error):
             return []
         raise
     with session.decoding("a read of recent tasks"):
-        return [(str(each.obj._moId), {one.name: one.val for one in each.propSet}) for each in found]
+        return [(str(content.obj._moId), {prop.name: prop.val for prop in content.propSet}) for content in contents]
 
 
-def _unended(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
-    """(id, info) of its tasks that the history of vCenter has not seen end; none for one that is gone."""
+def _unended_tasks(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return id and info of its tasks without an end in the task history; empty if it does not exist any more."""
     return _history(session, entity, state=list(UNENDED))
 
 
 def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dict[str, Any]]]:
-    """(id, info) of those of its tasks in the history of vCenter; none for one that is gone."""
+    """Return id and info of its tasks in the task history; empty if it does not exist any more."""
     from pyVmomi import vim
 
     spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), **which)
     try:
-        found = _collected(session, spec, _name(entity))
+        task_infos = _read_history(session, spec, _name(entity))
     except GpuopsError as error:
         if is_gone(error):
             return []
         raise
     with session.decoding("ReadNextTasks"):
         return [
-            (str(each.task._moId), {path: getattr(each, path.removeprefix("info.")) for path in PATHS})
-            for each in found
+            (str(task_info.task._moId), {path: getattr(task_info, path.removeprefix("info.")) for path in PATHS})
+            for task_info in task_infos
         ]
 
 
-def _collected(session: Session, spec: Any, subject: str) -> list[Any]:
-    """The TaskInfo of each task in the history of vCenter that the filter lets through.
+def _read_history(session: Session, spec: Any, subject: str) -> list[Any]:
+    """Return the TaskInfo of the tasks in the task history that match the filter.
 
-    A collector lives as long as the session that made it: when that breaks off, all of this is asked anew.
+    The collector ends with the session; after a lost session the complete read is repeated.
     """
 
-    def collected() -> list[Any]:
+    def collect() -> list[Any]:
         collector = session.content.taskManager.CreateCollectorForTasks(spec)
         try:
             return list(collector.ReadNextTasks(_MOST))
         finally:
             collector.DestroyCollector()
 
-    return session.read(collected, subject=subject)
+    return session.read(collect, subject=subject)
 
 
 def _name(entity: Any) -> str:
@@ -218,13 +222,13 @@ def _user(session: Session) -> str | None:
 
 
 def _is_own(user: str | None, reason: Any, login: str = "") -> bool | None:
-    """Whether this login, or `login` as it is typed, asked for a task; None = it does not say who did."""
-    asked = getattr(reason, "userName", None)
-    if user is None or asked is None:
+    """Return whether this login, or `login` as the admin wrote it, started a task; None = its user is unknown."""
+    task_user = getattr(reason, "userName", None)
+    if user is None or task_user is None:
         return None
-    return asked.casefold() == user.casefold() or (bool(login) and _account(asked) == _account(login))
+    return task_user.casefold() == user.casefold() or (bool(login) and _account(task_user) == _account(login))
 
 
 def _account(user: str) -> str:
-    """The account of `DOMAIN\\user` or `user@domain`: which form of the domain vCenter shows is not known."""
+    """Return the account of `DOMAIN\\user` or `user@domain`: it is unknown in which form vCenter has the domain."""
     return user.rpartition("\\")[2].partition("@")[0].casefold()

@@ -21,17 +21,17 @@ MEMORY_MIB: Final = 4
 """The least that a VM may have; it is never powered on."""
 GUEST: Final = "otherGuest"
 NEW_KEY: Final = -1
-"""Of a device that is to be added (vSphere API reference, VirtualDevice.key: any, it gets another)."""
+"""The key of a device to add (vSphere API reference, VirtualDevice.key: vCenter assigns another one)."""
 ROCE: Final = "rocev2"
 """Protocol of a paravirtual RDMA card (vSphere API reference, VirtualVmxnet3VrdmaVrdmaProtocol)."""
 _DEEPEST: Final = 100
-"""So many folders within each other; an inventory is read with as many."""
+"""The limit of nested folders, the same as for reads of inventories."""
 
 
 def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
-    """The task that makes the VM, powered off. Raises OutcomeUnknown when the reply was lost, or vCenter's error.
+    """Clone the VM, powered off, and return the task. Raises OutcomeUnknown if the reply was lost, or vCenter's error.
 
-    A template is in no resource pool, so the clone is told one: the whole of its host's (vSphere API reference,
+    A template has no resource pool, so the clone gets the root pool of its host (vSphere API reference,
     VirtualMachineRelocateSpec.pool).
     """
     from pyVmomi import vim
@@ -39,12 +39,12 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
     source, host = session.vm(new.source), session.host(new.host)
     pool = session.read(lambda: host.parent.resourcePool, subject=new.name)
     if new.folder is not None:
-        folder = session.managed("Folder", new.folder)
+        folder = session.managed_object("Folder", new.folder)
     else:
         folder = session.read(lambda: source.parent, subject=new.name)
     location = vim.vm.RelocateSpec(host=host, pool=pool)
     if new.datastore is not None:
-        location.datastore = session.managed("Datastore", new.datastore)
+        location.datastore = session.managed_object("Datastore", new.datastore)
     spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=_config(new))
     task = session.change(source.CloneVM_Task, folder, encode_name(new.name), spec, subject=new.name, op_id=op_id)
     if not isinstance(task, vim.Task):
@@ -53,14 +53,16 @@ def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
 
 
 def _config(new: NewClone) -> Any:
-    """What the clone has otherwise than its template (vSphere API reference, VirtualMachineCloneSpec.config).
+    """Return the settings of the clone that differ from its template (vSphere API, VirtualMachineCloneSpec.config).
 
-    Advanced options are taken over from the template (assumption: clone-options).
+    The clone inherits the advanced options of the template (assumption: clone-options).
     """
     from pyVmomi import vim
 
     config = vim.vm.ConfigSpec(numCPUs=new.vcpus, memoryMB=new.memory_mib, annotation=new.notes)
-    config.extraConfig = [vim.option.OptionValue(key=key, value=value) for key, value in new.settings.items()]
+    config.extraConfig = [
+        vim.option.OptionValue(key=option_key, value=option_text) for option_key, option_text in new.settings.items()
+    ]
     if new.memory_locked:
         config.memoryReservationLockedToMax = True
     if new.cpu_reservation_mhz is not None:
@@ -74,9 +76,9 @@ def _config(new: NewClone) -> Any:
 
 
 def _card(card: NewCard) -> Any:
-    """The network card on its port group.
+    """Return the network card on its port group.
 
-    Of a virtual function no backing is said: the system finds one by the network (vSphere API reference,
+    A card on a virtual function gets no backing: vSphere selects one by the network (vSphere API reference,
     VirtualSriovEthernetCard.sriovBacking).
     """
     from pyVmomi import vim
@@ -84,21 +86,21 @@ def _card(card: NewCard) -> Any:
     cards = vim.vm.device.VirtualEthernetCard
     port = vim.dvs.PortConnection(switchUuid=card.switch, portgroupKey=card.port_group)
     if card.kind is RdmaKind.SRIOV:
-        made = vim.vm.device.VirtualSriovEthernetCard(key=NEW_KEY, allowGuestOSMtuChange=False)
+        card_device = vim.vm.device.VirtualSriovEthernetCard(key=NEW_KEY, allowGuestOSMtuChange=False)
     else:
-        made = vim.vm.device.VirtualVmxnet3Vrdma(key=NEW_KEY, deviceProtocol=ROCE)
-    made.backing = cards.DistributedVirtualPortBackingInfo(port=port)
-    made.connectable = vim.vm.device.VirtualDevice.ConnectInfo(
+        card_device = vim.vm.device.VirtualVmxnet3Vrdma(key=NEW_KEY, deviceProtocol=ROCE)
+    card_device.backing = cards.DistributedVirtualPortBackingInfo(port=port)
+    card_device.connectable = vim.vm.device.VirtualDevice.ConnectInfo(
         startConnected=True, allowGuestControl=True, connected=True
     )
-    made.addressType = "generated"
-    return made
+    card_device.addressType = "generated"
+    return card_device
 
 
 def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
-    """The task that makes a VM without disk or network card, in the topmost folder for VMs of its host's datacenter.
+    """Create a VM without disk or network card in the root VM folder of its host's datacenter, and return the task.
 
-    Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
+    Raises OutcomeUnknown if the reply was lost, NoPermission, or the error of vCenter's fault.
     """
     from pyVmomi import vim
 
@@ -144,7 +146,7 @@ def power_of_made(session: Session, vm: str, name: str, notes: str) -> PowerStat
 
 
 def _datacenter(host: Any) -> Any:
-    """The datacenter that a host is in: every host is in one (vSphere API reference, HostSystem)."""
+    """Return the datacenter of a host: every host has one (vSphere API reference, HostSystem)."""
     from pyVmomi import vim
 
     place = host.parent

@@ -1,7 +1,7 @@
-"""Makes the vmomi specs of planned changes for `steps`; nothing is sent here.
+"""Makes the vmomi specs of planned changes for `steps`, which sends them.
 
-pyVmomi leaves out, silently, every field that is newer than the negotiated API version; so a change that needs such a
-field is refused here, by name, rather than half applied there.
+pyVmomi silently leaves out fields that are newer than the negotiated API version. A change that needs such a field is
+refused, and the error names the option, because vCenter would apply only a part of it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DEVICE_GROUP_KEY: Final = -1
 
 
 def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], api_version: str) -> Any:
-    """The one vim.vm.ConfigSpec of a change: everything in it happens, or nothing does.
+    """Return the vim.vm.ConfigSpec of a change, which vCenter applies completely or not at all.
 
-    `devices` are the VM's present vim devices, whose objects a removal or an edit must carry. `change_version` makes
-    vCenter refuse the spec (ConcurrentAccess) if somebody changed the VM since it was read. Raises Refused for what
-    this vCenter's API version cannot say, or for a device that is not there any more.
+    `devices` are the present vim devices of the VM; a removal or an edit must contain them. With `change_version`,
+    vCenter refuses the spec (ConcurrentAccess) if the VM was changed since it was read. Raises Refused for options that
+    the API version does not have, or for a device that the VM does not have any more.
     """
     from pyVmomi import vim
 
@@ -40,7 +40,8 @@ def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], a
     spec = vim.vm.ConfigSpec(changeVersion=change_version)
     spec.deviceChange = [*_edits(change, devices), *_removals(change, devices), *_additions(change)]
     spec.extraConfig = [
-        vim.option.OptionValue(key=key, value=value) for key, value in sorted(change.extra_config.items())
+        vim.option.OptionValue(key=option_key, value=option_text)
+        for option_key, option_text in sorted(change.extra_config.items())
     ]
     if change.memory_locked is not None:
         spec.memoryReservationLockedToMax = change.memory_locked
@@ -59,7 +60,7 @@ def config_spec(change: VmChange, change_version: str, devices: Sequence[Any], a
 
 
 def signed_short(identity: int) -> int:
-    """A PCI id as vSphere's signed 16-bit fields hold it: 0x10de stays, 0xa100 turns negative."""
+    """Return a PCI id for vSphere's signed 16-bit fields: 0x10de stays, 0xa100 becomes negative."""
     return identity - 0x10000 if identity >= 0x8000 else identity
 
 
@@ -82,37 +83,37 @@ def _removals(change: VmChange, devices: Sequence[Any]) -> Iterator[Any]:
 def _additions(change: VmChange) -> Iterator[Any]:
     from pyVmomi import vim
 
-    for position, wanted in enumerate(change.add):
-        device = vim.vm.device.VirtualPCIPassthrough(key=FIRST_NEW_KEY - position, backing=_backing(wanted))
-        if isinstance(wanted, NewVgpu) and wanted.numa_node is not None:
-            device.numaNode = wanted.numa_node
+    for position, new_device in enumerate(change.add):
+        device = vim.vm.device.VirtualPCIPassthrough(key=FIRST_NEW_KEY - position, backing=_backing(new_device))
+        if isinstance(new_device, NewVgpu) and new_device.numa_node is not None:
+            device.numaNode = new_device.numa_node
         if change.device_group is not None:
             device.deviceGroupInfo = vim.vm.device.VirtualDevice.DeviceGroupInfo(
                 groupInstanceKey=DEVICE_GROUP_KEY,
-                sequenceId=position if wanted.sequence_id is None else wanted.sequence_id,
+                sequenceId=position if new_device.sequence_id is None else new_device.sequence_id,
             )
         yield vim.vm.device.VirtualDeviceSpec(operation="add", device=device)
 
 
-def _backing(wanted: NewDevice) -> Any:
+def _backing(new_device: NewDevice) -> Any:
     from pyVmomi import vim
 
     kinds = vim.vm.device.VirtualPCIPassthrough
-    match wanted:
+    match new_device:
         case NewVgpu():
-            return kinds.VmiopBackingInfo(vgpu=wanted.profile)
+            return kinds.VmiopBackingInfo(vgpu=new_device.profile)
         case NewDirectPath():
             return kinds.DeviceBackingInfo(
-                deviceName=wanted.name,
-                id=str(wanted.address),
-                systemId=wanted.system_id,
+                deviceName=new_device.name,
+                id=str(new_device.address),
+                systemId=new_device.system_id,
                 # a string of hexadecimal digits without 0x: a decimal one passes here and fails at power-on
-                deviceId=f"{wanted.device_id & 0xFFFF:x}",
-                vendorId=signed_short(wanted.vendor_id),
+                deviceId=f"{new_device.device_id & 0xFFFF:x}",
+                vendorId=signed_short(new_device.vendor_id),
             )
         case NewDynamic():
-            allowed = [kinds.AllowedDevice(vendorId=vendor, deviceId=device) for vendor, device in wanted.allowed]
-            return kinds.DynamicBackingInfo(deviceName="", allowedDevice=allowed, customLabel=wanted.label)
+            allowed = [kinds.AllowedDevice(vendorId=vendor, deviceId=device) for vendor, device in new_device.allowed]
+            return kinds.DynamicBackingInfo(deviceName="", allowedDevice=allowed, customLabel=new_device.label)
 
 
 def _present(devices: Sequence[Any], key: int) -> Any:
@@ -135,28 +136,28 @@ def _check_version(change: VmChange, api_version: str) -> None:
 
 
 def overriding(session: Session, step: SetVmDrs, inventory: Inventory) -> tuple[Callable[..., Any], Any, bool]:
-    """The call that makes, changes or removes the VM's override, and its arguments; all else stays as it is.
+    """Return the call, with its arguments, that adds, changes or removes the DRS override of the VM only.
 
-    Which of the three depends on what is there: to add one that exists is refused. Raises Refused where that cannot be
-    read (vSphere API reference, ReconfigureComputeResource_Task with `modify`, ClusterDrsVmConfigSpec).
+    vCenter refuses to add an override that exists. Raises Refused if the present ones cannot be read (vSphere API
+    reference, ReconfigureComputeResource_Task with `modify`, ClusterDrsVmConfigSpec).
     """
     vm = inventory.vm(step.vm)
     cluster = inventory.cluster_of(vm)
     if cluster is None or cluster.drs_enabled is None:
         raise Refused(f"{vm.name}: what DRS does in its cluster cannot be read, so it is not changed")
-    target = session.managed("ClusterComputeResource", cluster.ref)
-    return target.ReconfigureComputeResource_Task, override_spec(step, there=cluster.has_override(step.vm)), True
+    target = session.managed_object("ClusterComputeResource", cluster.ref)
+    return target.ReconfigureComputeResource_Task, override_spec(step, exists=cluster.has_override(step.vm)), True
 
 
-def override_spec(step: SetVmDrs, *, there: bool) -> Any:
-    """The ClusterConfigSpecEx of the step; `there`: the VM has an override already."""
+def override_spec(step: SetVmDrs, *, exists: bool) -> Any:
+    """Return the ClusterConfigSpecEx of the step. `exists` is whether the VM has an override."""
     from pyVmomi import vim
 
     key = vim.VirtualMachine(step.vm)
     if step.drs is VmDrs.CLUSTER:
         change = vim.cluster.DrsVmConfigSpec(operation="remove", removeKey=key)
     else:
-        said: Any = {} if step.drs is VmDrs.OFF else {"behavior": step.drs.value}
-        info = vim.cluster.DrsVmConfigInfo(key=key, enabled=step.drs is not VmDrs.OFF, **said)
-        change = vim.cluster.DrsVmConfigSpec(operation="edit" if there else "add", info=info)
+        behavior: Any = {} if step.drs is VmDrs.OFF else {"behavior": step.drs.value}
+        override = vim.cluster.DrsVmConfigInfo(key=key, enabled=step.drs is not VmDrs.OFF, **behavior)
+        change = vim.cluster.DrsVmConfigSpec(operation="edit" if exists else "add", info=override)
     return vim.cluster.ConfigSpecEx(drsVmConfigSpec=[change])

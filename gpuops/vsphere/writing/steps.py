@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 def submit(connection: Connection, step: VcenterStep, inventory: Inventory, op_id: str) -> TaskRef | None:
-    """The task of the step; None for a call that has none and is done (or asked for, ShutDownGuest).
+    """Send the step and return its task; None for a call without a task, which is done (or requested, ShutDownGuest).
 
-    `op_id` travels in the request's header and shows in vCenter's logs. Raises OutcomeUnknown when the reply was
-    lost, Refused when the step does not fit the VM as last seen, or the error of vCenter's fault.
+    `op_id` is in the header of the request and in vCenter's logs. Raises OutcomeUnknown if the reply was lost, Refused
+    if the step does not fit the last state of the VM, or the error of vCenter's fault.
     """
     vm = inventory.vm(step.vm)
     target = connection.vm(step.vm)
@@ -57,7 +57,7 @@ def submit(connection: Connection, step: VcenterStep, inventory: Inventory, op_i
         case SuspendVm():
             return _task(connection, target.SuspendVM_Task, vm=vm, op_id=op_id)
         case PowerOffVm():
-            # vCenter would do it, and discard what the guest had in memory
+            # vCenter would do it, and discard the memory of the guest
             _require(vm, vm.power is not None, "not known to run: powering it off might discard its state")
             _require(vm, vm.power is not PowerState.SUSPENDED, "suspended: powering it off would discard its state")
             return _task(connection, target.PowerOffVM_Task, vm=vm, op_id=op_id)
@@ -106,7 +106,7 @@ def _task(session: Session, call: Callable[..., Any], *arguments: Any, vm: Vm, o
 
 
 def _spec(session: Session, step: ReconfigureVm, vm: Vm) -> Any:
-    """The spec, with the VM's present devices where some go or change: those must be sent back as they are."""
+    """Return the spec. It is made from the present devices of the VM if some of them are removed or edited."""
     devices: Any = ()
     if step.change.remove or step.change.replace_profile:
         devices = _devices(session, step.vm, vm.name)
@@ -124,23 +124,23 @@ def _devices(session: Session, ref: str, subject: str) -> Any:
         propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["config.hardware.device"], all=False)],
     )
     collector = session.content.propertyCollector
-    found = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(maxObjects=1), subject=subject)
+    page = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(maxObjects=1), subject=subject)
     with session.decoding("a read of devices"):
-        devices = next((one.val for each in (found.objects if found else ()) for one in each.propSet), ())
-        if not all(isinstance(each, vim.vm.device.VirtualDevice) for each in devices):
+        devices = next((prop.val for content in (page.objects if page else ()) for prop in content.propSet), ())
+        if not all(isinstance(content, vim.vm.device.VirtualDevice) for content in devices):
             raise UnreadableReply("something else where devices belong")
     return devices
 
 
 def _relocation(session: Session, step: RelocateVm, inventory: Inventory) -> Any:
-    """The move with nothing else changed; into another cluster it needs a resource pool there."""
+    """Return the spec of a move without other changes. A move to another cluster needs a resource pool there."""
     from pyVmomi import vim
 
     target = session.host(step.host)
     spec = vim.vm.RelocateSpec(host=target)
     if changes_pool(step, inventory):
-        wanted = inventory.hosts.get(step.host)
-        subject = wanted.name if wanted is not None else step.host
+        destination = inventory.hosts.get(step.host)
+        subject = destination.name if destination is not None else step.host
         spec.pool = session.read(lambda: target.parent.resourcePool, subject=subject)
     return spec
 

@@ -17,7 +17,7 @@ from pyVmomi import SoapAdapter, vmodl
 
 from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.transport.reply import elements
-from gpuops.vsphere.transport.stub import Stub, deserialised
+from gpuops.vsphere.transport.stub import Stub, deserialize_reply
 from tests.bench.verdict import Figure, Result
 
 VMS: Final = 5_000
@@ -38,7 +38,7 @@ def run() -> Result:
     kind: Any = vmodl.query.PropertyCollector.RetrieveResult
     parsers: tuple[Callable[[], Any], ...] = (
         lambda: SoapAdapter.SoapResponseDeserializer(stub).Deserialize(reply, kind),
-        lambda: deserialised(reply, kind, stub),
+        lambda: deserialize_reply(reply, kind, stub),
         lambda: elements(reply),
     )
     for parse in parsers:

@@ -270,7 +270,7 @@ class DirectVcenter(DirectSession):
     def _override(self, step: SetVmDrs, inventory: Inventory, op_id: str) -> TaskRef:
         cluster = inventory.cluster_of(inventory.vm(step.vm))
         assert cluster is not None
-        method, spec = METHODS[SetVmDrs], override_spec(step, there=cluster.has_override(step.vm))
+        method, spec = METHODS[SetVmDrs], override_spec(step, exists=cluster.has_override(step.vm))
         task = self._change(
             method, cluster.ref, lambda call: getattr(self._world.get(cluster.ref), method)(call, spec, True), op_id
         )
@@ -353,7 +353,7 @@ class DirectVcenter(DirectSession):
             for ref in ended:
                 left.remove(ref)
                 end = self._end(ref)
-                self._changes.ended(ref, end.error)
+                self._changes.note_ended(ref, end.error)
                 yield end
             if left_s <= 0:
                 return

@@ -92,9 +92,9 @@ class DirectSession:
         try:
             answer = self._ask(method, moid, act, op_id)
         except Lost:
-            self._changes.lost(op_id)
+            self._changes.note_lost(op_id)
             raise
-        self._changes.accepted(vim.Task(answer.moid) if isinstance(answer, Task) else answer, op_id)
+        self._changes.note_accepted(vim.Task(answer.moid) if isinstance(answer, Task) else answer, op_id)
         return answer
 
     def _ask(self, method: str, moid: str, act: Callable[[Call], Any], op_id: str = "") -> Any:

@@ -69,7 +69,7 @@ def test_a_refused_call_is_an_error_of_ours_naming_the_vm(
         ("InsufficientHostMemoryCapacityFault", "not enough memory: needs 0 MiB"),
         ("NoCompatibleHost", "no host can take it"),
         ("NoDiskSpace", "no space left on datastore"),
-        ("ConcurrentAccess", "changed by somebody else"),
+        ("ConcurrentAccess", "another user or program changed it"),
         ("GenericVmConfigFault", "as injected"),
         ("FeatureRequirementsNotMet", "lacks features"),
         ("DeviceBackingNotSupported", "does not offer"),

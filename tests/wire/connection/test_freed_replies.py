@@ -14,7 +14,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.network import UnreadableReply
-from gpuops.vsphere.transport.stub import deserialised
+from gpuops.vsphere.transport.stub import deserialize_reply
 from tests.wire.hostile.hostile_replies import nonsense, small
 
 REPLIES = 5
@@ -65,5 +65,5 @@ def test_no_parser_outlives_a_reply_that_cannot_be_read(name: str) -> None:
         before = count_live(XMLParserType)
         for _ in range(REPLIES):
             with suppress(UnreadableReply, ExpatError):
-                deserialised(body, datetime, None)
+                deserialize_reply(body, datetime, None)
         assert count_live(XMLParserType) == before

@@ -192,11 +192,11 @@ def test_a_guest_that_accepts_the_login_speaks_for_it_until_one_that_did_refuses
     def asked(vm: str) -> bool:
         return logins.objection(vm, vm, 1, 0.0) is None
 
-    logins.accepted("a")
-    logins.refused("b", "b", 0.0)
+    logins.note_accepted("a")
+    logins.note_refused("b", "b", 0.0)
     assert [asked(vm) for vm in "abc"] == [True, False, False]
-    logins.accepted("a")
+    logins.note_accepted("a")
     assert [asked(vm) for vm in "abc"] == [True, False, True]
-    logins.accepted("c")
-    logins.refused("a", "a", 0.0)
+    logins.note_accepted("c")
+    logins.note_refused("a", "a", 0.0)
     assert [asked(vm) for vm in "abcd"] == [False] * 4, "the password was changed"

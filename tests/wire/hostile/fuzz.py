@@ -34,7 +34,7 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.wire import SessionEnded, WireFault, parsed
+from gpuops.vsphere.transport.wire import SessionEnded, WireFault, parse_reply
 from tests.sim.lab import category_spec
 from tests.wire.hostile.mutated_replies import Recorded, mutated, recorded, revalued
 
@@ -108,7 +108,7 @@ def _tag(server: SimServer) -> None:
 def _parsed(found: Recorded) -> Decoder:
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded):
-            parsed(reply, "vc:443")
+            parse_reply(reply, "vc:443")
 
     return Decoder([reply for _, reply in found.read], play)
 
@@ -116,7 +116,7 @@ def _parsed(found: Recorded) -> Decoder:
 def _typed(found: Recorded) -> Decoder:
     from xml.parsers.expat import ExpatError
 
-    from gpuops.vsphere.transport.stub import deserialised
+    from gpuops.vsphere.transport.stub import deserialize_reply
 
     # the type stands before the reply, so that a case of the corpus is whole
     kinds: dict[bytes, Any] = {f"{kind.__module__}.{kind.__name__}".encode(): kind for _, kind in found.replies}
@@ -124,7 +124,7 @@ def _typed(found: Recorded) -> Decoder:
     def play(case: bytes) -> None:
         kind, _, reply = case.partition(b"\n")
         with contextlib.suppress(network.UnreadableReply, ExpatError):
-            deserialised(reply, kinds.get(kind, datetime), None)
+            deserialize_reply(reply, kinds.get(kind, datetime), None)
 
     examples = [f"{kind.__module__}.{kind.__name__}\n".encode() + reply for reply, kind in found.typed]
     return Decoder(examples, play)
@@ -180,13 +180,13 @@ def _json_respelled(example: bytes, rng: random.Random) -> bytes:
 def _pages(found: Recorded) -> Decoder:
     """What the reader of inventories does with one reply, without the other replies that it would ask for."""
     from gpuops.vsphere.reading.bulk.soap_pages import read_objects, split_reply
-    from gpuops.vsphere.transport.reply import checked
+    from gpuops.vsphere.transport.reply import check_reply
     from gpuops.vsphere.transport.xml_values import child
 
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded), network.decoding("vc:443", "a bulk read"):
-            for piece in split_reply(checked(reply)):
-                for one in read_objects(child(parsed(piece, "vc:443"), "returnval")):
+            for piece in split_reply(check_reply(reply)):
+                for one in read_objects(child(parse_reply(piece, "vc:443"), "returnval")):
                     _record(one)
 
     return Decoder([reply for method, reply in found.read if "RetrieveProperties" in method], play)

@@ -22,8 +22,8 @@ from gpuops.model.vcenter.target import Target
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import network, stub
-from gpuops.vsphere.transport.stub import deserialised
-from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault, envelope, parsed
+from gpuops.vsphere.transport.stub import deserialize_reply
+from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault, envelope, parse_reply
 
 PIECES: Final = [
     b"<",
@@ -110,7 +110,7 @@ class Recorded:
 def recorded(target: Target) -> Recorded:
     """The replies of this vCenter to both parsers."""
     found = Recorded()
-    typed, fetch = stub.deserialised, Wire.fetch
+    typed, fetch = stub.deserialize_reply, Wire.fetch
 
     def kept(received: bytes, result: Any, of: Any, **more: Any) -> Any:
         found.typed.append((received, result))
@@ -122,7 +122,7 @@ def recorded(target: Target) -> Recorded:
         return reply
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stub, "deserialised", kept)
+        patched.setattr(stub, "deserialize_reply", kept)
         patched.setattr(Wire, "fetch", fetched)
         with Session(target) as session:
             session.read(session.instance.CurrentTime)
@@ -141,9 +141,9 @@ def fuzz_both(replies: Sequence[tuple[bytes, Any]], turns: int, *, seed: int) ->
         reply, result = replies[turn % len(replies)]
         changed = mutated(reply, rng)
         with suppress(network.UnreadableReply, ExpatError):
-            deserialised(changed, result, None)
+            deserialize_reply(changed, result, None)
         with suppress(ProtocolError, WireFault, SessionEnded):
-            parsed(changed, "vc:443")
+            parse_reply(changed, "vc:443")
 
 
 def _as_it_is(reply: bytes, rng: random.Random) -> bytes:

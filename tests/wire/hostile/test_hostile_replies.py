@@ -17,8 +17,8 @@ from gpuops.model.vcenter.target import Secret, Target
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.reply import elements
-from gpuops.vsphere.transport.stub import deserialised
-from gpuops.vsphere.transport.wire import parsed
+from gpuops.vsphere.transport.stub import deserialize_reply
+from gpuops.vsphere.transport.wire import parse_reply
 from tests.sample import mostly_long
 from tests.wire.hostile.hostile_replies import Hostile, _chain, _said, large, nonsense, small
 from tests.wire.hostile.hostile_server import HostileServer
@@ -91,7 +91,7 @@ def test_entities_that_crash_a_parser_are_never_parsed(hostile_server: HostileSe
 @pytest.mark.parametrize("name", IN_MEMORY)
 def test_lxml_never_has_it(name: str) -> None:
     with pytest.raises(ProtocolError, match=r"^vc:443 sends "):
-        parsed(IN_MEMORY[name].body, "vc:443")
+        parse_reply(IN_MEMORY[name].body, "vc:443")
 
 
 @pytest.mark.parametrize("name", [*IN_MEMORY, *nonsense()])
@@ -102,7 +102,7 @@ def test_pyvmomi_never_makes_a_value_of_it(name: str) -> None:
     bulk = b"RetrievePropertiesEx" in strike.body
     result: Any = vmodl.query.PropertyCollector.RetrieveResult if bulk else datetime
     with pytest.raises(network.UNREADABLE_ERRORS) as raised:
-        deserialised(strike.body, result, None)
+        deserialize_reply(strike.body, result, None)
     assert isinstance(raised.value, (network.UnreadableReply, ExpatError))
 
 

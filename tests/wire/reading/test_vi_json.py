@@ -241,9 +241,9 @@ def test_a_backslash_before_a_letter_is_no_control_character() -> None:
 @pytest.mark.long
 def test_a_page_of_too_many_values_is_refused_before_it_is_decoded() -> None:
     within = b"[" + b"0," * (MOST_MARKS - 1) + b"0]"
-    assert json_pages.checked(within) is within
+    assert json_pages.check_json_reply(within) is within
     with pytest.raises(UnreadableReply, match="more than 1,500,000 values"):
-        json_pages.checked(b"[" + b"0," * MOST_MARKS + b"0]")
+        json_pages.check_json_reply(b"[" + b"0," * MOST_MARKS + b"0]")
 
 
 @pytest.mark.long
@@ -290,9 +290,9 @@ def test_the_key_is_of_no_other_login(lab: SimServer, lab_target: Target) -> Non
     """Two threads that meet the end of a session begin one new session."""
     with Session(lab_target) as session, session.wire() as wire:
         login = JsonLogin(lab_target, session.api_version, session.service["sessionManager"])
-        first = login.log_in(wire, seen="")
-        assert login.log_in(wire, seen="") == first
-        second = login.log_in(wire, seen=first)
+        first = login.log_in(wire, earlier_key="")
+        assert login.log_in(wire, earlier_key="") == first
+        second = login.log_in(wire, earlier_key=first)
         assert second != first
         assert len(list(lab.world.sessions)) == 3
         login.key = first

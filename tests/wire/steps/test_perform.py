@@ -146,7 +146,7 @@ def test_a_vm_changed_meanwhile_is_not_changed(bench: Bench) -> None:
     bench.inventory = before
     error = bench.perform(ReconfigureVm(ref, VmChange(add=(NewVgpu("grid_a100-3-20c"),))))
     assert isinstance(error, StepFailed)
-    assert error.message == "ml-07: it was changed by somebody else meanwhile"
+    assert error.message == "ml-07: another user or program changed it meanwhile"
     assert bench.vm("ml-07").devices == ()
 
 

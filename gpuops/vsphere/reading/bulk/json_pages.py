@@ -1,9 +1,9 @@
-"""Bulk reads over VI/JSON: the same calls as over SOAP, and pages decoded by msgspec in one go.
+"""Bulk reads over VI/JSON: the same calls as over SOAP, and pages decode_reply by msgspec in one go.
 
 A page is read into the structs below; what a property has becomes plain dicts and lists, and `values` reads them where
 it reads elements. Typed records of these too would save a third of the decoding, which is a tenth of the whole read,
 and cost a second set of rules (10,000 VMs with their devices, 80 MB: 0.3 s into dicts, 0.2 s into structs that skip
-what nobody asks for).
+unused properties).
 
 Bytes are checked first. Each value becomes an object of some sixty bytes, so values are counted as `reply` counts
 elements; and a text may not hold what XML could not carry, which nothing behind this expects. Numbers of thousands of
@@ -19,14 +19,14 @@ from typing import Any, Final
 import msgspec
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Piece, ReadObject, Wanted
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
 from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
 from gpuops.vsphere.reading.bulk.values import BOXED, text
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.network import UnreadableReply
 from gpuops.vsphere.transport.reply import MOST_MARKS
 from gpuops.vsphere.transport.request_text import REFERENCE
-from gpuops.vsphere.transport.vi_json import JsonLogin, decoded
+from gpuops.vsphere.transport.vi_json import JsonLogin, decode_reply
 from gpuops.vsphere.transport.wire import SessionEnded, Wire
 
 _ESCAPED: Final = (b"\\u", b"\\b", b"\\f")
@@ -73,7 +73,7 @@ class JsonPages:
 
     def log_in_again(self) -> None:
         """As `Pages` has it."""
-        self._seen = self._login.log_in(self._wire, seen=self._seen)
+        self._seen = self._login.log_in(self._wire, earlier_key=self._seen)
 
     def new_view(self, types: Sequence[str]) -> str:
         """As `Pages` has it."""
@@ -81,15 +81,15 @@ class JsonPages:
         body = {"container": _reference(*service["rootFolder"]), "type": list(types), "recursive": True}
         reply = self._call("CreateContainerView", service["viewManager"], body)
         with self._session.decoding("CreateContainerView"):
-            return text(decoded(reply)) or ""
+            return text(decode_reply(reply)) or ""
 
-    def first(self, wanted: Wanted, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
+    def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
         """As `Pages` has it."""
         filter_spec = {
             "_typeName": "PropertyFilterSpec",
             "propSet": [
                 {"_typeName": "PropertySpec", "type": name, "all": False, "pathSet": list(paths)}
-                for name, paths in wanted.items()
+                for name, paths in paths_by_type.items()
             ],
             "objectSet": [_object_spec(start) for start in starts],
             "reportMissingObjectsInResults": True,
@@ -108,18 +108,18 @@ class JsonPages:
         return pieces(self._call(method, collector, body, deadline), announced=announced)
 
     def _call(
-        self, method: str, this: tuple[str, str], body: Mapping[str, Any], deadline: float | None = None
+        self, method: str, target: tuple[str, str], body: Mapping[str, Any], deadline: float | None = None
     ) -> bytes:
-        self._seen = self._login.key or self._login.log_in(self._wire, seen="")
-        return self._login.call(self._wire, method, this, body, deadline=deadline)
+        self._seen = self._login.key or self._login.log_in(self._wire, earlier_key="")
+        return self._login.call(self._wire, method, target, body, deadline=deadline)
 
 
 def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
-    """The page in one piece; a reply without content (204) is a page without objects.
+    """Yield the page in one piece; a reply without content (204) is a page without objects.
 
-    An `announced` one, which a token named, has some: a fleet of which a page is missing is not to be taken for whole.
+    Raises UnreadableReply for an `announced` page (one that a token named) without objects: the read is incomplete.
     """
-    page = _PAGE.decode(checked(reply)) if reply else None
+    page = _PAGE.decode(check_json_reply(reply)) if reply else None
     if announced and not (page and page.objects):
         raise UnreadableReply("no page where one was announced")
     if page is None:
@@ -128,38 +128,44 @@ def pieces(reply: bytes, *, announced: bool = False) -> Iterator[Piece]:
     yield page.token or None, map(_read_object, page.objects or ())
 
 
-def checked(received: bytes) -> bytes:
-    """The same bytes, fit for a decoder that makes an object of each value. Raises UnreadableReply."""
+def check_json_reply(received: bytes) -> bytes:
+    """Return the bytes if they have few enough values and no control characters. Raises UnreadableReply."""
     # a value takes two bytes at least: most pages are too short to need counting
     marks = len(received) // 2
     if marks > MOST_MARKS:
         marks = received.count(b",") + received.count(b"{") + received.count(b"[")
     if marks > MOST_MARKS:
         raise UnreadableReply(f"more than {MOST_MARKS:,} values in one reply")
-    # first what takes no time: most pages hold no escape at all
+    # the cheap check first: most pages hold no escape
     if b"\\" in received and any(escape in received for escape in _ESCAPED) and _UNWRITABLE.search(received):
         raise UnreadableReply("a control character in a text")
     return received
 
 
-def _read_object(found: _Object) -> ReadObject:
-    kind, ref = found.obj.type, found.obj.value
+def _read_object(page_object: _Object) -> ReadObject:
+    kind, ref = page_object.obj.type, page_object.obj.value
     if not REFERENCE.fullmatch(ref):
         raise ProtocolError("vCenter names an object in a way that no vCenter does")
     # an unset property may come without a value
-    properties = {one.name: value.get(BOXED, value) for one in found.propSet or () if (value := one.val) is not None}
-    return ReadObject(kind, ref, properties, _unreadable(found.missingSet) if found.missingSet else ())
+    properties = {
+        prop.name: prop_value.get(BOXED, prop_value)
+        for prop in page_object.propSet or ()
+        if (prop_value := prop.val) is not None
+    }
+    return ReadObject(
+        kind, ref, properties, _unreadable_paths(page_object.missingSet) if page_object.missingSet else ()
+    )
 
 
-def _unreadable(missing: Sequence[Any]) -> tuple[str, ...]:
+def _unreadable_paths(missing: Sequence[Any]) -> tuple[str, ...]:
     # the fault itself, without the LocalizedMethodFault around it that SOAP has
-    if any(one["fault"]["_typeName"] == "NotAuthenticated" for one in missing):
+    if any(missing_property["fault"]["_typeName"] == "NotAuthenticated" for missing_property in missing):
         raise SessionEnded
-    return tuple(one["path"] for one in missing if isinstance(one["path"], str))
+    return tuple(missing_property["path"] for missing_property in missing if isinstance(missing_property["path"], str))
 
 
 def _object_spec(start: ReadStart) -> Mapping[str, Any]:
-    selects = [_select_spec(each) for each in start.selects]
+    selects = [_select_spec(select) for select in start.selects]
     spec = {"_typeName": "ObjectSpec", "obj": _reference(start.type, start.ref), "skip": False}
     return {**spec, "selectSet": selects} if selects else spec
 
@@ -173,7 +179,7 @@ def _select_spec(select: Traversal | str) -> Mapping[str, Any]:
         "type": select.type,
         "path": select.path,
         "skip": False,
-        "selectSet": [_select_spec(each) for each in select.then],
+        "selectSet": [_select_spec(next_select) for next_select in select.then],
     }
 
 

@@ -1,4 +1,4 @@
-"""What `reader` needs of a wire for bulk reads: the pages of RetrievePropertiesEx, and container views to read through.
+"""The port of `reader` for bulk reads: pages of RetrievePropertiesEx, and the container views for them.
 
 `soap_pages` and `json_pages` implement it.
 """
@@ -16,13 +16,13 @@ from gpuops.vsphere.reading.bulk.values import text
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
 
-Wanted = Mapping[str, Sequence[str]]
+PathsByType = Mapping[str, Sequence[str]]
 """Property paths by managed object type."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadObject:
-    """One object of a reply: its properties by path, for `values`, and the paths that this login could not read."""
+    """One object of a reply: its properties by path, as `values` reads them, and the paths this login cannot read."""
 
     type: str
     ref: str
@@ -36,7 +36,7 @@ class ReadObject:
 
 
 Piece = tuple[str | None, Iterator[ReadObject]]
-"""A part of a page: the token of the next page (None = it is the last), and the objects, each made when asked for."""
+"""A part of a page: the token of the next page (None = this is the last one), and its objects, decoded lazily."""
 
 
 class Pages(Protocol):
@@ -44,22 +44,24 @@ class Pages(Protocol):
 
     @property
     def login(self) -> str:
-        """What names the login: a view belongs to one."""
+        """The key of the login, to which views belong."""
         ...
 
     def log_in_again(self) -> None:
-        """Another login, after this one ended. Raises NotConnected in its kinds."""
+        """Log in again after the session ended. Raises NotConnected and its subclasses."""
         ...
 
     def new_view(self, types: Sequence[str]) -> str:
-        """The id of a new container view of these types below the root. Raises SessionEnded, WireFault,
-        NotConnected in its kinds."""
+        """Return the id of a new container view of these types below the root.
+
+        Raises SessionEnded, WireFault, NotConnected and its subclasses.
+        """
         ...
 
-    def first(self, wanted: Wanted, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
-        """The first page, received; it is decoded as it is gone through, within `network.decoding`."""
+    def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
+        """Receive the first page and yield its pieces; the caller iterates within `network.decoding`."""
         ...
 
     def next(self, token: str, deadline: float) -> Iterator[Piece]:
-        """The page that the token names."""
+        """Yield the page that the token names."""
         ...

@@ -46,7 +46,7 @@ HOST: Final = (
 )
 
 HOST_DEVICES: Final = ("hardware.pciDevice",)
-"""17 of a GPU host's 22 kB; asked for where the thin read shows a GPU or a passthrough device."""
+"""17 of the 22 kB of a GPU host; read only if the thin read shows a GPU or a passthrough device."""
 
 VM: Final = (
     "name",
@@ -120,7 +120,7 @@ _SINCE: Final = {
 """Source: "since" in the vSphere API reference (Web Services)."""
 
 
-def known(paths: tuple[str, ...], api_version: str) -> tuple[str, ...]:
-    """Those of the paths that this API version has."""
-    have = version_numbers(api_version)
-    return tuple(path for path in paths if version_numbers(_SINCE.get(path, "0")) <= have)
+def supported_paths(paths: tuple[str, ...], api_version: str) -> tuple[str, ...]:
+    """Return the paths that this API version has."""
+    available_version = version_numbers(api_version)
+    return tuple(path for path in paths if version_numbers(_SINCE.get(path, "0")) <= available_version)

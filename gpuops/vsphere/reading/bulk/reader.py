@@ -3,8 +3,8 @@
 One container view holds all objects; its pages come over a connection of their own, and each is decoded and released
 before the next is requested. Measured beside pyVmomi's deserialiser in tests/bench.
 
-Where the session reads over VI/JSON, whatever goes wrong there (a status, a reply that cannot be decoded, a page that
-is missing, a fault) ends its use in this session with one warning, and the read begins anew over SOAP.
+If a read over VI/JSON fails (by its status, a reply that cannot be decoded, a missing page or a fault), the session
+warns once, does not use VI/JSON any more, and repeats the read over SOAP.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, ProtocolError
-from gpuops.vsphere.faults import named
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Pages, ReadObject, Wanted
+from gpuops.vsphere.faults import fault_error
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Pages, PathsByType, ReadObject
 from gpuops.vsphere.reading.bulk.selection import AROUND_VMS, ReadStart, plain_start, view_start
 from gpuops.vsphere.reading.bulk.soap_pages import SoapPages
 from gpuops.vsphere.session import Session
@@ -25,13 +25,13 @@ from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
 
 DEADLINE_S: Final = 600
-"""For one read, all its pages together, whatever the server sends and however slowly."""
+"""The limit of one read with all its pages."""
 JSON_DEADLINE_S: Final = 300
-"""The same over VI/JSON, after which it is read over SOAP."""
+"""The limit over VI/JSON; then it is read over SOAP."""
 MOST_IN_A_PAGE: Final = 20_000
-"""Objects in one reply of a server that does not keep to the pages that were asked for."""
+"""Objects in one reply of a server that ignores the requested page size."""
 MOST_OBJECTS: Final = 1_000_000
-"""In one read of a whole vCenter: ten times the VMs of the largest fleet."""
+"""Objects in one read of a complete vCenter: ten times the VMs of the largest fleet."""
 MOST_AROUND: Final = 200
 """Recent tasks, places above and datastores of one VM; vCenter lists a few of each."""
 
@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 @contextmanager
 def reading(session: Session) -> Iterator[Reader]:
-    """A reader with a connection of its own for the `with` block."""
+    """Provide a reader with a connection of its own for the `with` block."""
     with session.wire() as wire:
         yield Reader(session, wire)
 
@@ -55,51 +55,59 @@ class Reader:
         self._soap = SoapPages(session, wire)
 
     def read_all(
-        self, wanted: Wanted, decode: Callable[[ReadObject], Record], beside: Collection[tuple[str, str]] = ()
+        self,
+        paths_by_type: PathsByType,
+        decode: Callable[[ReadObject], Record],
+        extra_objects: Collection[tuple[str, str]] = (),
     ) -> list[Record]:
-        """What `decode` makes of every object of these types below the root, of the tasks VMs list as recent, and of
-        the objects (type, id) named `beside` them.
+        """Return the results of `decode` for all objects of these types below the root, the recent tasks of VMs, and
+        `extra_objects` (type, id).
 
-        `decode` must keep nothing of the reply: it dies with its page. Raises NotConnected in its kinds.
+        `decode` must not keep parts of the reply, which is freed with its page. Raises NotConnected and its subclasses.
         """
-        return self._bulk(lambda pages, until: self._through_a_view(pages, until, wanted, decode, beside))
+        return self._bulk(lambda pages, until: self._through_a_view(pages, until, paths_by_type, decode, extra_objects))
 
     def read_named(
-        self, wanted: Wanted, refs: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
+        self, paths_by_type: PathsByType, refs: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
     ) -> list[Record]:
-        """What `decode` makes of the named (type, id) objects; one that is gone is left out.
+        """Return the results of `decode` for these objects (type, id), without those that do not exist any more.
 
-        With VMs come what of `AROUND_VMS` is wanted too: their recent tasks, the places above them, their datastores.
+        If `paths_by_type` has types of `AROUND_VMS`, the recent tasks, parents and datastores of VMs are read too.
         """
         objects = list(refs)
-        found: list[Record] = []
+        records: list[Record] = []
         for start in range(0, len(objects), PAGE_OBJECTS):
             page = objects[start : start + PAGE_OBJECTS]
-            found += self._bulk(functools.partial(self._named, wanted=wanted, page=page, decode=decode))
-        return found
+            records += self._bulk(
+                functools.partial(self._read_page_of_refs, paths_by_type=paths_by_type, page=page, decode=decode)
+            )
+        return records
 
-    def call(self, method: str, this: tuple[str, str], arguments: str = "") -> Any:
-        """The response element of one read, over SOAP. Raises the error of its fault, or NotConnected in its kinds."""
+    def call(self, method: str, target: tuple[str, str], arguments: str = "") -> Any:
+        """Return the response element of one read over SOAP.
+
+        Raises the error of its fault, or NotConnected and its subclasses.
+        """
         try:
-            return _again_if_ended(self._soap, lambda: self._wire.ask(method, this, arguments))
+            return _again_if_ended(self._soap, lambda: self._wire.ask(method, target, arguments))
         except WireFault as fault:
-            raise named(fault.fault, f"{method}: {fault}") from fault
+            raise fault_error(fault.fault, f"{method}: {fault}") from fault
 
     def _bulk(self, read: Callable[[Pages, float], Answer]) -> Answer:
-        """What `read` reads over VI/JSON where the session does so, and over SOAP otherwise or when that fails."""
+        """Return the result of `read` over VI/JSON if the session uses it, and over SOAP otherwise or if that fails."""
         login = self._session.vi_json
         if login is not None:
             from gpuops.vsphere.reading.bulk.json_pages import JsonPages
 
             try:
-                return self._over(JsonPages(self._session, login, self._wire), read, JSON_DEADLINE_S)
+                return self._read_with_retry(JsonPages(self._session, login, self._wire), read, JSON_DEADLINE_S)
             except GpuopsError as error:
                 if self._session.vi_json_alone:
                     raise
                 self._session.read_over_soap(error.message)
-        return self._over(self._soap, read, DEADLINE_S)
+        return self._read_with_retry(self._soap, read, DEADLINE_S)
 
-    def _over(self, pages: Pages, read: Callable[[Pages, float], Answer], limit_s: float) -> Answer:
+    def _read_with_retry(self, pages: Pages, read: Callable[[Pages, float], Answer], limit_s: float) -> Answer:
         until = clock.passed_s() + limit_s
         try:
             return _again_if_ended(pages, lambda: read(pages, until))
@@ -111,68 +119,78 @@ class Reader:
         self,
         pages: Pages,
         until: float,
-        wanted: Wanted,
+        paths_by_type: PathsByType,
         decode: Callable[[ReadObject], Record],
-        beside: Collection[tuple[str, str]],
+        extra_objects: Collection[tuple[str, str]],
     ) -> list[Record]:
-        outside = {"Task", *(name for name, _ in beside)}
-        types = [name for name in wanted if name not in outside]
-        # A view belongs to its login, whose name stays the same, and shows at each read what is there by then.
-        views, mine = self._session.idle_views, (pages.login, " ".join(types))
-        view = views.pop(mine, "") or pages.new_view(types)
-        # The view itself is read too: it is ours, so a reply without it is not the answer to this read, where one
-        # without any other object could be that of an empty vCenter.
-        with_view = {**wanted, "ContainerView": ("container",)}
-        seen: list[str] = []
+        outside = {"Task", *(name for name, _ in extra_objects)}
+        types = [name for name in paths_by_type if name not in outside]
+        # A view belongs to its login and shows the present objects at each read.
+        views, view_key = self._session.idle_views, (pages.login, " ".join(types))
+        view = views.pop(view_key, "") or pages.new_view(types)
+        # The view itself is read too. A reply without it is not the answer to this read; a reply with the view alone
+        # is that of an empty vCenter.
+        with_view = {**paths_by_type, "ContainerView": ("container",)}
+        views_read: list[str] = []
 
-        def record(found: ReadObject) -> Record | None:
-            if found.type != "ContainerView":
-                return decode(found)
-            seen.append(found.ref)
+        def record(read_object: ReadObject) -> Record | None:
+            if read_object.type != "ContainerView":
+                return decode(read_object)
+            views_read.append(read_object.ref)
             return None
 
-        starts = [view_start(view, "Task" in wanted), *(plain_start(*each) for each in beside)]
+        starts = [
+            view_start(view, "Task" in paths_by_type),
+            *(plain_start(*extra_object) for extra_object in extra_objects),
+        ]
         records = self._read(pages, until, with_view, starts, record, MOST_OBJECTS)
-        if seen != [view]:
+        if views_read != [view]:
             raise ProtocolError(
                 f"{self._session.target.address} answers a read of its inventory without the view that was read",
                 hint="check the address; nothing of it was used",
             )
-        views[(pages.login, mine[1])] = view
-        return [each for each in records if each is not None]
+        views[(pages.login, view_key[1])] = view
+        return [decoded for decoded in records if decoded is not None]
 
-    def _named(
+    def _read_page_of_refs(
         self,
         pages: Pages,
         until: float,
         *,
-        wanted: Wanted,
+        paths_by_type: PathsByType,
         page: Sequence[tuple[str, str]],
         decode: Callable[[ReadObject], Record],
     ) -> list[Record]:
-        refs, around = {ref for _, ref in page}, AROUND_VMS.intersection(wanted)
-        starts = [plain_start(*each, around) for each in page]
+        refs, around = {ref for _, ref in page}, AROUND_VMS.intersection(paths_by_type)
+        starts = [plain_start(*vcenter_object, around) for vcenter_object in page]
         most = len(refs) * (1 + MOST_AROUND) if around else len(refs)
-        return self._read(pages, until, wanted, starts, lambda each: decode(_asked_for(each, refs, around)), most)
+        return self._read(
+            pages,
+            until,
+            paths_by_type,
+            starts,
+            lambda vcenter_object: decode(_require_requested(vcenter_object, refs, around)),
+            most,
+        )
 
     def _read(
         self,
         pages: Pages,
         until: float,
-        wanted: Wanted,
+        paths_by_type: PathsByType,
         starts: Sequence[ReadStart],
         decode: Callable[[ReadObject], Record],
         most: int,
     ) -> list[Record]:
-        """What `decode` makes of the objects of all pages. Raises ProtocolError for more than `most` of them."""
+        """Return the results of `decode` for the objects of all pages. Raises ProtocolError for more than `most`."""
         records = list[Record]()
-        page = pages.first(wanted, starts, until)
+        page = pages.first(paths_by_type, starts, until)
         while True:
             token: str | None = None
             before = len(records)
             with network.decoding(self._session.target.address, "a bulk read"):
-                for named_next, objects in page:
-                    token = named_next
+                for next_token, objects in page:
+                    token = next_token
                     records += map(decode, objects)
                     if len(records) > min(most, before + MOST_IN_A_PAGE):
                         raise network.UnreadableReply(f"more than {min(most, MOST_IN_A_PAGE):,} objects")
@@ -184,7 +202,7 @@ class Reader:
 
 
 def _again_if_ended(pages: Pages, read: Callable[[], Answer]) -> Answer:
-    """What `read` reads; once more in a new login where the one there was has ended."""
+    """Return the result of `read`. If the session has ended, log in again and repeat it once."""
     try:
         return read()
     except SessionEnded:
@@ -195,8 +213,8 @@ def _again_if_ended(pages: Pages, read: Callable[[], Answer]) -> Answer:
         raise ProtocolError("vCenter ends the session as soon as it begins", hint="look at its vpxd log") from ended
 
 
-def _asked_for(found: ReadObject, refs: Collection[str], around: Collection[str]) -> ReadObject:
-    """The same, if it is one of these, or of a type that is asked for around them. Raises ProtocolError."""
-    if found.ref not in refs and found.type not in around:
-        raise ProtocolError(f"vCenter answers with {found.type} {found.ref}, which it was not asked for")
-    return found
+def _require_requested(read_object: ReadObject, refs: Collection[str], around: Collection[str]) -> ReadObject:
+    """Return the object if its ref, or its type around VMs, was requested. Raises ProtocolError otherwise."""
+    if read_object.ref not in refs and read_object.type not in around:
+        raise ProtocolError(f"vCenter answers with {read_object.type} {read_object.ref}, which it was not asked for")
+    return read_object

@@ -1,6 +1,6 @@
-"""Which objects a bulk read begins with, and where it goes from them: PropertyFilterSpec.objectSet as values.
+"""The start objects and traversals of a bulk read: PropertyFilterSpec.objectSet as values.
 
-`soap_pages` and `json_pages` write them as their wire has them.
+`soap_pages` and `json_pages` encode them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Traversal:
-    """A TraversalSpec: from objects of a type along a property; `then` are further ones, or names of some above."""
+    """A TraversalSpec: from objects of a type along a property; `then` are further traversals or names of others."""
 
     name: str
     type: str
@@ -22,7 +22,7 @@ class Traversal:
 
 @dataclass(frozen=True, slots=True)
 class ReadStart:
-    """An ObjectSpec: an object that is read itself, and where the read goes on from it."""
+    """An ObjectSpec: an object to read, and the traversals from it."""
 
     type: str
     ref: str
@@ -37,17 +37,17 @@ _PLACES_ABOVE: Final = (
     Traversal("folder", "VirtualApp", "parentFolder", ("above",)),
 )
 AROUND_VMS: Final = frozenset({"Task", "Folder", "Datacenter", "VirtualApp", "Datastore"})
-"""Types of what is around a VM, and read with it where it is wanted."""
+"""Types of objects around a VM that can be read with it."""
 
 
 def view_start(view: str, with_tasks: bool) -> ReadStart:
-    """The view itself and all that it shows, with the tasks that its VMs list as recent."""
+    """Return the start for a view and all its objects, and for the recent tasks of its VMs."""
     tasks = (_TASKS_OF_VM,) if with_tasks else ()
     return ReadStart("ContainerView", view, (Traversal("view", "ContainerView", "view", tasks),))
 
 
 def plain_start(type_name: str, ref: str, around: Collection[str] = ()) -> ReadStart:
-    """One object, and of a VM what is around it."""
+    """Return the start for one object, and for the objects around it if it is a VM."""
     selects: tuple[Traversal, ...] = ()
     if type_name == "VirtualMachine":
         selects += (_TASKS_OF_VM,) if "Task" in around else ()

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, Piece, ReadObject, Wanted
+from gpuops.vsphere.reading.bulk.pages import PAGE_OBJECTS, PathsByType, Piece, ReadObject
 from gpuops.vsphere.reading.bulk.selection import ReadStart, Traversal
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport.reply import checked
-from gpuops.vsphere.transport.request_text import REFERENCE, written
-from gpuops.vsphere.transport.wire import SessionEnded, Wire, parsed
+from gpuops.vsphere.transport.reply import check_reply
+from gpuops.vsphere.transport.request_text import REFERENCE, escape_text
+from gpuops.vsphere.transport.wire import SessionEnded, Wire, parse_reply
 from gpuops.vsphere.transport.xml_values import child, children, kind, text
 
 PIECE: Final = 384 * 1024
@@ -20,7 +20,7 @@ PIECE: Final = 384 * 1024
 the processor's cache: whole pages cost a tenth more time and three times the memory (`make bench`, read)."""
 
 _LONGEST_AROUND: Final = 64 * 1024
-"""What stands in an honest reply beside its objects is a kilobyte."""
+"""The rest of a normal reply, without its objects, is a kilobyte."""
 
 _FIRST: Final = re.compile(rb"<objects[\s>]")
 _END: Final = b"</objects>"
@@ -48,13 +48,14 @@ class SoapPages:
         """As `Pages` has it."""
         service = self._session.service
         kind_of_root, root = service["rootFolder"]
-        listed = "".join(f"<type>{name}</type>" for name in types)
-        container = f'<container type="{kind_of_root}">{written(root)}</container>{listed}<recursive>true</recursive>'
-        return text(self._wire.ask("CreateContainerView", service["viewManager"], container), "returnval") or ""
+        container = f'<container type="{kind_of_root}">{escape_text(root)}</container>'
+        type_elements = "".join(f"<type>{name}</type>" for name in types)
+        arguments = f"{container}{type_elements}<recursive>true</recursive>"
+        return text(self._wire.ask("CreateContainerView", service["viewManager"], arguments), "returnval") or ""
 
-    def first(self, wanted: Wanted, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
+    def first(self, paths_by_type: PathsByType, starts: Sequence[ReadStart], deadline: float) -> Iterator[Piece]:
         """As `Pages` has it."""
-        property_sets = "".join(_property_set(name, paths) for name, paths in wanted.items())
+        property_sets = "".join(_property_set(name, paths) for name, paths in paths_by_type.items())
         return self._page(
             "RetrievePropertiesEx",
             f"<specSet>{property_sets}{''.join(map(_object_set, starts))}"
@@ -65,23 +66,23 @@ class SoapPages:
 
     def next(self, token: str, deadline: float) -> Iterator[Piece]:
         """As `Pages` has it."""
-        return self._page("ContinueRetrievePropertiesEx", f"<token>{written(token)}</token>", deadline)
+        return self._page("ContinueRetrievePropertiesEx", f"<token>{escape_text(token)}</token>", deadline)
 
     def _page(self, method: str, arguments: str, deadline: float) -> Iterator[Piece]:
         reply = self._wire.fetch(method, self._session.service["propertyCollector"], arguments, deadline=deadline)
         return self._pieces(reply)
 
     def _pieces(self, reply: bytes) -> Iterator[Piece]:
-        for piece in split_reply(checked(reply)):
-            page = child(parsed(piece, self._session.target.address), "returnval")
+        for piece in split_reply(check_reply(reply)):
+            page = child(parse_reply(piece, self._session.target.address), "returnval")
             yield text(page, "token"), read_objects(page)
 
 
 def split_reply(reply: bytes) -> Iterator[bytes]:
-    """The reply split into smaller replies: each object is in one of them, and what else the reply holds is in all.
+    """Yield the reply split into smaller replies: each has some of the objects, and all other text of the reply.
 
-    In XML without comments, CDATA or a document type a "<" begins a tag and nothing else, so the cut is where it seems
-    to be. A reply with any of these, without objects, or with names in another form, or much beside them, is one piece.
+    In XML without comments, CDATA or a document type, "<" always begins a tag, so the reply can be cut there. A reply
+    with any of these, without objects, with prefixed names or with much other text is one piece.
     """
     first, last = _FIRST.search(reply), reply.rfind(_END)
     if first is None or last < 0 or b"<!" in reply:
@@ -99,33 +100,44 @@ def split_reply(reply: bytes) -> Iterator[bytes]:
 
 
 def read_objects(page: Any) -> Iterator[ReadObject]:
-    """The objects of a page, or of a part of it."""
-    for each in children(page, "objects"):
-        moref = child(each, "obj")
+    """Yield the objects of a page, or of a part of it."""
+    for object_element in children(page, "objects"):
+        moref = child(object_element, "obj")
         if moref is None or not REFERENCE.fullmatch(moref.text or ""):
             raise ProtocolError("vCenter names an object in a way that no vCenter does")
         # A property is its name, then its value (DynamicProperty, a sequence); an unset one may come without a value.
         # By position, because looking for them by name costs more than parsing the page did.
-        properties = {one[0].text: one[1] for one in children(each, "propSet") if len(one) > 1}
-        yield ReadObject(moref.get("type", ""), moref.text, properties, _unreadable(list(children(each, "missingSet"))))
+        properties = {
+            property_element[0].text: property_element[1]
+            for property_element in children(object_element, "propSet")
+            if len(property_element) > 1
+        }
+        yield ReadObject(
+            moref.get("type", ""),
+            moref.text,
+            properties,
+            _unreadable_paths(list(children(object_element, "missingSet"))),
+        )
 
 
-def _unreadable(missing: Sequence[Any]) -> tuple[str, ...]:
+def _unreadable_paths(missing: Sequence[Any]) -> tuple[str, ...]:
     if not missing:
         return ()
-    if any(kind(child(child(one, "fault"), "fault")) == "NotAuthenticated" for one in missing):
+    if any(
+        kind(child(child(missing_property, "fault"), "fault")) == "NotAuthenticated" for missing_property in missing
+    ):
         raise SessionEnded
-    return tuple(path for one in missing if (path := text(one, "path")))
+    return tuple(path for missing_property in missing if (path := text(missing_property, "path")))
 
 
 def _property_set(name: str, paths: Sequence[str]) -> str:
-    listed = "".join(f"<pathSet>{path}</pathSet>" for path in paths)
-    return f"<propSet><type>{name}</type><all>false</all>{listed}</propSet>"
+    path_elements = "".join(f"<pathSet>{path}</pathSet>" for path in paths)
+    return f"<propSet><type>{name}</type><all>false</all>{path_elements}</propSet>"
 
 
 def _object_set(start: ReadStart) -> str:
     selects = "".join(map(_select_set, start.selects))
-    return f'<objectSet><obj type="{start.type}">{written(start.ref)}</obj><skip>false</skip>{selects}</objectSet>'
+    return f'<objectSet><obj type="{start.type}">{escape_text(start.ref)}</obj><skip>false</skip>{selects}</objectSet>'
 
 
 def _select_set(select: Traversal | str) -> str:

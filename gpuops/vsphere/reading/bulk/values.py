@@ -1,12 +1,12 @@
-"""Reads values of one bulk read, whichever way it came: lxml elements of SOAP, or what msgspec makes of VI/JSON.
+"""Reads values of a bulk read from lxml elements (SOAP) or from the dicts and lists of msgspec (VI/JSON).
 
-The rules of decoding stand once, in `decode_host` and `decode_vm`, on the functions here. Both ways carry the same data
-objects: XML writes every leaf as text and a list as elements of one name, VI/JSON has numbers, booleans and lists of
-its own, the type of an object in `_typeName`, and in the place of xsd:anyType `{"_typeName": ..., "_value": ...}`
-(Broadcom, Virtual Infrastructure JSON API, data structures; govmomi, vim25/types/json.go).
+`decode_host` and `decode_vm` use these functions for both. XML has text in every leaf, and a list is several elements
+of one name. VI/JSON has numbers, booleans and lists, the type of an object in `_typeName`, and
+`{"_typeName": ..., "_value": ...}` for xsd:anyType (Broadcom, Virtual Infrastructure JSON API, data structures;
+govmomi, vim25/types/json.go).
 
-A leaf that is missing or ill-formed is None, unknown. What is no object where one belongs, or no list, is sent by no
-vCenter: it raises one of `network.UNREADABLE_ERRORS`, for the `network.decoding` around it.
+A missing or ill-formed leaf yields None: unknown. Another type in place of an object or list raises one of
+`network.UNREADABLE_ERRORS`, for the `network.decoding` around it: no vCenter sends that.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Vocabulary = TypeVar("Vocabulary", bound=StrEnum)
 
 
 def child(node: Any, name: str) -> Any:
-    """The property of that name, or None."""
+    """Return the property of that name, or None."""
     if type(node) is dict:
         return node.get(name)
     return xml_values.child(node, name)
 
 
 def children(node: Any, name: str) -> Iterator[Any]:
-    """The items of the list of that name; a list that is not there has none."""
+    """Yield the items of the list of that name; nothing if the list is missing."""
     if type(node) is dict:
-        return iter(_listed(node.get(name)))
+        return iter(_require_list(node.get(name)))
     return xml_values.children(node, name)
 
 
 def items(node: Any) -> Iterator[Any]:
-    """The items of a property that is a list."""
+    """Yield the items of a property that is a list."""
     if node is None or type(node) is list:
         return iter(node or ())
     if type(node) is dict:
@@ -50,108 +50,108 @@ def items(node: Any) -> Iterator[Any]:
 
 
 def count(node: Any, name: str) -> int:
-    """How many items the list of that name has."""
-    return len(_listed(node.get(name))) if type(node) is dict else xml_values.count(node, name)
+    """Return how many items the list of that name has."""
+    return len(_require_list(node.get(name))) if type(node) is dict else xml_values.count(node, name)
 
 
 def text(node: Any, name: str | None = None) -> str | None:
-    """A text, or the id of a reference, or None; '' is nothing."""
-    found = node if name is None else child(node, name)
-    if found is None:
+    """Return a text or the id of a reference; None for '' and for anything else."""
+    node_or_child = node if name is None else child(node, name)
+    if node_or_child is None:
         return None
-    found_type = type(found)
+    found_type = type(node_or_child)
     if found_type is str:
-        return found or None
+        return node_or_child or None
     if found_type is dict:
-        return _inside(found)
+        return _inside(node_or_child)
     if found_type in _LEAVES:
         return None
-    return found.text or None
+    return node_or_child.text or None
 
 
 def number(node: Any, name: str | None = None) -> int | None:
-    """A whole number, or None."""
-    found = node if name is None else child(node, name)
-    return whole(found if type(found) is int else text(found))
+    """Return a whole number, or None."""
+    leaf = node if name is None else child(node, name)
+    return whole(leaf if type(leaf) is int else text(leaf))
 
 
 def flag(node: Any, name: str | None = None) -> bool | None:
-    """A boolean, or None."""
-    found = node if name is None else child(node, name)
-    return found if type(found) is bool else xml_values.truth(text(found))
+    """Return a boolean, or None."""
+    leaf = node if name is None else child(node, name)
+    return leaf if type(leaf) is bool else xml_values.truth(text(leaf))
 
 
 def word(vocabulary: type[Vocabulary], node: Any, name: str | None = None) -> Vocabulary | None:
-    """A word of a vocabulary; one it does not have is None."""
-    return xml_values.spoken(vocabulary, text(node, name))
+    """Return the member of the vocabulary, or None for another word."""
+    return xml_values.vocabulary_word(vocabulary, text(node, name))
 
 
 def leaves(node: Any) -> Mapping[str, Any]:
-    """The leaves of an object by name, for `said`, `whole` and `truth`: cheaper than asking for three of them."""
+    """Return the leaves of an object by name, for `leaf_text`, `whole` and `truth`: cheaper than three single reads."""
     return node if type(node) is dict else xml_values.texts(node)
 
 
 def parts_of(node: Any) -> Mapping[str, Any]:
-    """The properties of an object by name, in one pass."""
+    """Return the properties of an object by name, in one pass."""
     return node if type(node) is dict else xml_values.parts_of(node)
 
 
-def said(leaf: Any) -> str | None:
-    """A leaf that is a text, or None; '' is nothing."""
+def leaf_text(leaf: Any) -> str | None:
+    """Return the text of a leaf; None for '' and for anything else."""
     return (leaf or None) if type(leaf) is str else None
 
 
 def whole(leaf: Any) -> int | None:
-    """A leaf that is a whole number, or None. One that no vSphere type can hold is ill-formed (xsd:long: 64 bits)."""
+    """Return the whole number of a leaf, or None. Numbers beyond 64 bits (xsd:long) are ill-formed."""
     if type(leaf) is int:
         return leaf if -_BEYOND_LONG <= leaf < _BEYOND_LONG else None
     return xml_values.whole(leaf) if type(leaf) is str else None
 
 
 def truth(leaf: Any) -> bool | None:
-    """A leaf that is a boolean, or None."""
-    return leaf if type(leaf) is bool else xml_values.truth(said(leaf))
+    """Return the boolean of a leaf, or None."""
+    return leaf if type(leaf) is bool else xml_values.truth(leaf_text(leaf))
 
 
-def each_with(node: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Of each object in a list that has a leaf of that name: the leaf, and what `owner` makes the object of.
+def leaves_by_name(node: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the leaf of that name of each object in a list, and a handle from which `leaf_owner` returns the object.
 
-    Of XML only these leaves become objects of Python: a host has sixty PCI devices, a VM fifty options.
+    With XML only these leaves become Python objects: a host has sixty PCI devices, a VM fifty options.
     """
     if node is None or type(node) is list:
-        return ((leaf, each) for each in node or () if (leaf := each.get(name)) is not None)
-    return ((each.text, each) for each in xml_values.descendants(node, name))
+        return ((leaf, owner_object) for owner_object in node or () if (leaf := owner_object.get(name)) is not None)
+    return ((owner_object.text, owner_object) for owner_object in xml_values.descendants(node, name))
 
 
-def owner(found: Any) -> Any:
-    """The object that `each_with` found the leaf in."""
-    return found if type(found) is dict else found.getparent()
+def leaf_owner(leaf: Any) -> Any:
+    """Return the object that `leaves_by_name` found the leaf in."""
+    return leaf if type(leaf) is dict else leaf.getparent()
 
 
 def kind(node: Any) -> str:
-    """The vmomi type of an object, or ''."""
-    return (said(node.get(TYPE)) or "") if type(node) is dict else xml_values.kind(node)
+    """Return the vmomi type of an object, or ''."""
+    return (leaf_text(node.get(TYPE)) or "") if type(node) is dict else xml_values.kind(node)
 
 
 _LEAVES: Final = frozenset({int, bool, float, list})
 
 
 def _inside(node: Mapping[str, Any]) -> str | None:
-    """The id of a reference; what is in a box, as XML would write it. An object is no text."""
+    """Return the id of a reference, or the boxed value as XML would write it; None for other objects."""
     if node.get(TYPE) == _REFERENCE:
-        return said(node.get("value"))
+        return leaf_text(node.get("value"))
     boxed = node.get(BOXED)
     if type(boxed) is bool:
         return str(boxed).lower()
-    return str(boxed) if type(boxed) is int else said(boxed)
+    return str(boxed) if type(boxed) is int else leaf_text(boxed)
 
 
-def _listed(found: Any) -> Sequence[Any]:
-    if found is None or type(found) is list:
-        return found or ()
-    raise UnreadableReply(f"a {type(found).__name__} where a list belongs")
+def _require_list(node: Any) -> Sequence[Any]:
+    if node is None or type(node) is list:
+        return node or ()
+    raise UnreadableReply(f"a {type(node).__name__} where a list belongs")
 
 
 def texts(node: Any, name: str) -> tuple[str, ...]:
-    """The texts of the elements that are called so; those without text are left out."""
-    return tuple([found for each in children(node, name) if (found := text(each))])
+    """Return the texts of the elements of that name, without empty ones."""
+    return tuple([element_text for element in children(node, name) if (element_text := text(element))])

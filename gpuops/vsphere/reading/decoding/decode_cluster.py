@@ -1,4 +1,4 @@
-"""Decodes clusters of a bulk read: what DRS does with their VMs, and what HA keeps free."""
+"""Decodes clusters of a bulk read: DRS settings and rules, and the capacity that HA reserves."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ _BETWEEN_VMS: Final = {
 _VMS_AND_HOSTS: Final = "ClusterVmHostRuleInfo"
 
 
-def decode_cluster(found: ReadObject, name: str) -> Cluster:
-    """The cluster of a read of `configurationEx`; what this login cannot read of it is unknown."""
-    configuration: Any = found.properties.get("configurationEx")
+def decode_cluster(read_object: ReadObject, name: str) -> Cluster:
+    """Return the cluster of a read of `configurationEx`; properties that this login cannot read are unknown."""
+    configuration: Any = read_object.properties.get("configurationEx")
     drs = child(configuration, "drsConfig")
-    overrides = [(vm, each) for each in children(configuration, "drsVmConfig") if (vm := text(each, "key"))]
+    overrides = [(vm, override) for override in children(configuration, "drsVmConfig") if (vm := text(override, "key"))]
     return Cluster(
-        ref=found.ref,
+        ref=read_object.ref,
         name=name,
         drs_enabled=flag(drs, "enabled"),
         drs_behavior=text(drs, "defaultVmBehavior"),
-        drs_overrides=tuple((vm, text(each, "behavior") or "") for vm, each in overrides),
+        drs_overrides=tuple((vm, text(override, "behavior") or "") for vm, override in overrides),
         admission=_admission(child(configuration, "dasConfig")),
         rules=None if configuration is None else tuple(_rules(configuration)),
-        drs_excluded=tuple(vm for vm, each in overrides if flag(each, "enabled") is False),
+        drs_excluded=tuple(vm for vm, override in overrides if flag(override, "enabled") is False),
         drs_options=None if drs is None else tuple(_options(drs)),
     )
 
 
 def _options(drs: Any) -> Iterator[tuple[str, str]]:
-    """The advanced options of DRS; vCenter takes and tells their values as text."""
-    for each in children(drs, "option"):
-        if key := text(each, "key"):
-            yield key, text(each, "value") or ""
+    """Yield the advanced options of DRS with their values, which vCenter stores as text."""
+    for option in children(drs, "option"):
+        if key := text(option, "key"):
+            yield key, text(option, "value") or ""
 
 
 def _admission(das: Any) -> AdmissionControl | None:
-    """What HA keeps free. `failoverLevel` of dasConfig itself is what vCenter before 4.0 had in place of a policy."""
+    """Return what HA reserves. vCenter before 4.0 had `failoverLevel` of dasConfig itself in place of a policy."""
     if not (flag(das, "enabled") and flag(das, "admissionControlEnabled")):
         return None
     policy = child(das, "admissionControlPolicy")
-    way = "" if policy is None else kind(policy)
-    if way == "ClusterFailoverHostAdmissionControlPolicy":
+    policy_type = "" if policy is None else kind(policy)
+    if policy_type == "ClusterFailoverHostAdmissionControlPolicy":
         return AdmissionControl(failover_hosts=texts(policy, "failoverHosts"))
     level = number(das if policy is None else policy, "failoverLevel")
-    if way != "ClusterFailoverResourcesAdmissionControlPolicy":
+    if policy_type != "ClusterFailoverResourcesAdmissionControlPolicy":
         return AdmissionControl(failover_level=level)
     computed = flag(policy, "autoComputePercentages")
     memory = number(policy, "memoryFailoverResourcesPercent") or None
@@ -60,21 +60,21 @@ def _admission(das: Any) -> AdmissionControl | None:
 
 
 def _rules(configuration: Any) -> Iterator[DrsRule]:
-    """The enabled rules that say where VMs are; one between groups of VMs says when they start."""
-    groups = {text(each, "name"): _members(each) for each in children(configuration, "group")}
-    for each in children(configuration, "rule"):
-        if flag(each, "enabled") is False:
+    """Yield the enabled rules about the placement of VMs. A rule between groups of VMs is about their start order."""
+    groups = {text(group, "name"): _members(group) for group in children(configuration, "group")}
+    for rule in children(configuration, "rule"):
+        if flag(rule, "enabled") is False:
             continue
-        spoken = kind(each)
-        if spoken in _BETWEEN_VMS:
-            vms = texts(each, "vm")
-            yield DrsRule(text(each, "name") or "", _BETWEEN_VMS[spoken], vms, mandatory=flag(each, "mandatory"))
-        elif spoken == _VMS_AND_HOSTS:
-            yield _vms_and_hosts(each, groups)
+        rule_type = kind(rule)
+        if rule_type in _BETWEEN_VMS:
+            vms = texts(rule, "vm")
+            yield DrsRule(text(rule, "name") or "", _BETWEEN_VMS[rule_type], vms, mandatory=flag(rule, "mandatory"))
+        elif rule_type == _VMS_AND_HOSTS:
+            yield _vms_and_hosts(rule, groups)
 
 
 def _vms_and_hosts(rule: Any, groups: Mapping[str | None, tuple[str, ...]]) -> DrsRule:
-    """A group that is not there has no members: a rule that names it lets its VMs be nowhere, which is refused."""
+    """Return the rule. A group that does not exist has no members: the rule then allows no host."""
     named = text(rule, "affineHostGroupName")
     return DrsRule(
         name=text(rule, "name") or "",

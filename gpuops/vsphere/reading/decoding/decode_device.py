@@ -1,4 +1,4 @@
-"""What a PCI device is, and what its host has it for: by class codes, names, uplinks and disk paths.
+"""Decodes the kind of PCI devices, and what their host uses them for, from class codes, names, uplinks and disk paths.
 
 Class codes: PCI Code and ID Assignment Specification (base class 01 mass storage, 02 network, 03 display, 06 bridge, 0c
 serial bus, of which 0c04 is Fibre Channel and 0c06 InfiniBand, 12 processing accelerators; an FPGA card may have any,
@@ -15,8 +15,8 @@ from typing import Any, Final
 from gpuops.model.devices.gpu import PciAddress
 from gpuops.model.devices.other_device import DeviceKind
 from gpuops.vsphere.reading.bulk.pages import ReadObject
-from gpuops.vsphere.reading.bulk.values import child, children, count, items, leaves, said, text, whole
-from gpuops.vsphere.transport.xml_values import pci_address, unsigned
+from gpuops.vsphere.reading.bulk.values import child, children, count, items, leaf_text, leaves, text, whole
+from gpuops.vsphere.transport.xml_values import pci_address, unsigned_short
 
 NETWORK: Final = "config.network"
 ADAPTERS: Final = "config.storageDevice.hostBusAdapter"
@@ -40,19 +40,19 @@ _FPGA_VENDORS: Final = frozenset({0x10EE, 0x1172})
 
 
 @lru_cache(maxsize=512)
-def may_be_function(pci_class: Any, *, given: bool) -> bool:
-    """Whether a device of that class, as a number or as the wire has it, may be one that a VM is given.
+def may_be_function(pci_class: Any, *, for_passthrough: bool) -> bool:
+    """Return whether a VM can be given a device of this class, which is a number or the text of the reply.
 
-    Asked before anything else of a device, and remembered: a host has sixty, most of them bridges. `given`: of
-    whatever class, but a bridge to other devices.
+    With `for_passthrough` every class except PCI bridges counts. Cached and checked first, because a host has sixty
+    devices, most of them bridges.
     """
-    code = unsigned(pci_class if type(pci_class) is int else whole(pci_class))
-    return code >> 8 in (_DISPLAY, _ACCELERATOR) or (given and code != _PCI_TO_PCI)
+    code = unsigned_short(pci_class if type(pci_class) is int else whole(pci_class))
+    return code >> 8 in (_DISPLAY, _ACCELERATOR) or (for_passthrough and code != _PCI_TO_PCI)
 
 
 def kind_of(pci_class: int, vendor: int, name: str, class_name: str) -> DeviceKind | None:
-    """What the device is. None: a virtual function, which comes and goes with SR-IOV and is never given as a whole
-    device (the PCI ID Repository has `Virtual Function` in the names of those)."""
+    """Return the kind of the device, or None for a virtual function, which comes and goes with SR-IOV and is never
+    given to a VM as a complete device (the PCI ID Repository has `Virtual Function` in the names of those)."""
     words = f"{name} {class_name}".lower()
     if "virtual function" in words or name.endswith(("[VF]", " VF")):
         return None
@@ -70,23 +70,27 @@ def kind_of(pci_class: int, vendor: int, name: str, class_name: str) -> DeviceKi
     return DeviceKind.ACCELERATOR if base == _ACCELERATOR else DeviceKind.OTHER
 
 
-def carried(found: ReadObject) -> Mapping[PciAddress, tuple[str, ...]] | None:
-    """What the host has its devices for, in words; None where not all of that is told, or may be read by this login.
+def read_device_uses(read_object: ReadObject) -> Mapping[PciAddress, tuple[str, ...]] | None:
+    """Return what the host uses each device for, in words; None if a property is missing or this login cannot read it.
 
-    One that VMs are given as virtual functions is divided, and cannot be given whole beside them.
+    A device with virtual functions (SR-IOV) is in use: it cannot be passed through as a complete device as well.
     """
-    if any(path.startswith((NETWORK, "config.storageDevice", _PASSTHROUGH)) for path in found.unreadable):
+    if any(path.startswith((NETWORK, "config.storageDevice", _PASSTHROUGH)) for path in read_object.unreadable):
         return None
-    if any(found.properties.get(path) is None for path in (NETWORK, ADAPTERS, DISK_PATHS, _PASSTHROUGH)):
+    if any(read_object.properties.get(path) is None for path in (NETWORK, ADAPTERS, DISK_PATHS, _PASSTHROUGH)):
         return None
     uses: defaultdict[PciAddress, list[str]] = defaultdict(list)
-    for address, use in (*_uplinks(found.properties.get(NETWORK)), *_disks(found), *_divided(found)):
+    for address, use in (
+        *_uplinks(read_object.properties.get(NETWORK)),
+        *_disks(read_object),
+        *_sriov_functions(read_object),
+    ):
         uses[address].append(use)
-    return {address: tuple(each) for address, each in uses.items()}
+    return {address: tuple(uses_of_device) for address, uses_of_device in uses.items()}
 
 
 def _uplinks(network: Any) -> Iterator[tuple[PciAddress, str]]:
-    """The physical adapters of switches, with the VMkernel adapters of those switches."""
+    """Yield the physical adapters of switches, with the VMkernel adapters of those switches."""
     specs = [child(group, "spec") for group in children(network, "portgroup")]
     switch_of = {text(spec, "name"): text(spec, "vswitchName") for spec in specs}
     kernel: defaultdict[str | None, list[str]] = defaultdict(list)
@@ -94,34 +98,42 @@ def _uplinks(network: Any) -> Iterator[tuple[PciAddress, str]]:
         port = child(child(vnic, "spec"), "distributedVirtualPort")
         switch = switch_of.get(text(vnic, "portgroup")) if port is None else text(port, "switchUuid")
         kernel[switch].append(text(vnic, "device") or "a VMkernel adapter")
-    named = [(each, text(each, "name"), text(each, "name")) for each in children(network, "vswitch")]
-    named += [(each, text(each, "dvsName"), text(each, "dvsUuid")) for each in children(network, "proxySwitch")]
+    switch_nodes = [
+        (switch_node, text(switch_node, "name"), text(switch_node, "name"))
+        for switch_node in children(network, "vswitch")
+    ]
+    switch_nodes += [
+        (switch_node, text(switch_node, "dvsName"), text(switch_node, "dvsUuid"))
+        for switch_node in children(network, "proxySwitch")
+    ]
     switches = {
         key: (name or "a switch", kernel[identity] if identity else [])
-        for each, name, identity in named
-        for nic in children(each, "pnic")
+        for switch_node, name, identity in switch_nodes
+        for nic in children(switch_node, "pnic")
         if (key := text(nic))
     }
     for nic in map(leaves, children(network, "pnic")):
-        address, key = pci_address(said(nic.get("pci"))), said(nic.get("key"))
+        address, key = pci_address(leaf_text(nic.get("pci"))), leaf_text(nic.get("key"))
         if address is not None and key in switches:
             name, adapters = switches[key]
-            beside = f", which carries {', '.join(sorted(adapters))}" if adapters else ""
-            yield address, f"{said(nic.get('device')) or 'it'} is an uplink of {name}{beside}"
+            kernel_adapters = f", which carries {', '.join(sorted(adapters))}" if adapters else ""
+            yield address, f"{leaf_text(nic.get('device')) or 'it'} is an uplink of {name}{kernel_adapters}"
 
 
-def _disks(found: ReadObject) -> Iterator[tuple[PciAddress, str]]:
-    """The storage adapters that have disks; which of them the host boots from vCenter does not tell here."""
-    topology = found.properties.get(DISK_PATHS)
-    disks = {text(each, "adapter"): count(each, "target") for each in children(topology, "adapter")}
-    for adapter in map(leaves, items(found.properties.get(ADAPTERS))):
-        address, targets = pci_address(said(adapter.get("pci"))), disks.get(said(adapter.get("key")))
+def _disks(read_object: ReadObject) -> Iterator[tuple[PciAddress, str]]:
+    """Yield the storage adapters that have disks. These properties do not contain the boot disk."""
+    topology = read_object.properties.get(DISK_PATHS)
+    disks = {
+        text(adapter_node, "adapter"): count(adapter_node, "target") for adapter_node in children(topology, "adapter")
+    }
+    for adapter in map(leaves, items(read_object.properties.get(ADAPTERS))):
+        address, targets = pci_address(leaf_text(adapter.get("pci"))), disks.get(leaf_text(adapter.get("key")))
         if address is not None and targets:
-            yield address, f"{said(adapter.get('device')) or 'it'} has disks of the host ({targets})"
+            yield address, f"{leaf_text(adapter.get('device')) or 'it'} has disks of the host ({targets})"
 
 
-def _divided(found: ReadObject) -> Iterator[tuple[PciAddress, str]]:
-    for told in map(leaves, items(found.properties.get(_PASSTHROUGH))):
-        address, functions = pci_address(said(told.get("id"))), whole(told.get("numVirtualFunction"))
+def _sriov_functions(read_object: ReadObject) -> Iterator[tuple[PciAddress, str]]:
+    for device in map(leaves, items(read_object.properties.get(_PASSTHROUGH))):
+        address, functions = pci_address(leaf_text(device.get("id"))), whole(device.get("numVirtualFunction"))
         if address is not None and functions:
             yield address, f"it is divided into {functions} virtual functions (SR-IOV)"

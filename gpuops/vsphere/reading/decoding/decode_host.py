@@ -28,13 +28,13 @@ from gpuops.vsphere.reading.bulk.values import (
     child,
     children,
     count,
-    each_with,
     flag,
     items,
+    leaf_owner,
+    leaf_text,
     leaves,
+    leaves_by_name,
     number,
-    owner,
-    said,
     text,
     texts,
     truth,
@@ -42,7 +42,7 @@ from gpuops.vsphere.reading.bulk.values import (
     word,
 )
 from gpuops.vsphere.reading.decoding.decode_device import kind_of, may_be_function
-from gpuops.vsphere.transport.xml_values import mebibytes, moment, pci_address, spoken, unsigned
+from gpuops.vsphere.transport.xml_values import mebibytes, moment, pci_address, unsigned_short, vocabulary_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class _Graphics:
 
 
 _UNLISTED: Final = _Graphics("", None, None, None, None)
-"""What is known of a GPU that the host's graphics stack does not list."""
+"""The values of a GPU that the host's graphics configuration does not list: all unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThinHost:
-    """A host before its PCI devices are read, and what its GPUs will be made of."""
+    """A host before its PCI devices are read, with the graphics and passthrough state of its GPUs."""
 
     host: Host
     parent: str | None
@@ -73,7 +73,7 @@ class ThinHost:
 
     @property
     def has_devices(self) -> bool:
-        """Whether its PCI devices are worth reading: it shows a GPU, or a device for passthrough."""
+        """Return whether its PCI devices must be read: the host lists a GPU or a device for passthrough."""
         return bool(self.graphics) or bool(self.passed_through)
 
     @property
@@ -81,109 +81,119 @@ class ThinHost:
         return frozenset(address for address, state in self.passthrough.items() if state.enabled or state.active)
 
 
-def thin_host(found: ReadObject) -> ThinHost:
-    """A host as the thin read shows it, without GPUs yet."""
-    values = found.properties
-    config = values.get("config.graphicsConfig")
-    connection = text(values.get("runtime.connectionState"))
-    cpu = values.get("hardware.cpuInfo")
+def thin_host(read_object: ReadObject) -> ThinHost:
+    """Return the host of the thin read, without GPUs."""
+    properties = read_object.properties
+    config = properties.get("config.graphicsConfig")
+    connection = text(properties.get("runtime.connectionState"))
+    cpu = properties.get("hardware.cpuInfo")
     host = Host(
-        ref=found.ref,
-        name=found.name,
+        ref=read_object.ref,
+        name=read_object.name,
         connected=None if connection is None else connection == "connected",
-        in_maintenance=flag(values.get("runtime.inMaintenanceMode")),
-        booted=moment(text(values.get("runtime.bootTime"))),
-        uuid=text(values.get("hardware.systemInfo.uuid")) or None,
-        version=text(values.get("config.product.version")),
-        memory_mib=mebibytes(number(values.get("hardware.memorySize"))),
-        memory_used_mib=number(values.get("summary.quickStats.overallMemoryUsage")),
+        in_maintenance=flag(properties.get("runtime.inMaintenanceMode")),
+        booted=moment(text(properties.get("runtime.bootTime"))),
+        uuid=text(properties.get("hardware.systemInfo.uuid")) or None,
+        version=text(properties.get("config.product.version")),
+        memory_mib=mebibytes(number(properties.get("hardware.memorySize"))),
+        memory_used_mib=number(properties.get("summary.quickStats.overallMemoryUsage")),
         cpu_cores=number(cpu, "numCpuCores"),
         cpu_threads=number(cpu, "numCpuThreads"),
         cpu_mhz=_megahertz(number(cpu, "hz")),
-        numa_nodes=_numa_nodes(values.get("hardware.numaInfo")),
-        profiles=_profiles(values),
+        numa_nodes=_numa_nodes(properties.get("hardware.numaInfo")),
+        profiles=_profiles(properties),
         default_graphics_type=word(GraphicsType, config, "hostDefaultGraphicsType"),
         assignment_policy=word(AssignmentPolicy, config, "sharedPassthruAssignmentPolicy"),
-        bindings=_bindings(values.get("config.assignableHardwareBinding")),
-        datastores=_datastores(values.get("datastore"), found.unreadable),
-        unreadable=found.unreadable,
+        bindings=_bindings(properties.get("config.assignableHardwareBinding")),
+        datastores=_datastores(properties.get("datastore"), read_object.unreadable),
+        unreadable=read_object.unreadable,
     )
     return ThinHost(
         host,
-        parent=text(values.get("parent")),
-        graphics=_graphics(values.get("config.graphicsInfo")),
-        configured=_configured(config),
-        passthrough=_passthrough(values.get("config.pciPassthruInfo")),
+        parent=text(properties.get("parent")),
+        graphics=_graphics(properties.get("config.graphicsInfo")),
+        configured=_configured_types(config),
+        passthrough=_passthrough(properties.get("config.pciPassthruInfo")),
     )
 
 
 def host_with_gpus(
     thin: ThinHost,
     devices: tuple[PhysicalGpu | OtherDevice, ...],
-    carried: Mapping[PciAddress, tuple[str, ...]] | None = None,
+    uses: Mapping[PciAddress, tuple[str, ...]] | None = None,
 ) -> Host:
-    """The host with its GPUs: `devices` from its PCI list, or the graphics list alone where that was not readable.
+    """Return the host with its GPUs: `devices` of its PCI list, or its graphics list if the PCI list is not readable.
 
-    Of what is no NVIDIA GPU it has whatever is passed through, or could be and is made for that. `carried`: what the
-    host has devices for; where that was asked, it has all that could be passed through.
+    Other devices are included if they are passed through, or if they can be and are made for VMs. `uses` is what the
+    host uses its devices for; if it is given, all devices that can be passed through are included.
     """
     nodes = {address: node.id for node in thin.host.numa_nodes for address in node.devices}
-    known = {device.address for device in devices}
-    listed = [
+    listed_addresses = {device.address for device in devices}
+    graphics_only_gpus = [
         PhysicalGpu(address, graphics.name, vendor_id=0, device_id=0)
         for address, graphics in thin.graphics.items()
-        if address not in known and graphics.graphics_type is not GraphicsType.BASIC and _may_be_nvidia(graphics)
+        if address not in listed_addresses
+        and graphics.graphics_type is not GraphicsType.BASIC
+        and _may_be_nvidia(graphics)
     ]
-    own = [device for device in devices if isinstance(device, PhysicalGpu)]
-    gpus = [_gpu(thin, device, nodes.get(device.address)) for device in (*own, *listed)]
-    others = [
-        _other(thin, device, nodes.get(device.address), carried)
+    pci_gpus = [device for device in devices if isinstance(device, PhysicalGpu)]
+    gpus = [_gpu(thin, device, nodes.get(device.address)) for device in (*pci_gpus, *graphics_only_gpus)]
+    other_devices = [
+        _with_host_state(thin, device, nodes.get(device.address), uses)
         for device in devices
-        if isinstance(device, OtherDevice) and _may_be_given(thin, device, in_any_use=carried is not None)
+        if isinstance(device, OtherDevice) and _may_be_given(thin, device, in_any_use=uses is not None)
     ]
     return replace(
         thin.host,
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.address)),
-        others=tuple(sorted(others, key=lambda device: device.address)),
+        others=tuple(sorted(other_devices, key=lambda device: device.address)),
     )
 
 
 def pci_devices(
-    found: ReadObject, passed_through: Collection[PciAddress] = (), *, every: bool = False
+    read_object: ReadObject, passed_through: Collection[PciAddress] = (), *, include_all: bool = False
 ) -> tuple[PhysicalGpu | OtherDevice, ...]:
-    """The GPUs and accelerators in a host's `hardware.pciDevice`, and what of it is passed through, or with `every`
-    whatever is no bridge; their graphics and passthrough state come from the thin read."""
-    devices = each_with(found.properties.get("hardware.pciDevice"), "classId")
-    wanted = (each for code, each in devices if may_be_function(code, given=every or bool(passed_through)))
-    made = (_pci_device(owner(each), passed_through, every=every) for each in wanted)
-    return tuple(device for device in made if device is not None)
+    """Return the GPUs and accelerators in a host's `hardware.pciDevice`, and the devices that are passed through.
+
+    With `include_all` return all devices except bridges. Graphics and passthrough state come from the thin read.
+    """
+    class_ids = leaves_by_name(read_object.properties.get("hardware.pciDevice"), "classId")
+    candidates = (
+        class_id
+        for code, class_id in class_ids
+        if may_be_function(code, for_passthrough=include_all or bool(passed_through))
+    )
+    decoded = (_pci_device(leaf_owner(class_id), passed_through, include_all=include_all) for class_id in candidates)
+    return tuple(device for device in decoded if device is not None)
 
 
 def _pci_device(
-    device: Any, passed_through: Collection[PciAddress], *, every: bool
+    device: Any, passed_through: Collection[PciAddress], *, include_all: bool
 ) -> PhysicalGpu | OtherDevice | None:
-    told = leaves(device)
-    address = pci_address(said(told.get("id")))
+    fields = leaves(device)
+    address = pci_address(leaf_text(fields.get("id")))
     if address is None:
         return None
-    pci_class = unsigned(whole(told.get("classId")))
-    vendor = unsigned(whole(told.get("vendorId")))
-    subsystem = unsigned(whole(told.get("subDeviceId")))
-    name = said(told.get("deviceName")) or ""
-    kind = kind_of(pci_class, vendor, name, said(told.get("deviceClassName")) or "")
-    if kind is None or not (every or address in passed_through or may_be_function(pci_class, given=False)):
+    pci_class = unsigned_short(whole(fields.get("classId")))
+    vendor = unsigned_short(whole(fields.get("vendorId")))
+    subsystem = unsigned_short(whole(fields.get("subDeviceId")))
+    name = leaf_text(fields.get("deviceName")) or ""
+    kind = kind_of(pci_class, vendor, name, leaf_text(fields.get("deviceClassName")) or "")
+    if kind is None or not (
+        include_all or address in passed_through or may_be_function(pci_class, for_passthrough=False)
+    ):
         return None
-    device_id = unsigned(whole(told.get("deviceId")))
-    if vendor == NVIDIA_VENDOR_ID and may_be_function(pci_class, given=False):
+    device_id = unsigned_short(whole(fields.get("deviceId")))
+    if vendor == NVIDIA_VENDOR_ID and may_be_function(pci_class, for_passthrough=False):
         if subsystem == 0:
             return None  # a virtual function of a GPU, not a GPU (as govc's gpu commands tell them apart)
         return PhysicalGpu(address, name or "GPU", vendor, device_id, subsystem)
-    name = name or " ".join(filter(None, [said(told.get("vendorName")), kind]))
+    name = name or " ".join(filter(None, [leaf_text(fields.get("vendorName")), kind]))
     return OtherDevice(address, name, kind, vendor, device_id, subsystem or None)
 
 
 def _may_be_nvidia(graphics: _Graphics) -> bool:
-    """Whether a GPU whose PCI ids nobody may read can be one of NVIDIA's: its vendor is not told, or is NVIDIA."""
+    """Return whether a GPU whose PCI ids this login cannot read may be from NVIDIA: its vendor is NVIDIA or unknown."""
     return not graphics.vendor or "nvidia" in graphics.vendor.lower()
 
 
@@ -194,8 +204,8 @@ def _may_be_given(thin: ThinHost, device: OtherDevice, *, in_any_use: bool) -> b
     return state.enabled or state.active or (state.capable and (in_any_use or device.kind.made_for_vms))
 
 
-def _other(
-    thin: ThinHost, device: OtherDevice, numa_node: int | None, carried: Mapping[PciAddress, tuple[str, ...]] | None
+def _with_host_state(
+    thin: ThinHost, device: OtherDevice, numa_node: int | None, uses: Mapping[PciAddress, tuple[str, ...]] | None
 ) -> OtherDevice:
     graphics = thin.graphics.get(device.address, _UNLISTED)
     return replace(
@@ -203,7 +213,7 @@ def _other(
         memory_mib=graphics.memory_mib,
         numa_node=numa_node,
         passthrough=thin.passthrough.get(device.address),
-        carries=None if carried is None else carried.get(device.address, ()),
+        carries=None if uses is None else uses.get(device.address, ()),
     )
 
 
@@ -226,116 +236,122 @@ def _gpu(thin: ThinHost, gpu: PhysicalGpu, numa_node: int | None) -> PhysicalGpu
     )
 
 
-def _graphics(value: Any) -> dict[PciAddress, _Graphics]:
-    found = {}
-    for each in items(value):
-        told = leaves(each)
-        address = pci_address(said(told.get("pciId")))
-        kib = whole(told.get("memorySizeInKB"))
+def _graphics(device_list: Any) -> dict[PciAddress, _Graphics]:
+    graphics_by_address = {}
+    for device in items(device_list):
+        fields = leaves(device)
+        address = pci_address(leaf_text(fields.get("pciId")))
+        kib = whole(fields.get("memorySizeInKB"))
         if address is not None:
-            found[address] = _Graphics(
-                name=said(told.get("deviceName")) or "",
-                graphics_type=spoken(GraphicsType, said(told.get("graphicsType"))),
-                mode=spoken(VgpuMode, said(told.get("vgpuMode"))),
+            graphics_by_address[address] = _Graphics(
+                name=leaf_text(fields.get("deviceName")) or "",
+                graphics_type=vocabulary_word(GraphicsType, leaf_text(fields.get("graphicsType"))),
+                mode=vocabulary_word(VgpuMode, leaf_text(fields.get("vgpuMode"))),
                 memory_mib=kib // 1024 if kib else None,
-                vms=texts(each, "vm") if "vm" in told else (),
-                vendor=said(told.get("vendorName")) or "",
+                vms=texts(device, "vm") if "vm" in fields else (),
+                vendor=leaf_text(fields.get("vendorName")) or "",
             )
-    return found
+    return graphics_by_address
 
 
-def _configured(config: Any) -> dict[PciAddress, GraphicsType]:
+def _configured_types(config: Any) -> dict[PciAddress, GraphicsType]:
     return {
         address: graphics_type
-        for each in children(config, "deviceType")
-        if (address := pci_address(text(each, "deviceId"))) is not None
-        and (graphics_type := word(GraphicsType, each, "graphicsType")) is not None
+        for device_type in children(config, "deviceType")
+        if (address := pci_address(text(device_type, "deviceId"))) is not None
+        and (graphics_type := word(GraphicsType, device_type, "graphicsType")) is not None
     }
 
 
-def _passthrough(value: Any) -> dict[PciAddress, Passthrough]:
+def _passthrough(device_list: Any) -> dict[PciAddress, Passthrough]:
     return {
         address: Passthrough(
-            capable=bool(truth(told.get("passthruCapable"))),
-            enabled=bool(truth(told.get("passthruEnabled"))),
-            active=bool(truth(told.get("passthruActive"))),
-            label=said(told.get("hardwareLabel")),
+            capable=bool(truth(fields.get("passthruCapable"))),
+            enabled=bool(truth(fields.get("passthruEnabled"))),
+            active=bool(truth(fields.get("passthruActive"))),
+            label=leaf_text(fields.get("hardwareLabel")),
         )
-        for told in map(leaves, items(value))
-        if (address := pci_address(said(told.get("id")))) is not None
+        for fields in map(leaves, items(device_list))
+        if (address := pci_address(leaf_text(fields.get("id")))) is not None
     }
 
 
-def _numa_nodes(value: Any) -> tuple[NumaNode, ...]:
+def _numa_nodes(numa_info: Any) -> tuple[NumaNode, ...]:
     nodes = []
-    for each in children(value, "numaNode"):
-        identity = number(each, "typeId")
+    for numa_node in children(numa_info, "numaNode"):
+        identity = number(numa_node, "typeId")
         # memorySize is 8.0's name for what memoryRangeLength was before (vSphere API, HostNumaNode)
-        memory = number(each, "memorySize") or number(each, "memoryRangeLength")
+        memory = number(numa_node, "memorySize") or number(numa_node, "memoryRangeLength")
         if identity is not None:
             nodes.append(
                 NumaNode(
                     id=identity,
-                    logical_cpus=count(each, "cpuID"),
+                    logical_cpus=count(numa_node, "cpuID"),
                     memory_mib=mebibytes(memory) or 0,
                     devices=tuple(
-                        address for pci in children(each, "pciId") if (address := pci_address(text(pci))) is not None
+                        address
+                        for pci in children(numa_node, "pciId")
+                        if (address := pci_address(text(pci))) is not None
                     ),
                 )
             )
     return tuple(nodes)
 
 
-def _profiles(values: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | None:
-    """Every profile the host can run: those it offers now, and those it says it is capable of (vSphere API 6.7).
+def _profiles(properties: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | None:
+    """Return every profile the host can run: those it offers now, and those of its capabilities (vSphere API 6.7).
 
-    A same-size GPU takes all other sizes off the list of types while a vGPU runs on it. A plan that first frees the
-    GPU must still know them; whether there is room now is told by the GPUs, not by this list.
+    While a vGPU runs on a same-size GPU, the host does not offer the other sizes. A plan that first frees the GPU
+    must still know them. The GPUs, not this list, show whether a slot is free now.
     """
-    offered = values.get("config.sharedPassthruGpuTypes")
-    capabilities = values.get("config.sharedGpuCapabilities")
+    offered = properties.get("config.sharedPassthruGpuTypes")
+    capabilities = properties.get("config.sharedGpuCapabilities")
     flags = {
-        name: _offered(
+        name: _cached_profile(
             name,
-            truth(told.get("suspendSupported")),
-            truth(told.get("migrateSupported")),
-            truth(told.get("diskSnapshotSupported")),
-            truth(told.get("memorySnapshotSupported")),
+            truth(capability.get("suspendSupported")),
+            truth(capability.get("migrateSupported")),
+            truth(capability.get("diskSnapshotSupported")),
+            truth(capability.get("memorySnapshotSupported")),
         )
-        for told in map(leaves, items(capabilities))
-        if (name := said(told.get("vgpu")))
+        for capability in map(leaves, items(capabilities))
+        if (name := leaf_text(capability.get("vgpu")))
     }
     if offered is None:
-        # an empty list is absent too: with capabilities told the host speaks of vGPU, and has no room at all now
+        # vCenter leaves out an empty list too: a host that lists capabilities supports vGPU and has no free slot now
         return tuple(flags.values()) if flags else None
     now = [flags.pop(name) if name in flags else OfferedProfile(name) for name in dict.fromkeys(_names(offered))]
     return (*now, *flags.values())
 
 
 def _names(offered: Any) -> Iterator[str]:
-    return (name for each in items(offered) if (name := text(each)))
+    return (name for profile in items(offered) if (name := text(profile)))
 
 
 @lru_cache(maxsize=4096)
-def _offered(
+def _cached_profile(
     name: str, suspend: bool | None, migrate: bool | None, disk_snapshot: bool | None, memory_snapshot: bool | None
 ) -> OfferedProfile:
-    """One value for all hosts that say the same of a profile: a fleet has thousands of them."""
+    """Return one shared object for equal profiles of all hosts: a fleet has thousands of them."""
     return OfferedProfile(name, suspend, migrate, disk_snapshot, memory_snapshot)
 
 
-def _bindings(value: Any) -> tuple[DeviceBinding, ...]:
+def _bindings(binding_list: Any) -> tuple[DeviceBinding, ...]:
     return tuple(
         DeviceBinding(address, vm)
-        for each in items(value)
-        if (address := pci_address(text(each, "pciId") or text(each, "instanceId"))) is not None
-        and (vm := text(child(each, "vm")))
+        for binding in items(binding_list)
+        if (address := pci_address(text(binding, "pciId") or text(binding, "instanceId"))) is not None
+        and (vm := text(child(binding, "vm")))
     )
 
 
-def _datastores(value: Any, unreadable: tuple[str, ...]) -> tuple[str, ...] | None:
-    """vCenter leaves an empty list out; what it may not tell is not an empty list."""
-    return None if "datastore" in unreadable else tuple([ref for each in items(value) if (ref := text(each))])
+def _datastores(datastore_list: Any, unreadable: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the refs of the datastores, or None if this login cannot read them; vCenter leaves an empty list out."""
+    return (
+        None
+        if "datastore" in unreadable
+        else tuple([ref for datastore in items(datastore_list) if (ref := text(datastore))])
+    )
 
 
 def _megahertz(hertz: int | None) -> int | None:

@@ -26,20 +26,20 @@ from gpuops.vsphere.reading.bulk.pages import ReadObject
 from gpuops.vsphere.reading.bulk.values import (
     child,
     children,
-    each_with,
     flag,
     items,
     kind,
+    leaf_owner,
+    leaf_text,
     leaves,
+    leaves_by_name,
     number,
-    owner,
     parts_of,
-    said,
     text,
     whole,
     word,
 )
-from gpuops.vsphere.transport.xml_values import moment, pci_address, unsigned
+from gpuops.vsphere.transport.xml_values import moment, pci_address, unsigned_short
 
 _KEPT_KEYS: Final = ("pcipassthru", "numa.", "sched.", "gpuops.", "guestinfo.gpuops.")
 """extraConfig keys a plan may need, in lower case; the rest stays in vCenter."""
@@ -66,23 +66,23 @@ _NICS: Final[Mapping[str, NicKind]] = {
     "VirtualVmxnet3Vrdma": "vmxnet3vrdma",
     "VirtualSriovEthernetCard": "sriov",
 }
-"""The kinds of VirtualEthernetCard (vSphere API) that are read: each desktop of a fleet has a card of another kind, and
-nothing asks for it."""
+"""The types of VirtualEthernetCard (vSphere API) that are read. Each desktop of a fleet has a card of another type,
+which nothing needs."""
 _PASSTHROUGH_DEVICES: Final = frozenset({"VirtualPCIPassthrough", "VirtualSriovEthernetCard"})
 
 
 @dataclass(frozen=True, slots=True)
 class ThinVm:
-    """A VM of the thin read, with what other objects of the same read must still explain.
+    """A VM of the thin read, with the ids of the folder, custom fields and tasks that the same read returns.
 
-    It becomes a `Vm` once, when all of it is known: a VM has 39 properties, and a copy with some of them replaced takes
-    twice the time of making it. Two copies of each VM were a seventh of `gpuops inventory` of a fleet.
+    It becomes a `Vm` once, when all properties are known: a VM has 39, and a copy with some of them replaced takes
+    twice the time of making it. Two copies of each VM took a seventh of the time of `gpuops inventory` of a fleet.
     """
 
     ref: str
     host: str | None
-    known: partial[Vm]
-    """Makes the VM, given what is not known yet."""
+    make_vm: partial[Vm]
+    """Makes the VM from the missing properties: path, custom attributes, vApp and tasks."""
     parent: str | None
     """Its folder, or the vApp it is a member of."""
     attribute_values: tuple[tuple[int, str], ...]
@@ -91,103 +91,103 @@ class ThinVm:
 
     @property
     def vm(self) -> Vm:
-        """The VM as far as it is known: without path and attributes, a vApp by id."""
-        return self.known()
+        """Return the VM without path and attributes, with the id of its vApp."""
+        return self.make_vm()
 
 
-def thin_vm(found: ReadObject) -> ThinVm:
-    """A VM as the thin read shows it: no devices, no path, attributes by number, a vApp by id."""
-    values = found.properties
-    connection = text(values.get("runtime.connectionState"))
-    host = text(values.get("runtime.host"))
+def thin_vm(read_object: ReadObject) -> ThinVm:
+    """Return the VM of the thin read: no devices, no path, attributes by number, a vApp by id."""
+    properties = read_object.properties
+    connection = text(properties.get("runtime.connectionState"))
+    host = text(properties.get("runtime.host"))
     return ThinVm(
-        found.ref,
+        read_object.ref,
         host,
         partial(
             Vm,
-            ref=found.ref,
-            name=found.name,
-            instance_uuid=text(values.get("config.instanceUuid")),
+            ref=read_object.ref,
+            name=read_object.name,
+            instance_uuid=text(properties.get("config.instanceUuid")),
             host=host,
-            power=word(PowerState, values.get("runtime.powerState")),
-            suspended_at=moment(text(values.get("runtime.suspendTime"))),
-            started_at=moment(text(values.get("runtime.bootTime"))),
+            power=word(PowerState, properties.get("runtime.powerState")),
+            suspended_at=moment(text(properties.get("runtime.suspendTime"))),
+            started_at=moment(text(properties.get("runtime.bootTime"))),
             connected=None if connection is None else connection == "connected",
-            template=flag(values.get("config.template")),
-            vcpus=number(values.get("summary.config.numCpu")),
-            memory_mib=number(values.get("summary.config.memorySizeMB")),
-            cpu_usage_mhz=number(values.get("summary.quickStats.overallCpuUsage")),
-            console_connections=number(values.get("runtime.numMksConnections")),
-            question=text(values.get("runtime.question"), "text"),
-            datastores=_refs(values.get("datastore")),
-            vapp=text(values.get("parentVApp")),
-            snapshots=_snapshots(values, found.unreadable),
-            managed_by=_managed_by(values.get("config.managedBy")),
-            unreadable=found.unreadable,
+            template=flag(properties.get("config.template")),
+            vcpus=number(properties.get("summary.config.numCpu")),
+            memory_mib=number(properties.get("summary.config.memorySizeMB")),
+            cpu_usage_mhz=number(properties.get("summary.quickStats.overallCpuUsage")),
+            console_connections=number(properties.get("runtime.numMksConnections")),
+            question=text(properties.get("runtime.question"), "text"),
+            datastores=_refs(properties.get("datastore")),
+            vapp=text(properties.get("parentVApp")),
+            snapshots=_snapshots(properties, read_object.unreadable),
+            managed_by=_managed_by(properties.get("config.managedBy")),
+            unreadable=read_object.unreadable,
         ),
         # of a member of a vApp the folder may be left out (vSphere API, ManagedEntity.parent)
-        parent=text(values.get("parentVApp")) or text(values.get("parent")),
-        attribute_values=_attribute_values(values.get("customValue")),
-        recent_tasks=_refs(values.get("recentTask")),
+        parent=text(properties.get("parentVApp")) or text(properties.get("parent")),
+        attribute_values=_attribute_values(properties.get("customValue")),
+        recent_tasks=_refs(properties.get("recentTask")),
     )
 
 
-def running_task(found: ReadObject) -> RunningTask | None:
-    """A task that has not ended, or None."""
-    state = text(found.properties.get("info.state"))
+def running_task(read_object: ReadObject) -> RunningTask | None:
+    """Return the task, or None if it has ended."""
+    state = text(read_object.properties.get("info.state"))
     if state not in ("queued", "running"):
         return None
-    return RunningTask(found.ref, text(found.properties.get("info.name")) or "task", state)
+    return RunningTask(read_object.ref, text(read_object.properties.get("info.name")) or "task", state)
 
 
-def with_detail(thin: ThinVm, found: ReadObject) -> ThinVm:
-    """The VM with its devices, extraConfig and what else a change of it must know."""
-    values = found.properties
-    tools = text(values.get("guest.toolsRunningStatus"))
-    devices, nics = _devices(values.get("config.hardware.device"))
-    known = partial(
-        thin.known,
+def with_detail(thin: ThinVm, read_object: ReadObject) -> ThinVm:
+    """Return the VM with its devices, its extraConfig and the other properties that a change of it needs."""
+    properties = read_object.properties
+    tools = text(properties.get("guest.toolsRunningStatus"))
+    devices, nics = _devices(properties.get("config.hardware.device"))
+    make_vm = partial(
+        thin.make_vm,
         devices=devices,
         nics=nics,
-        extra_config=_extra_config(values.get("config.extraConfig")),
-        change_version=text(values.get("config.changeVersion")),
-        firmware=word(Firmware, values.get("config.firmware")),
-        hardware_version=_hardware_version(text(values.get("config.version"))),
-        cores_per_socket=number(values.get("config.hardware.numCoresPerSocket")),
-        cores_per_numa_node=_cores_per_numa_node(values),
-        memory_reservation_mib=number(values.get("config.memoryAllocation.reservation")),
-        cpu_reservation_mhz=number(values.get("config.cpuAllocation.reservation")),
-        memory_locked=flag(values.get("config.memoryReservationLockedToMax")),
-        cpu_hot_add=flag(values.get("config.cpuHotAddEnabled")),
-        nested_virtualization=flag(values.get("config.nestedHVEnabled")),
+        extra_config=_extra_config(properties.get("config.extraConfig")),
+        change_version=text(properties.get("config.changeVersion")),
+        firmware=word(Firmware, properties.get("config.firmware")),
+        hardware_version=_hardware_version(text(properties.get("config.version"))),
+        cores_per_socket=number(properties.get("config.hardware.numCoresPerSocket")),
+        cores_per_numa_node=_cores_per_numa_node(properties),
+        memory_reservation_mib=number(properties.get("config.memoryAllocation.reservation")),
+        cpu_reservation_mhz=number(properties.get("config.cpuAllocation.reservation")),
+        memory_locked=flag(properties.get("config.memoryReservationLockedToMax")),
+        cpu_hot_add=flag(properties.get("config.cpuHotAddEnabled")),
+        nested_virtualization=flag(properties.get("config.nestedHVEnabled")),
         tools_running=None if tools is None else tools == "guestToolsRunning",
-        unreadable=tuple(dict.fromkeys((*thin.known.keywords["unreadable"], *found.unreadable))),
+        unreadable=tuple(dict.fromkeys((*thin.make_vm.keywords["unreadable"], *read_object.unreadable))),
     )
-    return ThinVm(thin.ref, thin.host, known, thin.parent, thin.attribute_values, thin.recent_tasks)
+    return ThinVm(thin.ref, thin.host, make_vm, thin.parent, thin.attribute_values, thin.recent_tasks)
 
 
-def _cores_per_numa_node(values: Mapping[str, Any]) -> int | None:
-    """As somebody has set it; 0 = automatic: then vCenter shows what ESXi makes of it, which is nobody's wish (vSphere
-    API, VirtualMachineVirtualNumaInfo)."""
-    if flag(values.get("config.numaInfo.autoCoresPerNumaNode")):
+def _cores_per_numa_node(properties: Mapping[str, Any]) -> int | None:
+    """Return the configured number, or 0 if it is automatic: vCenter then lists the number that ESXi selected, which
+    is not a setting (vSphere API, VirtualMachineVirtualNumaInfo)."""
+    if flag(properties.get("config.numaInfo.autoCoresPerNumaNode")):
         return 0
-    return number(values.get("config.numaInfo.coresPerNumaNode"))
+    return number(properties.get("config.numaInfo.coresPerNumaNode"))
 
 
-def _devices(value: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNic, ...] | None]:
+def _devices(device_list: Any) -> tuple[tuple[GpuDevice, ...] | None, tuple[VmNic, ...] | None]:
     """Return passthrough devices, in the order of their keys, and RDMA network cards.
 
     None where the list itself is missing: every VM has some device.
     """
-    if value is None:
+    if device_list is None:
         return None, None
     devices, nics = list[GpuDevice](), list[VmNic]()
-    for each in items(value):
-        name = kind(each)
+    for device_node in items(device_list):
+        name = kind(device_node)
         if name in _PASSTHROUGH_DEVICES:
-            devices.append(_device(each))
+            devices.append(_device(device_node))
         if name in _NICS:
-            nics.append(_nic(each, _NICS[name]))
+            nics.append(_nic(device_node, _NICS[name]))
     devices.sort(key=lambda device: device.key)
     return tuple(devices), tuple(nics)
 
@@ -215,15 +215,15 @@ def _device(node: Any) -> GpuDevice:
             return DirectPathDevice(
                 key,
                 address,
-                vendor_id=unsigned(number(backing, "vendorId")),
+                vendor_id=unsigned_short(number(backing, "vendorId")),
                 device_id=_hexadecimal(text(backing, "deviceId")),
                 system_id=text(backing, "systemId") or "",
                 group=group,
             )
         case name if name == _DYNAMIC:
             allowed = tuple(
-                (unsigned(number(each, "vendorId")), unsigned(number(each, "deviceId")))
-                for each in children(backing, "allowedDevice")
+                (unsigned_short(number(allowed_device, "vendorId")), unsigned_short(number(allowed_device, "deviceId")))
+                for allowed_device in children(backing, "allowedDevice")
             )
             assigned = pci_address(text(backing, "assignedId"))
             return DynamicDevice(key, allowed, label=text(backing, "customLabel"), assigned=assigned, group=group)
@@ -233,65 +233,68 @@ def _device(node: Any) -> GpuDevice:
             return OtherPassthrough(key, label, unreadable=not is_known)
 
 
-def _virtual_node(written: int | None) -> int | None:
-    """Negative means none, as unset does (vSphere API, VirtualDevice.numaNode)."""
-    return None if written is None or written < 0 else written
+def _virtual_node(node_number: int | None) -> int | None:
+    """Return the NUMA node, or None if it is negative or unset (vSphere API, VirtualDevice.numaNode)."""
+    return None if node_number is None or node_number < 0 else node_number
 
 
-def _extra_config(value: Any) -> Mapping[str, str] | None:
-    if value is None:
+def _extra_config(option_list: Any) -> Mapping[str, str] | None:
+    if option_list is None:
         return None
-    options = ((_spelled(key), node) for key, node in each_with(value, "key"))
-    return {key: text(owner(node), "value") or "" for key, node in options if key is not None}
+    options = ((_normalize_key(key), node) for key, node in leaves_by_name(option_list, "key"))
+    return {key: text(leaf_owner(node), "value") or "" for key, node in options if key is not None}
 
 
 @lru_cache(maxsize=4096)
-def _spelled(key: str | None) -> str | None:
+def _normalize_key(key: str | None) -> str | None:
     """Return this key of extraConfig in the spelling that plans look for; None = it is not decoded.
 
     Cached, because every VM has the same twenty keys.
     """
-    lowered = (key or "").lower()
-    if not lowered.startswith(_KEPT_KEYS):
+    lower_key = (key or "").lower()
+    if not lower_key.startswith(_KEPT_KEYS):
         return None
-    if _OF_DEVICE.fullmatch(lowered):  # pciPassthru0.cfg.gpu-pci-id
-        return "pciPassthru" + lowered.removeprefix("pcipassthru")
-    return SPELLINGS.get(lowered, key)
+    if _OF_DEVICE.fullmatch(lower_key):  # pciPassthru0.cfg.gpu-pci-id
+        return "pciPassthru" + lower_key.removeprefix("pcipassthru")
+    return SPELLINGS.get(lower_key, key)
 
 
-def _attribute_values(value: Any) -> tuple[tuple[int, str], ...]:
-    told = map(leaves, items(value))
-    return tuple((key, said(each.get("value")) or "") for each in told if (key := whole(each.get("key"))) is not None)
+def _attribute_values(field_list: Any) -> tuple[tuple[int, str], ...]:
+    fields = map(leaves, items(field_list))
+    return tuple(
+        (key, leaf_text(field.get("value")) or "") for field in fields if (key := whole(field.get("key"))) is not None
+    )
 
 
-def _managed_by(value: Any) -> ManagedBy | None:
-    """Whose the VM is; an empty key is what a product leaves that has given it up (vSphere API, ManagedByInfo)."""
-    if value is None:
+def _managed_by(managed_by: Any) -> ManagedBy | None:
+    """Return the product that manages the VM. A product that no longer does leaves an empty key (vSphere API,
+    ManagedByInfo)."""
+    if managed_by is None:
         return None
-    told = leaves(value)
-    extension = said(told.get("extensionKey"))
-    return None if extension is None else ManagedBy(extension, said(told.get("type")) or "")
+    fields = leaves(managed_by)
+    extension = leaf_text(fields.get("extensionKey"))
+    return None if extension is None else ManagedBy(extension, leaf_text(fields.get("type")) or "")
 
 
-def _snapshots(values: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | None:
-    """How many snapshot trees it has; vCenter leaves the list out when there is none."""
+def _snapshots(properties: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | None:
+    """Return the number of snapshot trees; vCenter leaves the list out if it is empty."""
     if "rootSnapshot" in unreadable:
         return None
-    return sum(1 for _ in items(values.get("rootSnapshot")))
+    return sum(1 for _ in items(properties.get("rootSnapshot")))
 
 
-def _refs(value: Any) -> tuple[str, ...]:
-    return tuple([ref for each in items(value) if (ref := text(each))])
+def _refs(reference_list: Any) -> tuple[str, ...]:
+    return tuple([ref for reference in items(reference_list) if (ref := text(reference))])
 
 
-def _hardware_version(written: str | None) -> int | None:
-    """21 of "vmx-21"."""
-    return whole((written or "").removeprefix("vmx-"))
+def _hardware_version(version_text: str | None) -> int | None:
+    """Return 21 for "vmx-21"."""
+    return whole((version_text or "").removeprefix("vmx-"))
 
 
-def _hexadecimal(written: str | None) -> int:
-    """A device id written as hexadecimal digits, with or without 0x; 0 when it is neither."""
+def _hexadecimal(digits: str | None) -> int:
+    """Return a device id from hexadecimal digits, with or without 0x; 0 for other text."""
     try:
-        return int(written or "0", 16) & 0xFFFF
+        return int(digits or "0", 16) & 0xFFFF
     except ValueError:
         return 0

@@ -1,7 +1,7 @@
-"""Reads a file of a guest through VMware Tools: InitiateFileTransferFromGuest gives a URL that holds for one request.
+"""Reads a file of a guest through VMware Tools: InitiateFileTransferFromGuest returns a URL for one request.
 
-The URL leads to the ESXi host, whose certificate must be the one that vCenter tells of it (vSphere API reference,
-GuestFileManager); `*` in place of a name is the vCenter that was asked (from memory, govmomi does so).
+The URL leads to the ESXi host, whose certificate must be the one that vCenter has for the host (vSphere API reference,
+GuestFileManager). `*` in place of a host name means this vCenter (from memory, govmomi does so).
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ TRANSFER_S: Final = 60.0
 
 
 class HostUnreached(Refused):
-    """Where the file is to be fetched from, which is the VM's host, does not answer: nor will it for another VM."""
+    """The VM's host, from which the file must be fetched, does not answer; it will not for its other VMs either."""
 
 
 def read_guest_file(connection: Connection, vm: str, name: str, path: str) -> bytes:
-    """What is in that file of the guest of `vm` (a moid), called `name` in errors.
+    """Return the content of a file in the guest. `vm` is a moid, `name` its name in errors.
 
-    Raises Refused for a file that is too long or cannot be fetched; the error of vCenter's fault; NotConnected where
-    vCenter itself is lost.
+    Raises Refused for a file that is too long or cannot be fetched; the error of vCenter's fault; NotConnected if
+    vCenter cannot be reached.
     """
     target = connection.vm(vm)
-    info = guest_read(connection, connection.guest_files.InitiateFileTransferFromGuest, vm, name, path)
+    transfer = guest_read(connection, connection.guest_files.InitiateFileTransferFromGuest, vm, name, path)
     with connection.decoding("InitiateFileTransferFromGuest"):
-        url, size = str(info.url), int(info.size)
+        url, size = str(transfer.url), int(transfer.size)
     if size > MOST_BYTES:
         raise Refused(f"it is longer than {MOST_BYTES >> 20} MiB; it was not read")
     try:
-        where, path_of_url = _way(connection, url, target)
-        opened = network.open_connection(where, network.tls_context(where))
+        transfer_target, path_of_url = _locate(connection, url, target)
+        host_connection = network.open_connection(transfer_target, network.tls_context(transfer_target))
     except ValueError as error:
         raise Refused(f"vCenter names no place to fetch it from ({error})") from error
     try:
-        with closing(opened):
+        with closing(host_connection):
             until = clock.passed_s() + TRANSFER_S
-            reply = exchange(opened, "GET", path_of_url, until=until, largest=MOST_BYTES)
+            reply = exchange(host_connection, "GET", path_of_url, until=until, largest=MOST_BYTES)
     except (*network.LOST_ERRORS, network.UnreadableReply) as error:
-        failed = network.connection_error(where, error)
-        raise HostUnreached(failed.message, hint="let this machine reach the ESXi hosts' port 443") from error
+        connection_lost = network.connection_error(transfer_target, error)
+        raise HostUnreached(connection_lost.message, hint="let this machine reach the ESXi hosts' port 443") from error
     if reply.status != 200:
-        raise Refused(f"{where.address} answers {reply.status}")
+        raise Refused(f"{transfer_target.address} answers {reply.status}")
     return reply.body
 
 
 def guest_file_if_there(connection: Connection, vm: str, name: str, path: str) -> bytes | None:
-    """The same; None = there is no such file (vSphere API reference, FileNotFound)."""
+    """Return the content of a file in the guest; None if it does not exist (vSphere API reference, FileNotFound)."""
     from pyVmomi import vim
 
     try:
@@ -73,26 +73,26 @@ def guest_file_if_there(connection: Connection, vm: str, name: str, path: str) -
         raise
 
 
-def _way(connection: Connection, url: str, vm: Any) -> tuple[Target, str]:
-    """Where the URL leads, with the certificate that must be shown there; and the rest of it. Raises ValueError."""
-    ours, parts = connection.target, urlsplit(url)
-    if parts.scheme != "https" and ours.tls:
+def _locate(connection: Connection, url: str, vm: Any) -> tuple[Target, str]:
+    """Return the server of the URL, with the certificate it must present, and the path. Raises ValueError."""
+    vcenter, parts = connection.target, urlsplit(url)
+    if parts.scheme != "https" and vcenter.tls:
         raise ValueError("its URL is not https")
     path = f"{parts.path}?{parts.query}"
     if not path.isascii() or not path.isprintable() or " " in path:
-        raise ValueError("its URL is none")
+        raise ValueError("its URL is not valid")
     port = parts.port
     if parts.hostname == "*":
-        return replace(ours, port=port or ours.port), path
+        return replace(vcenter, port=port or vcenter.port), path
     if not parts.hostname:
         raise ValueError("its URL names no host")
-    pin = _pin(connection, vm) if ours.tls and ours.verify else None
-    there = replace(ours, host=parts.hostname, port=port or 443, username="", password=Secret(""), guest=None)
-    return replace(there, verify=False, pin=pin), path
+    pin = _pin(connection, vm) if vcenter.tls and vcenter.verify else None
+    host_target = replace(vcenter, host=parts.hostname, port=port or 443, username="", password=Secret(""), guest=None)
+    return replace(host_target, verify=False, pin=pin), path
 
 
 def _pin(connection: Connection, vm: Any) -> str:
-    """SHA-256 of the certificate of the host that the VM runs on, as vCenter tells it. Raises Refused."""
+    """Return the SHA-256 of the certificate that vCenter has for the VM's host. Raises Refused."""
     from pyVmomi import vim, vmodl
 
     host = connection.read(lambda: vm.runtime.host)
@@ -102,17 +102,17 @@ def _pin(connection: Connection, vm: Any) -> str:
         propSet=[collector.PropertySpec(type=vim.HostSystem, pathSet=["config.certificate"])],
     )
     with connection.decoding("RetrievePropertiesEx"):
-        found = [prop.val for each in connection.retrieve(spec, 1) for prop in each.propSet or ()]
-    if not found or not found[0]:
+        certificates = [prop.val for content in connection.retrieve(spec, 1) for prop in content.propSet or ()]
+    if not certificates or not certificates[0]:
         hint = "give this login System.Read on the hosts"
         raise Refused("the certificate of its ESXi host cannot be read, so nothing is fetched from it", hint=hint)
-    return _sha256(found[0])
+    return _sha256(certificates[0])
 
 
 def _sha256(certificate: Any) -> str:
-    """Of a certificate in PEM, whose bytes vSphere sends as signed numbers. Raises Refused."""
+    """Return the SHA-256 of a certificate in PEM, whose bytes vSphere sends as signed numbers. Raises Refused."""
     try:
-        text = bytes(each & 0xFF for each in certificate).decode("ascii")
+        text = bytes(signed_byte & 0xFF for signed_byte in certificate).decode("ascii")
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text.strip())).hexdigest()
     except (TypeError, ValueError) as error:
-        raise Refused("what vCenter tells of its ESXi host's certificate is none") from error
+        raise Refused("vCenter returns no valid certificate of its ESXi host") from error

@@ -1,4 +1,4 @@
-"""The addresses that VMware Tools tell of a guest, by network (vSphere API reference, GuestNicInfo)."""
+"""Reads the addresses of a guest that VMware Tools report, by network (vSphere API reference, GuestNicInfo)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def guest_addresses(connection: Connection, vm: str) -> Mapping[str, tuple[str, ...]]:
-    """By name of the network, those that the guest tells, whatever they are; none while VMware Tools do not run.
+    """Return the unchecked addresses that the guest reports, by network name; none while VMware Tools do not run.
 
-    Raises VmNotFound for a VM that is gone.
+    Raises VmNotFound for a VM that does not exist any more.
     """
     target = connection.vm(vm)
-    told = connection.read(lambda: target.guest, subject=vm)
-    found: dict[str, tuple[str, ...]] = {}
+    guest = connection.read(lambda: target.guest, subject=vm)
+    addresses: dict[str, tuple[str, ...]] = {}
     with connection.decoding("guest.net"):
-        for each in (told.net or ()) if told is not None else ():
-            if each.network:
-                network = decode_name(each.network)
-                found[network] = (*found.get(network, ()), *map(str, each.ipAddress or ()))
-    return found
+        for nic in (guest.net or ()) if guest is not None else ():
+            if nic.network:
+                network = decode_name(nic.network)
+                addresses[network] = (*addresses.get(network, ()), *map(str, nic.ipAddress or ()))
+    return addresses

@@ -1,11 +1,11 @@
-"""Counts the sessions in guests by what runs there, as guest operations list it; whose they are is forgotten at once.
+"""Counts the sessions in guests from their process lists, which guest operations return; the user names are not kept.
 
-A session is what no user works without: on Windows explorer.exe, on Linux the systemd of a user (`systemd --user`),
-which a login by SSH has as well; the ones of display managers, which wait for somebody, are none. Each owner counts
-once, disconnected or not. Both are our inference: neither VMware's API nor Tools tell of sessions.
+A session is counted by a process that every user needs: explorer.exe on Windows, and `systemd --user` on Linux, which
+an SSH login has too. Those of display managers, which wait for a login, do not count. Each owner counts once,
+disconnected or not. This is an inference of gpuops: neither VMware's API nor VMware Tools report sessions.
 
 Source: vSphere API reference, GuestProcessManager.ListProcessesInGuest and GuestProcessInfo: name, owner, command line
-and start. A login that is no administrator may be shown its own processes alone (from memory); then nothing is known.
+and start. A login without administrator rights may see its own processes only (from memory); then the count is unknown.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ MOST: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class GuestProcess:
-    """One that runs in a guest, for as long as it takes to count sessions."""
+    """One process of a guest, while sessions are counted."""
 
     name: str
     owner: str
-    """Empty = it is not told."""
+    """Empty = unknown."""
     command: str
     started_at: datetime | None
 
 
 class GuestSessions:
-    """Implements `SessionSource` by guest operations: one call for each VM, of at most five minutes in all.
+    """Implements `SessionSource` by guest operations: one call for each VM, at most five minutes in total.
 
-    A login that a guest refuses is not tried again, in any guest: it would count towards a lockout.
+    After a refused login no guest is asked any more: further refusals could lock the account.
     """
 
     def __init__(self, connection: Connection, say: Callable[[str], None] = lambda line: None) -> None:
-        """`say` is told once of each way in which guests do not answer."""
+        """`say` gets a line for each different reason why guests do not answer."""
         self._connection = connection
         self._say = say
         self._said: set[str] = set()
         self._refused = False
 
     def sessions(self, vms: Sequence[Vm], inventory: Inventory) -> Mapping[str, SessionCount]:
-        """By VM (ref), how many sessions its guest has; of each of these VMs something, unknown included."""
-        began_s, asked = clock.passed_s(), inventory.taken_at
-        found = {}
+        """Return the session count of each of these VMs by ref; it may be unknown."""
+        started_s, asked_at = clock.passed_s(), inventory.taken_at
+        counts = {}
         for vm in vms:
-            why = self._not_asked(vm, clock.passed_s() - began_s)
-            found[vm.ref] = _unknown(asked, why) if why else self._of(vm, asked)
-        return found
+            reason = self._not_asked(vm, clock.passed_s() - started_s)
+            counts[vm.ref] = _unknown_count(asked_at, reason) if reason else self._of(vm, asked_at)
+        return counts
 
     def _not_asked(self, vm: Vm, passed_s: float) -> str:
         if self._refused:
@@ -72,37 +72,37 @@ class GuestSessions:
             return "VMware Tools do not run in its guest, or do not tell"
         return "other guests took too long" if passed_s > SESSIONS_FRESH_S else ""
 
-    def _of(self, vm: Vm, asked: datetime) -> SessionCount:
+    def _of(self, vm: Vm, asked_at: datetime) -> SessionCount:
         from pyVmomi import vim
 
         connection = self._connection
         try:
             call = connection.guest_processes.ListProcessesInGuest
-            listed = guest_read(connection, call, vm.ref, vm.name, [])
+            process_infos = guest_read(connection, call, vm.ref, vm.name, [])
             with connection.decoding("ListProcessesInGuest"):
-                running = list(_decoded(listed or ()))
+                processes = list(_decode_processes(process_infos or ()))
         except GpuopsError as error:
             self._refused = isinstance(error.__cause__, vim.fault.InvalidGuestLogin)
             if error.message not in self._said:
                 self._said.add(error.message)
                 self._say(f"sessions in guests: {error.message} (gpuops help idle)")
-            return _unknown(asked, error.message)
-        assert connection.target.guest is not None, "it was asked as that user"
-        return counted(running, connection.target.guest.username, asked)
+            return _unknown_count(asked_at, error.message)
+        assert connection.target.guest is not None, "guest_read needs it"
+        return count_sessions(processes, connection.target.guest.username, asked_at)
 
 
-def counted(running: Sequence[GuestProcess], login: str, asked: datetime) -> SessionCount:
-    """How many sessions these processes are of, and since when. `login`: who has listed them."""
-    shells = [each for each in running if _is_shell(each)]
-    if not any(each.owner and _account(each.owner) != _account(login) for each in running):
-        return _unknown(asked, "its login is shown its own processes alone")
+def count_sessions(processes: Sequence[GuestProcess], login: str, asked_at: datetime) -> SessionCount:
+    """Return the number of sessions with these processes, and their ages. `login` is the user that listed them."""
+    shells = [process for process in processes if _is_shell(process)]
+    if not any(process.owner and _account(process.owner) != _account(login) for process in processes):
+        return _unknown_count(asked_at, "its login is shown its own processes alone")
     since: dict[str, list[datetime]] = {}
-    for number, each in enumerate(shells):
-        owner = each.owner.casefold() or f"?{number}"
-        since.setdefault(owner, []).extend([each.started_at] if each.started_at is not None else [])
-    ages_s = [max(0, int((asked - min(moments)).total_seconds())) for moments in since.values() if moments]
+    for number, shell in enumerate(shells):
+        owner = shell.owner.casefold() or f"?{number}"
+        since.setdefault(owner, []).extend([shell.started_at] if shell.started_at is not None else [])
+    ages_s = [max(0, int((asked_at - min(moments)).total_seconds())) for moments in since.values() if moments]
     return SessionCount(
-        len(since), bool(since), asked, oldest_s=max(ages_s, default=None), youngest_s=min(ages_s, default=None)
+        len(since), bool(since), asked_at, oldest_s=max(ages_s, default=None), youngest_s=min(ages_s, default=None)
     )
 
 
@@ -114,18 +114,23 @@ def _is_shell(process: GuestProcess) -> bool:
 
 
 def _account(owner: str) -> str:
-    """The user without the domain: `DESKTOP\\alice`, `alice@example.com` and `Alice` are one."""
+    """Return the user without the domain: `DESKTOP\\alice`, `alice@example.com` and `Alice` are the same."""
     return owner.rpartition("\\")[2].partition("@")[0].casefold()
 
 
-def _decoded(listed: Sequence[Any]) -> Iterator[GuestProcess]:
-    """Raises ValueError for a list that no guest sends."""
-    if len(listed) > MOST:
-        raise ValueError(f"a guest with {len(listed)} processes")
-    for each in listed:
-        if each.endTime is None:
-            yield GuestProcess(str(each.name or ""), str(each.owner or ""), str(each.cmdLine or ""), each.startTime)
+def _decode_processes(process_infos: Sequence[Any]) -> Iterator[GuestProcess]:
+    """Yield the running processes. Raises ValueError for a list that is too long."""
+    if len(process_infos) > MOST:
+        raise ValueError(f"a guest with {len(process_infos)} processes")
+    for process_info in process_infos:
+        if process_info.endTime is None:
+            yield GuestProcess(
+                str(process_info.name or ""),
+                str(process_info.owner or ""),
+                str(process_info.cmdLine or ""),
+                process_info.startTime,
+            )
 
 
-def _unknown(asked: datetime, why: str) -> SessionCount:
-    return SessionCount(None, None, asked, because=why)
+def _unknown_count(asked_at: datetime, reason: str) -> SessionCount:
+    return SessionCount(None, None, asked_at, because=reason)

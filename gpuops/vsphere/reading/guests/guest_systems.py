@@ -1,7 +1,7 @@
 """Reads which system runs in guests, and vCenter's time.
 
-Source: vSphere API reference, GuestInfo.guestFamily (told by VMware Tools) and VirtualMachineConfigInfo.guestId (what
-the VM was made for), whose names begin with `win` for Windows.
+Source: vSphere API reference, GuestInfo.guestFamily (reported by VMware Tools) and VirtualMachineConfigInfo.guestId
+(configured for the VM), whose names begin with `win` for Windows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATHS: Final = ["guest.guestFamily", "config.guestId"]
 
 
 def guest_systems(session: Session, vms: Sequence[str]) -> Mapping[str, GuestSystem]:
-    """By VM (ref); one whose system is not told, or another one, is left out. Raises NotConnected in its kinds."""
+    """Return the system by VM (ref), without unknown and other systems. Raises NotConnected and its subclasses."""
     if not vms:
         return {}
     from pyVmomi import vim, vmodl
@@ -30,22 +30,22 @@ def guest_systems(session: Session, vms: Sequence[str]) -> Mapping[str, GuestSys
         objectSet=[collector.ObjectSpec(obj=session.vm(ref)) for ref in vms],
         propSet=[collector.PropertySpec(type=vim.VirtualMachine, pathSet=_PATHS)],
     )
-    found = session.retrieve(spec, len(vms), subject="guests")
+    objects = session.retrieve(spec, len(vms), subject="guests")
     with session.decoding("RetrievePropertiesEx"):
-        told = {each.obj._moId: {prop.name: prop.val for prop in each.propSet or ()} for each in found}
-    systems = {ref: _system(values) for ref, values in told.items()}
+        properties_by_vm = {vm.obj._moId: {prop.name: prop.val for prop in vm.propSet or ()} for vm in objects}
+    systems = {ref: _system(properties) for ref, properties in properties_by_vm.items()}
     return {ref: system for ref, system in systems.items() if system is not None}
 
 
 def guest_id(session: Session, vm: str) -> str:
-    """What the VM was made for: `ubuntu64Guest`; empty = it cannot be read. Raises NotConnected in its kinds."""
-    found = session.vm(vm)
-    config = session.read(lambda: found.config, subject=vm)
+    """Return the configured guest id (`ubuntu64Guest`); empty if unreadable. Raises NotConnected and its subclasses."""
+    guest_vm = session.vm(vm)
+    config = session.read(lambda: guest_vm.config, subject=vm)
     return str(config.guestId or "") if config is not None else ""
 
 
-def _system(values: Mapping[str, Any]) -> GuestSystem | None:
-    family, made_for = values.get("guest.guestFamily"), str(values.get("config.guestId") or "")
+def _system(properties: Mapping[str, Any]) -> GuestSystem | None:
+    family, made_for = properties.get("guest.guestFamily"), str(properties.get("config.guestId") or "")
     if family in _FAMILIES:
         return _FAMILIES[family]
     return GuestSystem.WINDOWS if made_for.startswith("win") else GuestSystem.LINUX if _is_linux(made_for) else None
@@ -57,7 +57,7 @@ def _is_linux(made_for: str) -> bool:
 
 
 def vcenter_time(session: Session) -> datetime:
-    """What vCenter's clock shows. Raises NotConnected in its kinds."""
+    """Return vCenter's time. Raises NotConnected and its subclasses."""
     with session.decoding("CurrentTime"):
-        found: datetime = session.read(session.instance.CurrentTime).astimezone(UTC)
-    return found
+        now: datetime = session.read(session.instance.CurrentTime).astimezone(UTC)
+    return now

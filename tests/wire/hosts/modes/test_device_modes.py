@@ -195,4 +195,4 @@ def test_so_many_hosts_are_asked_at_the_most(bench: Bench, monkeypatch: pytest.M
     monkeypatch.setattr(reading, "MOST_HOSTS", 1)
     hosts = mode_show(bench.site, Scope())[1]
     assert [host.settings is not None and host.settings.devices is not None for host in hosts] == [True, False]
-    assert "were not asked for" in (hosts[1].settings or HostSettings()).unread[0]
+    assert "were not read" in (hosts[1].settings or HostSettings()).unread[0]
