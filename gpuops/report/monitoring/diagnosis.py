@@ -42,36 +42,36 @@ SETTLE: Final = (
 )
 
 
-def diagnosed_text(found: Diagnosed, inventory: Inventory) -> Shown:
+def diagnosed_text(diagnoses: Diagnosed, inventory: Inventory) -> Shown:
     """Of each VM the most probable components with their numbers, and the next move of the first."""
-    of = count(len(found.vms), "VM")
+    vm_count = count(len(diagnoses.vms), "VM")
     parts: list[Shown] = [
-        Text(f"{of} with a vGPU and a history, read {format_zoned_minute(inventory.taken_at)}", "bold")
+        Text(f"{vm_count} with a vGPU and a history, read {format_zoned_minute(inventory.taken_at)}", "bold")
     ]
-    for vm in found.vms:
+    for vm in diagnoses.vms:
         parts.append(Text(f"{vm.vm} ({vm.id}), {vm.hours:.0f} h of history:"))
         parts += _suspects(vm.diagnosis)
-    parts += [Text(note, "dim") for note in (*_notes(found.model), SETTLE)]
-    parts += [Text(f"left out: {name}: {reason}", "dim") for name, reason in sorted(found.left_out.items())]
+    parts += [Text(note, "dim") for note in (*_notes(diagnoses.model), SETTLE)]
+    parts += [Text(f"left out: {name}: {reason}", "dim") for name, reason in sorted(diagnoses.left_out.items())]
     return parts
 
 
 def _suspects(diagnosis: Diagnosis) -> Iterator[Text]:
     if not diagnosis.suspects:
         yield Text("  no counter names a component by itself")
-    for at, each in enumerate(diagnosis.suspects[:_MOST_SHOWN]):
-        style = "" if each.component is Component.NONE else "yellow"
-        yield Text(f"  {each.probability:>4.0%}  {WORDS[each.component]}{_by(each)}", style)
-        if at == 0:
-            yield Text(f"        {NEXT[each.component]}", "dim")
+    for rank, suspect in enumerate(diagnosis.suspects[:_MOST_SHOWN]):
+        style = "" if suspect.component is Component.NONE else "yellow"
+        yield Text(f"  {suspect.probability:>4.0%}  {WORDS[suspect.component]}{_evidence_text(suspect)}", style)
+        if rank == 0:
+            yield Text(f"        {NEXT[suspect.component]}", "dim")
     for note in diagnosis.contradictions:
         yield Text(f"  counters contradict each other: {note}", "yellow")
-    for words, components in _needs(diagnosis).items():
+    for words, components in _components_by_need(diagnosis).items():
         names = ", ".join(WORDS[component] for component in components)
         yield Text(f"  cannot be told here: {names}: needs {words}", "dim")
 
 
-def _needs(diagnosis: Diagnosis) -> dict[str, list[Component]]:
+def _components_by_need(diagnosis: Diagnosis) -> dict[str, list[Component]]:
     """By what is needed, the components that cannot be told without it."""
     by_need: dict[str, list[Component]] = {}
     for component in diagnosis.untellable:
@@ -79,7 +79,7 @@ def _needs(diagnosis: Diagnosis) -> dict[str, list[Component]]:
     return by_need
 
 
-def _by(suspect: Suspect) -> str:
+def _evidence_text(suspect: Suspect) -> str:
     return f": {'; '.join(suspect.evidence)}" if suspect.evidence else ""
 
 
@@ -143,25 +143,35 @@ class DiagnoseDocument(SiteDocument, frozen=True):
     left_out: Annotated[dict[str, str], "by VM of which nothing is said, why"]
 
 
-def diagnosed_document(found: Diagnosed, inventory: Inventory) -> DiagnoseDocument:
-    return DiagnoseDocument.from_attributes(found, inventory, read_at=inventory.taken_at)
+def diagnosed_document(diagnoses: Diagnosed, inventory: Inventory) -> DiagnoseDocument:
+    return DiagnoseDocument.from_attributes(diagnoses, inventory, read_at=inventory.taken_at)
 
 
-def cases_text(found: JudgedCases) -> Shown:
+def cases_text(judged: JudgedCases) -> Shown:
     """How much is right, and the cases of which something else was said."""
-    parts: list[Shown] = [Text(f"{count(len(found.cases), 'case')}: {found.right:.1%} of the components right", "bold")]
-    wrong = [(case, told) for case, told in found.cases if _first(told) not in (case.at_fault or {Component.NONE})]
-    for case, told in wrong[:_MOST_CASES]:
-        was = " and ".join(WORDS[each] for each in sorted(case.at_fault)) or WORDS[Component.NONE]
-        said = _first(told)
-        parts.append(Text(f"{case.name}: was {was}; said {WORDS[said] if said else 'nothing'}", "yellow"))
+    parts: list[Shown] = [
+        Text(f"{count(len(judged.cases), 'case')}: {judged.right:.1%} of the components right", "bold")
+    ]
+    wrong = [
+        (case, diagnosis)
+        for case, diagnosis in judged.cases
+        if _first_suspect(diagnosis) not in (case.at_fault or {Component.NONE})
+    ]
+    for case, diagnosis in wrong[:_MOST_CASES]:
+        real_cause = " and ".join(WORDS[component] for component in sorted(case.at_fault)) or WORDS[Component.NONE]
+        first_suspect = _first_suspect(diagnosis)
+        parts.append(
+            Text(
+                f"{case.name}: was {real_cause}; said {WORDS[first_suspect] if first_suspect else 'nothing'}", "yellow"
+            )
+        )
     if len(wrong) > _MOST_CASES:
         parts.append(Text(f"and {len(wrong) - _MOST_CASES} more, which --output json has", "dim"))
-    return [*parts, *(Text(note, "dim") for note in _notes(found.model))]
+    return [*parts, *(Text(note, "dim") for note in _notes(judged.model))]
 
 
-def _first(told: Diagnosis) -> Component | None:
-    return told.suspects[0].component if told.suspects else None
+def _first_suspect(diagnosis: Diagnosis) -> Component | None:
+    return diagnosis.suspects[0].component if diagnosis.suspects else None
 
 
 class DiagnosedCaseRecord(DocumentRecord, frozen=True):
@@ -182,19 +192,19 @@ class DiagnoseCasesDocument(PrintedDocument, frozen=True):
     cases: list[DiagnosedCaseRecord]
 
     @classmethod
-    def made_of(cls, found: JudgedCases) -> Self:
+    def made_of(cls, judged: JudgedCases) -> Self:
         cases = [
             DiagnosedCaseRecord.from_attributes(
-                case, told, at_fault=sorted(case.at_fault), cannot_be_told=_cannot_be_told(told)
+                case, diagnosis, at_fault=sorted(case.at_fault), cannot_be_told=_cannot_be_told(diagnosis)
             )
-            for case, told in found.cases
+            for case, diagnosis in judged.cases
         ]
-        return cls.from_attributes(found, cases=cases)
+        return cls.from_attributes(judged, cases=cases)
 
 
-def settled_text(name: str, found: Sequence[Component]) -> Shown:
+def settled_text(name: str, components: Sequence[Component]) -> Shown:
     return [
-        Text(f"{name}: noted: {' and '.join(WORDS[each] for each in found)}"),
+        Text(f"{name}: noted: {' and '.join(WORDS[component] for component in components)}"),
         Text("the next model learns from it: gpuops diagnose train", "dim"),
     ]
 
@@ -207,17 +217,23 @@ class DiagnoseSettledDocument(PrintedDocument, frozen=True):
     at_fault: list[Component]
 
 
-def trained_text(found: Trained) -> Shown:
-    was = "" if found.before is None else f"; the one before had {found.before:.1%}"
-    verdict = "the new model stands" if found.replaced else "the one before is better, and stands"
-    settings = found.model.settings
+def trained_text(training: Trained) -> Shown:
+    comparison = "" if training.before is None else f"; the one before had {training.before:.1%}"
+    verdict = "the new model stands" if training.replaced else "the one before is better, and stands"
+    settings = training.model.settings
     return [
-        Text(f"{verdict}: of cases never seen the new one had {found.after:.1%} of the components right{was}", "bold"),
         Text(
-            f"{len(found.tried)} candidates; the model is of {settings.trees} trees, each split looks at "
+            f"{verdict}: of cases never seen the new one had {training.after:.1%} of the components right{comparison}",
+            "bold",
+        ),
+        Text(
+            f"{len(training.tried)} candidates; the model is of {settings.trees} trees, each split looks at "
             f"{settings.features_tried:.0%} of the numbers of a case"
         ),
-        Text(f"made of {found.model.cases} cases, {len(found.model.corrections)} of them confirmed by people", "dim"),
+        Text(
+            f"made of {training.model.cases} cases, {len(training.model.corrections)} of them confirmed by people",
+            "dim",
+        ),
     ]
 
 
@@ -241,8 +257,8 @@ class DiagnoseTrainDocument(PrintedDocument, frozen=True):
     candidates: list[DiagnosisCandidateRecord]
 
     @classmethod
-    def made_of(cls, found: Trained) -> Self:
+    def made_of(cls, training: Trained) -> Self:
         candidates = [
-            DiagnosisCandidateRecord.from_attributes(settings, right=right) for settings, right in found.tried
+            DiagnosisCandidateRecord.from_attributes(settings, right=right) for settings, right in training.tried
         ]
-        return cls.from_attributes(found, right=found.after, right_before=found.before, candidates=candidates)
+        return cls.from_attributes(training, right=training.after, right_before=training.before, candidates=candidates)

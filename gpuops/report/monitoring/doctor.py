@@ -16,16 +16,16 @@ from gpuops.report.text import count
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
-def doctor_text(found: Examination) -> Shown:
+def doctor_text(examination: Examination) -> Shown:
     """A line per finding and its fix below it, worst first, and one closing line."""
-    inventory = found.inventory
-    gpus = sum(len(host.gpus) for host in found.hosts)
+    inventory = examination.inventory
+    gpus = sum(len(host.gpus) for host in examination.hosts)
     heading = (
-        f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
+        f"vCenter {inventory.api_version}: {count(len(examination.hosts), 'host')} with {count(gpus, 'GPU')}, "
         f"read {format_zoned_minute(inventory.taken_at)}"
     )
-    lines = [line for finding in found.findings for line in _lines(finding)]
-    return (Text(heading, "bold"), *lines, Text(_summary(found), "bold"))
+    lines = [line for finding in examination.findings for line in _lines(finding)]
+    return (Text(heading, "bold"), *lines, Text(_summary(examination), "bold"))
 
 
 class FindingRecord(DocumentRecord, frozen=True):
@@ -45,9 +45,9 @@ class DoctorDocument(VersionedSiteDocument, frozen=True):
     findings: Annotated[list[FindingRecord], "worst first"]
 
 
-def doctor_document(found: Examination) -> DoctorDocument:
+def doctor_document(examination: Examination) -> DoctorDocument:
     """The findings, worst first."""
-    return DoctorDocument.from_attributes(found, found.inventory, read_at=found.inventory.taken_at)
+    return DoctorDocument.from_attributes(examination, examination.inventory, read_at=examination.inventory.taken_at)
 
 
 def _lines(finding: Finding) -> tuple[Text, Text]:
@@ -56,11 +56,11 @@ def _lines(finding: Finding) -> tuple[Text, Text]:
     return head, Text(f"         fix: {finding.fix}", "dim")
 
 
-def _summary(found: Examination) -> str:
-    if not found.findings:
+def _summary(examination: Examination) -> str:
+    if not examination.findings:
         return "nothing found"
-    numbers = {severity: sum(each.severity is severity for each in found.findings) for severity in Severity}
-    return ", ".join(count(number, severity.value) for severity, number in numbers.items() if number)
+    counts = {severity: sum(finding.severity is severity for finding in examination.findings) for severity in Severity}
+    return ", ".join(count(number, severity.value) for severity, number in counts.items() if number)
 
 
 def roles_text(states: Sequence[RoleState]) -> Shown:
@@ -91,8 +91,8 @@ def _roles_summary(states: Sequence[RoleState]) -> str:
     wrong = [state for state in states if not state.right]
     if not wrong:
         return f"{count(len(states), 'role')} as wanted: nothing to do"
-    done = all(state.written for state in wrong)
-    return f"{count(len(wrong), 'role')} {'written' if done else 'not as wanted, nothing changed'}"
+    is_written = all(state.written for state in wrong)
+    return f"{count(len(wrong), 'role')} {'written' if is_written else 'not as wanted, nothing changed'}"
 
 
 class RoleRecord(DocumentRecord, frozen=True):

@@ -124,17 +124,19 @@ class Fleet:
     profile: str | None
     """The full name of the profile that is meant."""
     holder: Vm | None
-    meant: tuple[Host, ...]
+    scoped_hosts: tuple[Host, ...]
     """By name, with GPUs or without."""
 
     @property
     def gpu_hosts(self) -> tuple[Host, ...]:
         """Those with GPUs, before it is known what is free on them."""
-        return tuple(host for host in self.meant if host.gpus and (self.profile is None or host.offers(self.profile)))
+        return tuple(
+            host for host in self.scoped_hosts if host.gpus and (self.profile is None or host.offers(self.profile))
+        )
 
     @property
     def hosts_without_gpus(self) -> int:
-        return sum(not host.gpus for host in self.meant)
+        return sum(not host.gpus for host in self.scoped_hosts)
 
     @cached_property
     def hosts(self) -> tuple[HostView, ...]:
@@ -145,8 +147,8 @@ class Fleet:
     @cached_property
     def device_hosts(self) -> tuple[HostView, ...]:
         """The hosts without GPUs that give VMs other devices."""
-        meant = (host for host in self.meant if not host.gpus and host.gives_others and self.profile is None)
-        views = (_host(host, self) for host in meant)
+        hosts = (host for host in self.scoped_hosts if not host.gpus and host.gives_others and self.profile is None)
+        views = (_host(host, self) for host in hosts)
         return tuple(view for view in views if view.others or not self.filters.free)
 
     @property
@@ -166,17 +168,19 @@ class Fleet:
     @cached_property
     def vms_with_devices(self) -> tuple[Vm, ...]:
         """Those that carry a GPU device, or another device whole, by path."""
-        of_hosts = self.filters.host is not None or self.filters.cluster is not None
-        free = (*self.hosts, *self.device_hosts) if self.filters.free else ()
-        refs = {view.host.ref for view in free} if self.filters.free else {host.ref for host in self.meant}
-        found = [
+        has_host_filter = self.filters.host is not None or self.filters.cluster is not None
+        roomy_hosts = (*self.hosts, *self.device_hosts) if self.filters.free else ()
+        refs = (
+            {view.host.ref for view in roomy_hosts} if self.filters.free else {host.ref for host in self.scoped_hosts}
+        )
+        vms = [
             vm
             for vm in (self.inventory.vms.values() if self.holder is None else (self.holder,))
-            if _gpu_devices(vm)
-            and (vm.host in refs or not (of_hosts or self.filters.free))
+            if _has_device(vm)
+            and (vm.host in refs or not (has_host_filter or self.filters.free))
             and (self.profile is None or self.profile in vm.profiles)
         ]
-        return tuple(sorted(found, key=lambda vm: vm.path or vm.name))
+        return tuple(sorted(vms, key=lambda vm: vm.path or vm.name))
 
 
 def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None = None) -> Fleet:
@@ -188,16 +192,16 @@ def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None =
     filters = filters or FleetFilters()
     scope = Scope(cluster=filters.cluster)
     scope.check(inventory)
-    one = inventory.find_host(filters.host) if filters.host is not None else None
+    named_host = inventory.find_host(filters.host) if filters.host is not None else None
     profile = resolve(filters.profile, inventory.offered_profiles) if filters.profile is not None else None
     holder = inventory.find_vm(filters.holder) if filters.holder is not None else None
-    meant = (
+    hosts = (
         host
-        for host in ([one] if one is not None else inventory.hosts.values())
+        for host in ([named_host] if named_host is not None else inventory.hosts.values())
         if scope.outside(host, inventory) is None and (holder is None or holder.host == host.ref)
     )
-    by_name = tuple(sorted(meant, key=lambda host: host.name))
-    return Fleet(inventory, catalog, filters, profile, holder, by_name)
+    hosts_by_name = tuple(sorted(hosts, key=lambda host: host.name))
+    return Fleet(inventory, catalog, filters, profile, holder, hosts_by_name)
 
 
 def mode(gpu: PhysicalGpu) -> str:
@@ -243,17 +247,17 @@ def holders_of_other(device: OtherDevice, host: Host, inventory: Inventory) -> t
 
 def reboot_pending(gpu: PhysicalGpu) -> bool:
     """Whether what is configured is not yet in force (passthrough, or the graphics type)."""
-    passthrough = gpu.passthrough is not None and gpu.passthrough.reboot_pending
-    known = gpu.configured_graphics_type is not None and gpu.graphics_type is not None
-    return passthrough or (known and gpu.configured_graphics_type is not gpu.graphics_type)
+    is_passthrough_pending = gpu.passthrough is not None and gpu.passthrough.reboot_pending
+    is_graphics_type_known = gpu.configured_graphics_type is not None and gpu.graphics_type is not None
+    return is_passthrough_pending or (is_graphics_type_known and gpu.configured_graphics_type is not gpu.graphics_type)
 
 
 def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...] | None:
     """The VMs on a GPU now, by vGPU or by DirectPath; None = the host does not tell."""
-    found = _vms_with(gpu.address, host, inventory, gpu.vms or ())
-    if not found and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
+    vms = _vms_with(gpu.address, host, inventory, gpu.vms or ())
+    if not vms and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
         return None
-    return found
+    return vms
 
 
 def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Iterable[str] = ()) -> tuple[Vm, ...]:
@@ -261,29 +265,33 @@ def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Ite
     refs = set(listed)
     refs |= {binding.vm for binding in host.bindings if binding.address == address}
     refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and address in _direct(vm)}
-    found = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
-    return tuple(sorted(found, key=lambda vm: vm.name))
+    vms = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
+    return tuple(sorted(vms, key=lambda vm: vm.name))
 
 
 def _host(host: Host, fleet: Fleet) -> HostView:
     inventory = fleet.inventory
     offered = tuple(offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name))
     states = gpu_states(host, inventory, fleet.catalog)
-    gpus = [view for state in states if _is_meant(view := _gpu(state, offered, host, fleet), fleet)]
+    gpus = [view for state in states if _matches_filters(view := _gpu(state, offered, host, fleet), fleet)]
     nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
-    known = {node.id for node in host.numa_nodes}
-    elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in known)
+    node_ids = {node.id for node in host.numa_nodes}
+    elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in node_ids)
     return HostView(
         host=host,
         cluster=cluster_name(host, inventory),
         nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
         free=_total(view.free for view in gpus),
         waiting=_waiting(host, fleet, gpus),
-        others=tuple(other for each in host.others if _is_other_meant(other := _other(each, host, inventory), fleet)),
+        others=tuple(
+            device_view
+            for device in host.others
+            if _other_matches_filters(device_view := _view_of_other_device(device, host, inventory), fleet)
+        ),
     )
 
 
-def _is_other_meant(view: OtherView, fleet: Fleet) -> bool:
+def _other_matches_filters(view: OtherView, fleet: Fleet) -> bool:
     if fleet.profile is not None:
         return False
     if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders}:
@@ -292,12 +300,12 @@ def _is_other_meant(view: OtherView, fleet: Fleet) -> bool:
     return not fleet.filters.free or (state is not None and state.active and not view.holders)
 
 
-def _other(device: OtherDevice, host: Host, inventory: Inventory) -> OtherView:
+def _view_of_other_device(device: OtherDevice, host: Host, inventory: Inventory) -> OtherView:
     pending = device.passthrough is not None and device.passthrough.reboot_pending
     return OtherView(device, mode_of_other(device), pending, holders_of_other(device, host, inventory))
 
 
-def _is_meant(view: GpuView, fleet: Fleet) -> bool:
+def _matches_filters(view: GpuView, fleet: Fleet) -> bool:
     if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders or ()}:
         return False
     if not fleet.filters.free:
@@ -309,16 +317,16 @@ def _is_meant(view: GpuView, fleet: Fleet) -> bool:
 
 def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...]:
     """Who is registered here, carries a GPU device and holds none of the host's GPUs."""
-    own = fleet.inventory.vms_on(host)
+    registered_vms = fleet.inventory.vms_on(host)
     if fleet.holder is not None:
-        own = tuple(vm for vm in own if vm.ref == fleet.holder.ref)
-    shown = {view.gpu.address for view in gpus}
-    holding = {vm.ref for view in gpus for vm in view.holders or ()}
-    holding |= {vm.ref for device in host.others for vm in holders_of_other(device, host, fleet.inventory)}
-    for gpu in host.gpus if own else ():
-        if gpu.address not in shown:
-            holding |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
-    return tuple(vm for vm in own if _gpu_devices(vm) and vm.ref not in holding)
+        registered_vms = tuple(vm for vm in registered_vms if vm.ref == fleet.holder.ref)
+    visible_addresses = {view.gpu.address for view in gpus}
+    holder_refs = {vm.ref for view in gpus for vm in view.holders or ()}
+    holder_refs |= {vm.ref for device in host.others for vm in holders_of_other(device, host, fleet.inventory)}
+    for gpu in host.gpus if registered_vms else ():
+        if gpu.address not in visible_addresses:
+            holder_refs |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
+    return tuple(vm for vm in registered_vms if _has_device(vm) and vm.ref not in holder_refs)
 
 
 def _gpu(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) -> GpuView:
@@ -334,7 +342,7 @@ def _total(figures: Iterable[Free]) -> Free:
     return {name: total(rooms[name]) for name in sorted(rooms)}
 
 
-def _gpu_devices(vm: Vm) -> bool:
+def _has_device(vm: Vm) -> bool:
     """Whether it has a GPU device, another device whole, or one that cannot be read."""
     return any(is_gpu(device) or is_other_device(device) or is_unreadable(device) for device in vm.devices or ())
 

@@ -33,7 +33,7 @@ def summary_text(fleet: Fleet) -> Iterator[Shown]:
     rows = (row for name, hosts in sorted(clusters.items()) for row in _rows(name, hosts, fleet.inventory))
     yield TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5), rows=rows)
     for name, hosts in sorted(clusters.items()):
-        for text in _wrong(hosts, fleet.inventory):
+        for text in _host_problems(hosts, fleet.inventory):
             yield Text(f"{name}: {text}", "yellow")
     yield from without_gpus(fleet)
     yield Text("each host: --hosts; a part of them: --cluster, --host, --profile, --holder, --free, --limit", "dim")
@@ -43,23 +43,23 @@ def _rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tu
     """A row for each model; the cluster and its number of hosts stand in the first."""
     gpus, used, free = Counter[str](), Counter[str](), Counter[str]()
     for host, gpu in _gpus(hosts):
-        held = holders(gpu, host, inventory)
+        vms = holders(gpu, host, inventory)
         gpus[gpu.name] += 1
-        used[gpu.name] += bool(held)
-        free[gpu.name] += held == ()
-    left = (name, str(len(hosts)))
+        used[gpu.name] += bool(vms)
+        free[gpu.name] += vms == ()
+    cluster_cells = (name, str(len(hosts)))
     for model in sorted(gpus):
-        yield (*left, model, str(gpus[model]), str(used[model]), str(free[model]))
-        left = ("", "")
+        yield (*cluster_cells, model, str(gpus[model]), str(used[model]), str(free[model]))
+        cluster_cells = ("", "")
 
 
 def _gpus(hosts: Iterable[Host]) -> Iterator[tuple[Host, PhysicalGpu]]:
     return ((host, gpu) for host in hosts for gpu in host.gpus)
 
 
-def _wrong(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
+def _host_problems(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
     """Which hosts cannot be counted on, and why."""
-    found = {
+    hosts_by_problem = {
         "not connected": [host for host in hosts if host.connected is False],
         "in maintenance": [host for host in hosts if host.in_maintenance],
         "not read in full": [host for host in hosts if host.unreadable],
@@ -68,7 +68,7 @@ def _wrong(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
             host for host in hosts if any(holders(gpu, host, inventory) is None for gpu in host.gpus)
         ],
     }
-    for what, those in found.items():
-        if those:
-            more = f" and {len(those) - _FEW} more" if len(those) > _FEW else ""
-            yield f"{count(len(those), 'host')} {what}: {', '.join(each.name for each in those[:_FEW])}{more}"
+    for problem, affected_hosts in hosts_by_problem.items():
+        if affected_hosts:
+            remainder = f" and {len(affected_hosts) - _FEW} more" if len(affected_hosts) > _FEW else ""
+            yield f"{count(len(affected_hosts), 'host')} {problem}: {', '.join(host.name for host in affected_hosts[:_FEW])}{remainder}"

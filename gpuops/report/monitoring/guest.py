@@ -19,17 +19,17 @@ _WAYS: Final = {GuestWay.TOOLS: "VMware Tools", GuestWay.SSH: "SSH"}
 _WIDTH: Final = 9
 
 
-def guest_check_text(found: GuestVerdicts, way: GuestWay) -> Shown:
+def guest_check_text(verdicts: GuestVerdicts, way: GuestWay) -> Shown:
     """Guest by guest its rows, and one closing line."""
-    inventory = found.inventory
+    inventory = verdicts.inventory
     head = (
-        f"vCenter {inventory.api_version}: {count(len(found.guests), 'guest')} by {_WAYS[way]}, "
+        f"vCenter {inventory.api_version}: {count(len(verdicts.guests), 'guest')} by {_WAYS[way]}, "
         f"read {format_zoned_minute(inventory.taken_at)}"
     )
     return (
         Text(head, "bold"),
-        *(line for each in found.guests for line in _lines(each)),
-        Text(_summary(found), "bold"),
+        *(line for guest in verdicts.guests for line in _lines(guest)),
+        Text(_summary(verdicts), "bold"),
     )
 
 
@@ -45,13 +45,13 @@ def _row(row: GuestRow) -> Iterator[Text]:
         yield Text(f"{'':<{_WIDTH + 2}}next: {row.next_move}", "dim")
 
 
-def _summary(found: GuestVerdicts) -> str:
-    if not found.guests:
+def _summary(verdicts: GuestVerdicts) -> str:
+    if not verdicts.guests:
         return "no guest was asked: the pool is empty"
-    told = count_states(found)
+    counts = count_states(verdicts)
     words = {GuestState.PASS: "ready", GuestState.FAIL: "not ready", GuestState.UNKNOWN: "not known to be ready"}
-    parts = [f"{told[state]} {word}" for state, word in words.items() if told[state]]
-    return f"{count(len(found.guests), 'guest')}: {', '.join(parts)}"
+    parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    return f"{count(len(verdicts.guests), 'guest')}: {', '.join(parts)}"
 
 
 class CheckedRowRecord(DocumentRecord, frozen=True):
@@ -84,6 +84,8 @@ class GuestCheckDocument(VersionedSiteDocument, frozen=True):
     guests: Annotated[list[CheckedGuestRecord], "by name"]
 
 
-def guest_check_document(found: GuestVerdicts, way: GuestWay) -> GuestCheckDocument:
+def guest_check_document(verdicts: GuestVerdicts, way: GuestWay) -> GuestCheckDocument:
     """The same for programs."""
-    return GuestCheckDocument.from_attributes(found, found.inventory, read_at=found.inventory.taken_at, via=way)
+    return GuestCheckDocument.from_attributes(
+        verdicts, verdicts.inventory, read_at=verdicts.inventory.taken_at, via=way
+    )

@@ -49,25 +49,25 @@ _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
 def fleet_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
     """The heading, a tree per host with GPUs (of `limit` hosts), and a line for the hosts without."""
     yield heading(fleet.inventory, len(fleet.hosts), sum(len(view.gpus) for view in fleet.hosts))
-    shown = (*fleet.hosts, *fleet.device_hosts)
-    yield from map(_host_text, shown[:limit])
-    yield from _left_out(len(shown), "host", limit)
+    views = (*fleet.hosts, *fleet.device_hosts)
+    yield from map(_host_text, views[:limit])
+    yield from _left_out(len(views), "host", limit)
     yield from without_gpus(fleet)
 
 
 def without_gpus(fleet: Fleet) -> Iterator[Text]:
     """How many hosts have none."""
     if fleet.hosts_without_gpus:
-        given = len(fleet.device_hosts)
-        beside = f", {given} of them with other devices for VMs" if given else ""
-        yield Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs{beside}", "dim")
+        device_host_count = len(fleet.device_hosts)
+        device_note = f", {device_host_count} of them with other devices for VMs" if device_host_count else ""
+        yield Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs{device_note}", "dim")
 
 
 def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
     """`vCenter 8.0.3.0: 2 hosts with 8 GPUs, 14 VMs, read 2026-11-21 02:49 UTC`."""
-    shown = f"{count(hosts, 'host')} with {count(gpus, 'GPU')}, {count(len(inventory.vms), 'VM')}"
+    counts = f"{count(hosts, 'host')} with {count(gpus, 'GPU')}, {count(len(inventory.vms), 'VM')}"
     read_at = f"read {format_zoned_minute(inventory.taken_at)}"
-    return Text(f"vCenter {inventory.api_version}: {shown}, {read_at}", "bold")
+    return Text(f"vCenter {inventory.api_version}: {counts}, {read_at}", "bold")
 
 
 def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
@@ -94,12 +94,12 @@ def _host_text(view: HostView) -> Tree:
     tree = Tree(_host_label(view.host, view.cluster))
     for node in view.nodes:
         _node_text(tree.add(_node_label(node)), node)
-    for other in view.others:
-        branch = tree.add(_other_label(other))
-        for vm in other.holders:
+    for device_view in view.others:
+        branch = tree.add(_other_label(device_view))
+        for vm in device_view.holders:
             branch.add(_vm_label(vm))
-    if together := _on_several_gpus(view):
-        tree.add(Text("free on this host: ").append(free_figures(together), "green"))
+    if joint_slots := _on_several_gpus(view):
+        tree.add(Text("free on this host: ").append(free_figures(joint_slots), "green"))
     for vm in view.waiting:
         tree.add(_vm_label(vm))
     return tree

@@ -10,7 +10,7 @@ from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Line, Piece, Shown, Text, cells, cut_off, shortened, table_of
 from gpuops.report.monitoring.top import Top, TopRow, heading_lines
-from gpuops.report.monitoring.top_view import TopView, meant_rows
+from gpuops.report.monitoring.top_view import TopView, visible_rows
 from gpuops.report.monitoring.top_words import TopLevel
 
 BAR_CELLS: Final = 8
@@ -33,8 +33,8 @@ def bar(row: TopRow) -> str:
     if percent is None:
         return ""
     eighths = round(min(percent, 100) / 100 * BAR_CELLS * 8)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS, "·")
+    whole, eighths_left = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[eighths_left] if eighths_left else "")).ljust(BAR_CELLS, "·")
 
 
 def _memory(row: TopRow) -> str:
@@ -70,7 +70,7 @@ _SESSIONS: Final[Column[TopRow]] = Column("sessions", lambda row: _number(row.se
 COLUMNS: Final[Mapping[TopLevel, Columns]] = {
     TopLevel.HOSTS: (
         Column("host", lambda row: row.name, least=12),
-        Column("cluster", lambda row: row.what, least=8, goes=6),
+        Column("cluster", lambda row: row.detail, least=8, goes=6),
         Column("GPUs", lambda row: f"{row.gpus_held}/{row.gpus}", right=True),
         *_USE,
         *_OF_A_DEVICE,
@@ -81,7 +81,7 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
     TopLevel.GPUS: (
         Column("host", lambda row: row.host, least=8, goes=2),
         Column("GPU", lambda row: row.name),
-        Column("model", lambda row: row.what, least=8, goes=9),
+        Column("model", lambda row: row.detail, least=8, goes=9),
         *_USE,
         *_OF_A_DEVICE,
         _SESSIONS,
@@ -92,7 +92,7 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
         Column("VM", lambda row: row.name, least=12),
         Column("host", lambda row: row.host, least=8, goes=6),
         Column("state", lambda row: row.state, least=8, listed=True),
-        Column("GPU devices", lambda row: row.what, least=8, listed=True, goes=7),
+        Column("GPU devices", lambda row: row.detail, least=8, listed=True, goes=7),
         *_USE,
         Column("CPU MHz", lambda row: "-" if row.cpu_mhz is None else str(row.cpu_mhz), right=True, goes=8),
         _SESSIONS,
@@ -104,7 +104,7 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
 
 def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
     """The whole table, nothing cut and without bars."""
-    columns = [column for column in _told(level, rows) if column.title]
+    columns = [column for column in _columns_with_content(level, rows) if column.title]
     return (*heading_lines(top), table_of(rows, *columns[:-1], replace(columns[-1], right=False)))
 
 
@@ -175,8 +175,8 @@ def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> TopDocume
             top,
             under_way=rotation.doing if rotation.under_way is not None else None,
             cut_off=rotation.cut_off,
-            away=top.taken(Whereabouts.AWAY),
-            changing=top.taken(Whereabouts.CHANGING),
+            away=top.count_taken_vms(Whereabouts.AWAY),
+            changing=top.count_taken_vms(Whereabouts.CHANGING),
         ),
         change=TopChangeRecord(change.verb, under_way, parts, top.parts_done) if change.verb else None,
     )
@@ -187,9 +187,9 @@ def _row_record(row: TopRow, level: TopLevel) -> TopRowRecord:
         row,
         row.use,
         host=row.host or None,
-        cluster=row.what if level is TopLevel.HOSTS else None,
-        model=row.what if level is TopLevel.GPUS else None,
-        devices=row.what if level is TopLevel.VMS else None,
+        cluster=row.detail if level is TopLevel.HOSTS else None,
+        model=row.detail if level is TopLevel.GPUS else None,
+        devices=row.detail if level is TopLevel.VMS else None,
         verdict=row.verdict or None,
     )
 
@@ -202,24 +202,26 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
     heads = [line.pieces for line in heading_lines(top)]
     if note:
         heads.append(Text(note, "bold red").pieces)
-    rows = meant_rows(top, view)
+    rows = visible_rows(top, view)
     room = rows_shown(height, len(heads))
     selected = view.selected_number(rows)
     first = selected // room * room  # the page that the selected row is on
-    shown = rows[first : first + room]
-    columns = [column for column in _told(view.level, rows) if column.title != "host" or not _one_host(view)]
-    cut, widths = fitted(columns, shown, width)
+    page_rows = rows[first : first + room]
+    columns = [
+        column for column in _columns_with_content(view.level, rows) if column.title != "host" or not _one_host(view)
+    ]
+    cut, widths = fit_columns(columns, page_rows, width)
     for head in heads:
         yield _one_line(head, width)
     yield _one_line(Text(_where(top, view, len(rows)), "cyan").pieces, width)
     yield _line([column.title for column in cut], cut, widths, ["bold"] * len(cut))
-    for number, row in enumerate(shown, first):
-        texts = [_written(column, row) for column in cut]
+    for number, row in enumerate(page_rows, first):
+        texts = [_cell_text(column, row) for column in cut]
         styles = [_style(column, row) for column in cut]
         if number == selected:
             styles = ["reverse"] * len(styles)
         yield _line(texts, cut, widths, styles, "reverse" if number == selected else "")
-    for _ in range(room - len(shown)):
+    for _ in range(room - len(page_rows)):
         yield []
     yield _one_line([(_keys(view), "dim")], width)
 
@@ -229,7 +231,7 @@ def _one_host(view: TopView) -> bool:
     return view.level is TopLevel.GPUS and view.inside is not None
 
 
-def _written(column: Column[TopRow], row: TopRow) -> str:
+def _cell_text(column: Column[TopRow], row: TopRow) -> str:
     """Return the escaped text of a cell."""
     return Text().append(column.cell(row)).plain
 
@@ -239,7 +241,7 @@ def rows_shown(height: int, heads: int) -> int:
     return max(1, height - heads - 3)
 
 
-def _told(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
+def _columns_with_content(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
     """Without columns that say nothing here: no policy was given, no counter of temperatures."""
     optional = {"idle?", "°C", "W", ""}
     return [
@@ -249,25 +251,27 @@ def _told(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
     ]
 
 
-def fitted(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[list[Column[TopRow]], list[int]]:
+def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[list[Column[TopRow]], list[int]]:
     """The columns that fit into the width, and how wide each is.
 
     First the columns of names become narrower, the widest first, down to their least; then columns are left out.
     """
-    left = list(columns)
+    fitting_columns = list(columns)
     while True:
-        widths = [max([cells(column.title), *(cells(_written(column, row)) for row in rows)]) for column in left]
-        room = width - len(_GAP) * (len(left) - 1)
+        widths = [
+            max([cells(column.title), *(cells(_cell_text(column, row)) for row in rows)]) for column in fitting_columns
+        ]
+        room = width - len(_GAP) * (len(fitting_columns) - 1)
         while sum(widths) > room:
-            cuttable = [n for n, column in enumerate(left) if column.least and widths[n] > column.least]
+            cuttable = [n for n, column in enumerate(fitting_columns) if column.least and widths[n] > column.least]
             if not cuttable:
                 break
             widest = max(cuttable, key=lambda n: widths[n])
             widths[widest] -= 1
-        going = max(left, key=lambda column: column.goes)
+        going = max(fitting_columns, key=lambda column: column.goes)
         if sum(widths) <= room or not going.goes:
-            return left, widths
-        left.remove(going)
+            return fitting_columns, widths
+        fitting_columns.remove(going)
 
 
 def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles: Sequence[str], gap: str = "") -> Line:
@@ -282,14 +286,14 @@ def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles:
 
 def _one_line(pieces: Sequence[Piece], width: int) -> Line:
     """The pieces as far as the line is wide."""
-    found, left = [], width
+    cut_pieces, cells_left = [], width
     for text, style in pieces:
-        cut = shortened(text, left) if cells(text) > left else text
-        found.append((cut, style))
-        left -= cells(cut)
-        if left <= 0:
+        cut = shortened(text, cells_left) if cells(text) > cells_left else text
+        cut_pieces.append((cut, style))
+        cells_left -= cells(cut)
+        if cells_left <= 0:
             break
-    return found
+    return cut_pieces
 
 
 def _style(column: Column[TopRow], row: TopRow) -> str:
@@ -308,12 +312,12 @@ def _use_style(percent: float | None) -> str:
     return "yellow" if percent >= BUSY_PERCENT else "green"
 
 
-def _where(top: Top, view: TopView, rows: int) -> str:
+def _where(top: Top, view: TopView, row_count: int) -> str:
     """`GPUs of esx-01, by use, with "a40": 8`."""
-    of = view.inside.name if view.inside is not None else ""
-    what = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
+    inside_name = view.inside.name if view.inside is not None else ""
+    rows_word = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
     with_text = f', with "{view.containing}"' if view.containing or view.typing else ""
-    return f"{what}{f' of {of}' if of else ''}, by {view.sort}{with_text}: {rows}"
+    return f"{rows_word}{f' of {inside_name}' if inside_name else ''}, by {view.sort}{with_text}: {row_count}"
 
 
 def _keys(view: TopView) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuops.report.monitoring.top import Top, TopRow, arranged
+from gpuops.report.monitoring.top import Top, TopRow, filter_and_sort
 from gpuops.report.monitoring.top_words import SortKey, TopLevel
 
 
@@ -31,8 +31,8 @@ class TopView:
 
     def selected_number(self, rows: Sequence[TopRow]) -> int:
         """Where the selected row is now; a row that is gone leaves the selection where it was."""
-        found = next((number for number, row in enumerate(rows) if row.key == self.selected), None)
-        return found if found is not None else max(0, min(self.number, len(rows) - 1))
+        number_now = next((number for number, row in enumerate(rows) if row.key == self.selected), None)
+        return number_now if number_now is not None else max(0, min(self.number, len(rows) - 1))
 
     def selecting(self, rows: Sequence[TopRow], number: int) -> TopView:
         if not rows:
@@ -41,7 +41,7 @@ class TopView:
         return replace(self, selected=rows[at].key, number=at)
 
 
-def meant_rows(top: Top, view: TopView) -> tuple[TopRow, ...]:
+def visible_rows(top: Top, view: TopView) -> tuple[TopRow, ...]:
     """The rows that the view shows, in its order."""
     rows = top.rows(view.level)
     if view.inside is not None and view.level is TopLevel.GPUS:
@@ -49,7 +49,7 @@ def meant_rows(top: Top, view: TopView) -> tuple[TopRow, ...]:
     elif view.inside is not None:
         refs = _refs_now(top, view.inside)
         rows = tuple(row for row in rows if row.key in refs)
-    return arranged(rows, view.sort, view.containing)
+    return filter_and_sort(rows, view.sort, view.containing)
 
 
 def _refs_now(top: Top, inside: TopRow) -> frozenset[str]:
@@ -57,16 +57,16 @@ def _refs_now(top: Top, inside: TopRow) -> frozenset[str]:
     return frozenset(ref for row in top.rows(TopLevel.GPUS) if row.key == inside.key for ref in row.refs)
 
 
-def pressed(view: TopView, key: str, top: Top, page: int) -> TopView | None:
+def view_after_key(view: TopView, key: str, top: Top, page: int) -> TopView | None:
     """The view after a key; None = the user quits. `page` is how many rows are shown at once.
 
     A key is a character, or the name of a key: up, down, page-up, page-down, home, end, enter, back, escape.
     """
     if view.typing:
-        return _typed(view, key)
+        return _after_filter_key(view, key)
     if key in ("q", "Q"):
         return None
-    rows = meant_rows(top, view)
+    rows = visible_rows(top, view)
     at = view.selected_number(rows)
     moves = {"up": at - 1, "down": at + 1, "page-up": at - page, "page-down": at + page, "home": 0, "end": len(rows)}
     if key in moves:
@@ -88,7 +88,7 @@ def pressed(view: TopView, key: str, top: Top, page: int) -> TopView | None:
 _LEVELS: Final[Mapping[str, TopLevel]] = {"h": TopLevel.HOSTS, "g": TopLevel.GPUS, "v": TopLevel.VMS}
 
 
-def _typed(view: TopView, key: str) -> TopView:
+def _after_filter_key(view: TopView, key: str) -> TopView:
     match key:
         case "enter":
             return replace(view, typing=False)
