@@ -26,7 +26,7 @@ from gpuops.report.layout import cells, plain
 from gpuops.report.monitoring.fleet import fleet
 from gpuops.report.monitoring.top import Top, filter_and_sort, heading_lines
 from gpuops.report.monitoring.top_table import bar, picture, top_document, top_text
-from gpuops.report.monitoring.top_view import TopView, visible_rows, view_after_key
+from gpuops.report.monitoring.top_view import TopView, view_after_key, visible_rows
 from gpuops.report.monitoring.top_words import SortKey, TopLevel
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)

@@ -23,14 +23,14 @@ GOES_ON = "the same again goes on; gpuops size --measure --remove removes what i
 def measure_plan_text(plan: MeasurePlan) -> Shown:
     """What is done, step by step, or every reason why not."""
     if plan.rejections:
-        return [*_refused(plan), *(Text(line, "yellow") for line in plan.notes)]
+        return [*_rejection_lines(plan), *(Text(line, "yellow") for line in plan.notes)]
     table = TextTable("", "what", "of what", rows=_steps(plan))
     notes = (*plan.notes, *_later(plan))
     return [Text(_place(plan), "bold"), table, *(Text(line, "dim") for line in notes)]
 
 
-def _refused(plan: MeasurePlan) -> list[Text]:
-    return [Text(each.line, "red") for each in plan.rejections]
+def _rejection_lines(plan: MeasurePlan) -> list[Text]:
+    return [Text(rejection.line, "red") for rejection in plan.rejections]
 
 
 def _place(plan: MeasurePlan) -> str:
@@ -63,36 +63,38 @@ def _later(plan: MeasurePlan) -> Iterator[str]:
         yield f"{scheduler} is not in force: {command}; then the same again measures it"
 
 
-def measured_text(plan: MeasurePlan, measurement: SharingMeasurement, left: tuple[str, ...]) -> Shown:
+def measured_text(plan: MeasurePlan, measurement: SharingMeasurement, vms_left: tuple[str, ...]) -> Shown:
     """The curve, what is fitted to it, and what is still to be done."""
     curve = measured_curve(measurement.done, plan.slots, measurement.wish.overlap)
     headers = ("VMs", "seconds", "times as long", "least", "most", "model", "GPU use")
-    whole = [each for each in measurement.done if each.device is not MeasuredDevice.SHARE]
-    rows = (*(NormalisedCount(each, None) for each in whole), *curve.rows)
+    whole = [measured for measured in measurement.done if measured.device is not MeasuredDevice.SHARE]
+    rows = (*(NormalisedCount(measured, None) for measured in whole), *curve.rows)
     table = TextTable("scheduler", *headers, right=range(1, 8), rows=map(_cells, rows))
     lines: list[Shown] = [Text(f"{measurement.wish.template}, {plan.profile}", "bold"), table]
-    lines += [Text(f"{_named(row)} failed: {row.count.error}", "red") for row in curve.rows if row.count.error]
-    lines += [Text(f"{_named_whole(each)} failed: {each.error}", "red") for each in whole if each.error]
+    lines += [Text(f"{_count_name(row)} failed: {row.count.error}", "red") for row in curve.rows if row.count.error]
+    lines += [Text(f"{_device_name(measured)} failed: {measured.error}", "red") for measured in whole if measured.error]
     lines += [Text(note, "dim") for note in (*_notes(curve), *_overhead_notes(measurement), *plan.notes)]
-    lines += [*_refused(plan), *(Text(line, "yellow") for line in _later(plan))]
-    lines += [Text(f"left: {line}", "red") for line in left]
-    if left or plan.later or plan.rejections or any(each.error for each in measurement.done):
+    lines += [*_rejection_lines(plan), *(Text(line, "yellow") for line in _later(plan))]
+    lines += [Text(f"left: {line}", "red") for line in vms_left]
+    if vms_left or plan.later or plan.rejections or any(measured.error for measured in measurement.done):
         lines.append(Text(GOES_ON, "dim"))
     return lines
 
 
 def _overhead_notes(measurement: SharingMeasurement) -> Iterator[str]:
-    found = overheads(measurement.done)
-    if found:
-        said = ", ".join(f"{name.replace('-', ' ')} {100 * (times - 1):+.1f} %" for name, times in found.items())
-        yield f"one VM alone, to DirectPath I/O: {said}"
+    overhead_factors = overheads(measurement.done)
+    if overhead_factors:
+        percentages = ", ".join(
+            f"{name.replace('-', ' ')} {100 * (times - 1):+.1f} %" for name, times in overhead_factors.items()
+        )
+        yield f"one VM alone, to DirectPath I/O: {percentages}"
 
 
-def _named_whole(count: MeasuredCount) -> str:
+def _device_name(count: MeasuredCount) -> str:
     return WHOLE if count.device is MeasuredDevice.WHOLE_VGPU else "DirectPath I/O"
 
 
-def _named(row: NormalisedCount) -> str:
+def _count_name(row: NormalisedCount) -> str:
     return f"{row.count.scheduler}, {count(row.count.sharers, 'VM')}"
 
 
@@ -100,10 +102,10 @@ def _cells(row: NormalisedCount) -> tuple[str, ...]:
     times = row.count.times_s
     seconds = f"{sum(times) / len(times):.2f}" if times else "-"
     return (
-        row.count.scheduler.replace("-", " ") if row.count.device is MeasuredDevice.SHARE else _named_whole(row.count),
+        row.count.scheduler.replace("-", " ") if row.count.device is MeasuredDevice.SHARE else _device_name(row.count),
         str(row.count.sharers),
         seconds,
-        *("-" if each is None else f"{each:.2f}" for each in (row.mean, row.least, row.most, row.model)),
+        *("-" if factor is None else f"{factor:.2f}" for factor in (row.mean, row.least, row.most, row.model)),
         "-" if row.count.gpu_use is None else f"{row.count.gpu_use:.0%}",
     )
 
@@ -208,7 +210,7 @@ class SizeMeasureDocument(PrintedDocument, frozen=True):
 def measured_document(
     plan: MeasurePlan,
     measurement: SharingMeasurement,
-    left: tuple[str, ...],
+    vms_left: tuple[str, ...],
     *,
     applied: bool,
     changes: Sequence[ChangeReport] = (),
@@ -225,24 +227,24 @@ def measured_document(
         gpu=plan.gpu.address if plan.gpu is not None else None,
         scheduler=plan.in_force,
         applied=applied,
-        later=[LaterSchedulerRecord(scheduler, line) for scheduler, line in _paired(plan)],
+        later=[LaterSchedulerRecord(scheduler, line) for scheduler, line in _later_schedulers(plan)],
         rejections=[rejection.line for rejection in plan.rejections],
         counts=curve.rows,
-        whole=[each for each in measurement.done if each.device is not MeasuredDevice.SHARE],
+        whole=[measured for measured in measurement.done if measured.device is not MeasuredDevice.SHARE],
         overheads=dict(overheads(measurement.done)),
         changes=changes,
-        left=left,
+        left=vms_left,
     )
 
 
-def _paired(plan: MeasurePlan) -> Iterator[tuple[SchedulerPolicy, str]]:
+def _later_schedulers(plan: MeasurePlan) -> Iterator[tuple[SchedulerPolicy, str]]:
     yield from zip(plan.later, later_commands(plan), strict=True)
 
 
-def left_text(
+def removal_text(
     measurement: SharingMeasurement | None,
     vms: tuple[str, ...],
-    left: tuple[str, ...],
+    vms_left: tuple[str, ...],
     undone: str = "",
     *,
     applied: bool,
@@ -252,11 +254,11 @@ def left_text(
         return Text("nothing to remove: no measurement of this vCenter was cut off")
     head = f"measurement {measurement.id} of {measurement.wish.template}: {count(len(vms), 'VM')}"
     after = [Text(undone, "yellow")] if undone else []
-    if left:
-        lines = [Text(f"left: {line}") for line in left]
+    if vms_left:
+        lines = [Text(f"left: {line}") for line in vms_left]
         return [Text(f"{head}, not all of them removed", "red"), *lines, *after]
-    said = "removed, and it is forgotten" if applied else "to be removed"
-    return [Text(f"{head} {said}", "bold"), *(Text(f"  {name}") for name in vms), *after]
+    outcome_text = "removed, and it is forgotten" if applied else "to be removed"
+    return [Text(f"{head} {outcome_text}", "bold"), *(Text(f"  {name}") for name in vms), *after]
 
 
 @printed("size-measure-remove", by="gpuops size --measure --remove")

@@ -14,14 +14,14 @@ from gpuops.report.layout import Column, Shown, Text, table_of
 from gpuops.report.text import count
 
 
-def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
+def run_out_text(profiles: Sequence[RunOut], inventory: Inventory) -> Shown:
     """A row for each profile, the one that runs out first at the top."""
     read_at = f"read {format_zoned_minute(inventory.taken_at)}"
     head = f"vCenter {inventory.api_version}: when vGPU profiles run out, {read_at}"
-    if not found:
+    if not profiles:
         return (Text(head, "bold"), Text("no VM has a vGPU, and no history has one"))
     table = table_of(
-        found,
+        profiles,
         Column("profile", lambda profile: profile.profile, whole=True),
         Column("run now", lambda profile: str(profile.running), right=True),
         Column("fit", lambda profile: str(profile.fit), right=True),
@@ -40,24 +40,24 @@ def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
         ),
         Column("days", lambda profile: str(profile.days), right=True),
     )
-    return (Text(head, "bold"), table, *_notes(found))
+    return (Text(head, "bold"), table, *_notes(profiles))
 
 
-def _notes(found: Sequence[RunOut]) -> list[Text]:
+def _notes(profiles: Sequence[RunOut]) -> list[Text]:
     tested = f"{TESTED_AHEAD.days} days ahead, on days of the past"
     notes = [
         "each profile for itself: profiles share the same GPUs",
         f"off by: vGPUs, {tested}; naive: the same, by the same weekday two weeks before alone",
     ]
-    if any(each.days < FEWEST_DAYS for each in found):
+    if any(profile.days < FEWEST_DAYS for profile in profiles):
         notes.append(f"`?`: {count(FEWEST_DAYS, 'day')} of `gpuops observe` are needed (gpuops help observe)")
     return [Text(note, "dim") for note in notes]
 
 
-def _when(each: RunOut) -> str | Text:
-    if each.runs_out is not None:
-        return Text(f"{each.runs_out}", "bold yellow")
-    return "?" if each.growth_per_week is None else f"not in {HORIZON.days} days"
+def _when(profile: RunOut) -> str | Text:
+    if profile.runs_out is not None:
+        return Text(f"{profile.runs_out}", "bold yellow")
+    return "?" if profile.growth_per_week is None else f"not in {HORIZON.days} days"
 
 
 def _day(day: date | None) -> str:
@@ -107,14 +107,14 @@ class CapacityForecastDocument(SiteDocument, frozen=True):
     profiles: Annotated[list[ProfileForecastRecord], "what runs out first comes first"]
 
 
-def run_out_document(found: Sequence[RunOut], inventory: Inventory) -> CapacityForecastDocument:
+def run_out_document(profiles: Sequence[RunOut], inventory: Inventory) -> CapacityForecastDocument:
     """The same for programs. null = not known, or not within the horizon."""
     return CapacityForecastDocument.from_attributes(
         inventory,
         read_at=inventory.taken_at,
         horizon_days=HORIZON.days,
         tested_ahead_days=TESTED_AHEAD.days,
-        profiles=found,
+        profiles=profiles,
     )
 
 

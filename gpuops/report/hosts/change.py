@@ -38,9 +38,9 @@ class LeavingVmRecord(DocumentRecord, frozen=True):
     why: list[str]
 
     @classmethod
-    def made_of(cls, away: Away) -> Self:
-        target = away.target.name if away.target is not None else None
-        return cls.from_attributes(away, leaves_by=LEAVES_BY[away.leaving], target=target)
+    def made_of(cls, leaving_vm: Away) -> Self:
+        target = leaving_vm.target.name if leaving_vm.target is not None else None
+        return cls.from_attributes(leaving_vm, leaves_by=LEAVES_BY[leaving_vm.leaving], target=target)
 
 
 class PlannedHostRecord(DocumentRecord, frozen=True):
@@ -87,8 +87,8 @@ class ChangeDocument(SiteDocument, frozen=True):
     def made_of(cls, report: ChangeReport) -> Self:
         rolling, before = report.rolling, report.before
         outcomes = [
-            ChangedHostRecord.from_attributes(each, host=NamedRecord(each.step.host, host_name(each, report)))
-            for each in report.outcomes
+            ChangedHostRecord.from_attributes(outcome, host=NamedRecord(outcome.step.host, host_name(outcome, report)))
+            for outcome in report.outcomes
         ]
         window = rolling.window.name if rolling.window is not None else None
         return cls.from_attributes(
@@ -106,22 +106,22 @@ class ChangeDocument(SiteDocument, frozen=True):
 
 def status_text(status: ChangeStatus) -> Shown:
     """Where the change stands, host by host."""
-    missed = missed_lines(status.given_up)
+    missed_hosts = missed_lines(status.given_up)
     if not status.verb or status.began is None:
-        return (Text("no change of hosts is under way", "bold"), *missed)
+        return (Text("no change of hosts is under way", "bold"), *missed_hosts)
     lines = [
         Text("  ")
         .append(f"{host.state:<10}", _STATES[host.state])
         .append(host.name + (f"  not back: {', '.join(host.away)}" if host.away else ""))
         for host in status.parts
     ]
-    done = sum(part.state == "done" for part in status.parts)
-    at_it = f"{status.holder} is at it" if status.holder else "nobody is at it: gpuops change resume, or abort"
+    done_count = sum(part.state == "done" for part in status.parts)
+    holder_text = f"{status.holder} is at it" if status.holder else "nobody is at it: gpuops change resume, or abort"
     closing = (
         f"{status.verb}, begun {format_zoned_minute(status.began)}: "
-        f"{done} of {count(len(status.parts), status.noun)} done"
+        f"{done_count} of {count(len(status.parts), status.noun)} done"
     )
-    return (*lines, Text(f"{closing}; {at_it}", "bold"), *missed)
+    return (*lines, Text(f"{closing}; {holder_text}", "bold"), *missed_hosts)
 
 
 @printed("change-status", by="gpuops change status")
@@ -158,22 +158,22 @@ def _lines(report: ChangeReport) -> Iterator[Text]:
 
 def _planned_lines(planned: PlannedHost) -> Iterator[Text]:
     yield Text(f"  {planned.host.name}: out of service, set and rebooted")
-    rows = [(each.what, f"{each.before or 'none'} -> {each.after or 'none'}") for each in changes(planned.step)]
+    rows = [(change.what, f"{change.before or 'none'} -> {change.after or 'none'}") for change in changes(planned.step)]
     rows = [row for row in rows if row[1].split(" -> ")[0] != row[1].split(" -> ")[1]]
-    rows += [(each.vm.name, _goes(each)) for each in planned.away]
-    for what, (_, how) in zip(padded(what for what, _ in rows), rows, strict=True):
-        yield Text(f"      {what}  ").append(how)
+    rows += [(change.vm.name, _destination(change)) for change in planned.away]
+    for subject, (_, how) in zip(padded(subject for subject, _ in rows), rows, strict=True):
+        yield Text(f"      {subject}  ").append(how)
 
 
-def _goes(away: Away) -> str:
-    why = f": {'; '.join(away.why)}" if away.why else ""
-    match away.leaving:
+def _destination(leaving_vm: Away) -> str:
+    why = f": {'; '.join(leaving_vm.why)}" if leaving_vm.why else ""
+    match leaving_vm.leaving:
         case Leaving.VMOTION:
-            return f"to {away.target.name if away.target else 'another host'} by vMotion, and back"
+            return f"to {leaving_vm.target.name if leaving_vm.target else 'another host'} by vMotion, and back"
         case Leaving.DRS:
             return "moved by vCenter itself"
         case Leaving.SHUT_DOWN | Leaving.POWER_OFF:
-            return f"{away.leaving}, and started again{why}"
+            return f"{leaving_vm.leaving}, and started again{why}"
 
 
 def _of_outcome(outcome: Outcome[HostStep], report: ChangeReport) -> Text:

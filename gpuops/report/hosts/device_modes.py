@@ -26,15 +26,15 @@ def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
 
 
 def _of_device(device: HostDevice, inventory: Inventory) -> Iterator[str]:
-    others = [mode for mode in device.configurable if mode != device.mode]
+    other_modes = [mode for mode in device.configurable if mode != device.mode]
     driver = " ".join(filter(None, ("driver", device.driver_name, device.driver_version)))
-    told = (
-        f"can be {', '.join(others)}" if others else "can be nothing else",
+    facts = (
+        f"can be {', '.join(other_modes)}" if other_modes else "can be nothing else",
         driver if driver != "driver" else "",
         device.interconnect or "",
     )
-    yield "; ".join(filter(None, told))
-    yield from filter(None, (_memory(device), _reserved(device), _profiles(device)))
+    yield "; ".join(filter(None, facts))
+    yield from filter(None, (_memory(device), _reservations(device), _profiles(device)))
     if device.vms:
         yield f"used by {', '.join(sorted(_name(ref, inventory) for ref in device.vms))}"
 
@@ -48,8 +48,8 @@ def _memory(device: HostDevice) -> str:
     return f"{text}, {device.reserved_mib} MiB reserved ({_number(device.reserved_used_mib)} of it in use)"
 
 
-def _reserved(device: HostDevice) -> str:
-    classes = [each for each in device.vm_classes or () if each.total != 0]
+def _reservations(device: HostDevice) -> str:
+    classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
     return f"reserved in its cluster: {', '.join(map(_class, classes))}" if classes else ""
 
 
@@ -57,13 +57,13 @@ def _profiles(device: HostDevice) -> str:
     return f"DirectPath profiles: {', '.join(device.profiles)}" if device.profiles else ""
 
 
-def _class(each: VmClassReservation) -> str:
-    where = f" in {each.zone}" if each.zone else ""
-    return f"{each.vm_class}{where}, {_number(each.in_use)} of {_number(each.total)} in use"
+def _class(reservation: VmClassReservation) -> str:
+    where = f" in {reservation.zone}" if reservation.zone else ""
+    return f"{reservation.vm_class}{where}, {_number(reservation.in_use)} of {_number(reservation.total)} in use"
 
 
-def _number(value: int | None) -> str:
-    return "unknown" if value is None else str(value)
+def _number(figure: int | None) -> str:
+    return "unknown" if figure is None else str(figure)
 
 
 def _name(ref: str, inventory: Inventory) -> str:
@@ -107,7 +107,7 @@ class ModeDeviceRecord(DocumentRecord, frozen=True):
 def device_records(host: Host, inventory: Inventory) -> list[ModeDeviceRecord] | None:
     """The devices; None = the vCenter lists none, or does not tell."""
     devices = (host.settings or HostSettings()).devices
-    return None if devices is None else [_device(each, inventory) for each in devices]
+    return None if devices is None else [_device(device, inventory) for device in devices]
 
 
 def _device(device: HostDevice, inventory: Inventory) -> ModeDeviceRecord:

@@ -73,10 +73,10 @@ class HostRunDocument(SiteDocument, frozen=True):
     def made_of(cls, report: Report[HostStep]) -> Self:
         plan, before = report.plan, report.before
         steps = [
-            HostStepRecord.from_attributes(**_described(step, before), changes=changes(step)) for step in plan.steps
+            HostStepRecord.from_attributes(**_step_fields(step, before), changes=changes(step)) for step in plan.steps
         ]
         outcomes = [
-            HostOutcomeRecord.from_attributes(outcome, **_described(outcome.step, before))
+            HostOutcomeRecord.from_attributes(outcome, **_step_fields(outcome.step, before))
             for outcome in report.outcomes
         ]
         return cls.from_attributes(
@@ -158,12 +158,12 @@ def title(step: HostStep, inventory: Inventory) -> str:
 
 def changes(step: HostStep) -> tuple[Change, ...]:
     """What the step alters, GPU by GPU, and as the host keeps it."""
-    gpus = tuple(Change(str(each.gpu), each.before, each.after) for each in step.gpus)
+    gpus = tuple(Change(str(gpu_change.gpu), gpu_change.before, gpu_change.after) for gpu_change in step.gpus)
     match step:
         case ConfigureModule(before=before, after=after):
             return (*gpus, Change("module options", before or None, after or None))
-        case ConfigureGraphics(before=was, after=will):
-            return (*_of_host(was, will), *gpus)
+        case ConfigureGraphics(before=old, after=new):
+            return (*_of_host(old, new), *gpus)
         case ConfigurePassthrough() | ConfigureModes() | ConfigureMig():
             return gpus
         case _:
@@ -193,7 +193,7 @@ def _kind(step: HostStep) -> str:
             assert_never(step)
 
 
-def _described(step: HostStep, before: Inventory) -> dict[str, Any]:
+def _step_fields(step: HostStep, before: Inventory) -> dict[str, Any]:
     return {"kind": _kind(step), "title": title(step, before), "host": before.hosts[step.host]}
 
 

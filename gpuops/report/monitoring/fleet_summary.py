@@ -71,4 +71,5 @@ def _host_problems(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]
     for problem, affected_hosts in hosts_by_problem.items():
         if affected_hosts:
             remainder = f" and {len(affected_hosts) - _FEW} more" if len(affected_hosts) > _FEW else ""
-            yield f"{count(len(affected_hosts), 'host')} {problem}: {', '.join(host.name for host in affected_hosts[:_FEW])}{remainder}"
+            names = ", ".join(host.name for host in affected_hosts[:_FEW])
+            yield f"{count(len(affected_hosts), 'host')} {problem}: {names}{remainder}"

@@ -25,13 +25,13 @@ def _lines(state: BrokerState) -> Iterator[Shown]:
         yield Text("this login sees no desktop pools")
         return
     yield _table(state)
-    for each in state.pools:
-        if each.pool.refusal is not None:
-            yield Text(f"{each.pool.name}: no gate: {each.pool.refusal}", "yellow")
-        if each.pool.refusal is None and each.pool.spare_machines:
-            spares = count(each.pool.spare_machines, "spare machine")
-            needed = f"a policy needs `floor: {each.pool.spare_machines}` or more"
-            yield Text(f"{each.pool.name}: Horizon keeps {spares} powered on: {needed}", "yellow")
+    for pool_state in state.pools:
+        if pool_state.pool.refusal is not None:
+            yield Text(f"{pool_state.pool.name}: no gate: {pool_state.pool.refusal}", "yellow")
+        if pool_state.pool.refusal is None and pool_state.pool.spare_machines:
+            spares = count(pool_state.pool.spare_machines, "spare machine")
+            needed = f"a policy needs `floor: {pool_state.pool.spare_machines}` or more"
+            yield Text(f"{pool_state.pool.name}: Horizon keeps {spares} powered on: {needed}", "yellow")
     if state.not_found:
         yield Text(f"{count(len(state.not_found), 'machine')} not found in this vCenter:", "yellow")
         yield from (Text(f"  {line}", "yellow") for line in state.reasons)

@@ -97,13 +97,13 @@ class PastVmRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, vm: PastVm) -> Self:
-        held = [
+        periods = [
             HeldPeriodRecord.from_attributes(
-                period, from_=period.begins, until=period.ends, gpu_hours=_rounded(period.hours(vm.gpus).exact)
+                period, from_=period.begins, until=period.ends, gpu_hours=_round_figure(period.hours(vm.gpus).exact)
             )
             for period in vm.held
         ]
-        return cls.from_attributes(vm, instance_uuid=vm.uuid, held=held, back=vm.back if vm.taken else None)
+        return cls.from_attributes(vm, instance_uuid=vm.uuid, held=periods, back=vm.back if vm.taken else None)
 
 
 class PastNightRecord(DocumentRecord, frozen=True):
@@ -222,14 +222,16 @@ NIGHT_CSV_HEADER: Final = (
 
 def night_csv(events: PastEvents) -> str:
     """A line for each time that a night held a VM."""
-    return csv_text(NIGHT_CSV_HEADER, (row for night in events.nights for vm in night.vms for row in _held(night, vm)))
+    return csv_text(
+        NIGHT_CSV_HEADER, (row for night in events.nights for vm in night.vms for row in _held_cells(night, vm))
+    )
 
 
-def _held(night: PastNight, vm: PastVm) -> Iterator[tuple[Cell, ...]]:
-    for held in vm.held:
+def _held_cells(night: PastNight, vm: PastVm) -> Iterator[tuple[Cell, ...]]:
+    for period in vm.held:
         yield (
-            night.id, night.vcenter, vm.name, vm.role.value, vm.gpus, held.begins, held.ends, held.by_itself,
-            _rounded(held.hours(vm.gpus).exact), vm.given_up,
+            night.id, night.vcenter, vm.name, vm.role.value, vm.gpus, period.begins, period.ends, period.by_itself,
+            _round_figure(period.hours(vm.gpus).exact), vm.given_up,
         )  # fmt: skip
 
 
@@ -237,26 +239,26 @@ def _night_cells(night: PastNight) -> tuple[Cell, ...]:
     return (
         "night", night.id, night.begins, _last_end(night.runs), night.outcome.value, people_of(night.runs),
         night.policy, night.vcenter, len(night.desktops), night.returned, len(night.ml),
-        _rounded(night.harvested.exact), _rounded(night.harvested.at_least), _rounded(night.available.exact),
-        _rounded(night.share), len(night.incidents),
+        _round_figure(night.harvested.exact), _round_figure(night.harvested.at_least),
+        _round_figure(night.available.exact), _round_figure(night.share), len(night.incidents),
     )  # fmt: skip
 
 
 def _change_cells(change: PastChange) -> tuple[Cell, ...]:
-    of = ", ".join(change.subjects)
-    what = f"{change.verb}: {of}" if of else change.verb
+    subjects = ", ".join(change.subjects)
+    description = f"{change.verb}: {subjects}" if subjects else change.verb
     return (
-        "change", change.id, change.begins, change.run.ends, change.outcome.value, str(change.run.by), what,
+        "change", change.id, change.begins, change.run.ends, change.outcome.value, str(change.run.by), description,
         change.vcenter, *(None,) * 7, len(change.incidents),
     )  # fmt: skip
 
 
-def _figures(found: PastNight | PastEvents) -> dict[str, Any]:
+def _figures(events: PastNight | PastEvents) -> dict[str, Any]:
     return {
-        "gpu_hours": _rounded(found.harvested.exact),
-        "gpu_hours_at_least": _rounded(found.harvested.at_least),
-        "gpu_hours_available": _rounded(found.available.exact),
-        "share": _rounded(share_of(found.harvested, found.available)),
+        "gpu_hours": _round_figure(events.harvested.exact),
+        "gpu_hours_at_least": _round_figure(events.harvested.at_least),
+        "gpu_hours_available": _round_figure(events.available.exact),
+        "share": _round_figure(share_of(events.harvested, events.available)),
     }
 
 
@@ -277,7 +279,7 @@ def _of_run(run: PastRun) -> dict[str, Any]:
 def _last_end(runs: tuple[PastRun, ...]) -> datetime | None:
     """When the last run of a night ended; None = one has not, or none is known."""
     ends = [run.ends for run in runs]
-    return None if None in ends else max((each for each in ends if each is not None), default=None)
+    return None if None in ends else max((end for end in ends if end is not None), default=None)
 
 
 def people_of(runs: tuple[PastRun, ...]) -> str:
@@ -285,6 +287,6 @@ def people_of(runs: tuple[PastRun, ...]) -> str:
     return ", ".join(dict.fromkeys(str(run.by) for run in runs)) or "unknown"
 
 
-def _rounded(figure: float | None) -> float | None:
+def _round_figure(figure: float | None) -> float | None:
     """To a ten-thousandth: the seconds of a GPU-hour."""
     return None if figure is None else round(figure, 4)

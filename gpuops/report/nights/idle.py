@@ -18,13 +18,13 @@ from gpuops.report.text import count
 _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
 
-def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -> Shown:
+def idle_text(vms: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -> Shown:
     """A row for each VM; with `explain` one for each source of each VM."""
-    heading = Text(f"{count(len(judged), 'VM')}, read {format_zoned_minute(inventory.taken_at)}", "bold")
+    heading = Text(f"{count(len(vms), 'VM')}, read {format_zoned_minute(inventory.taken_at)}", "bold")
     if explain:
-        return (heading, *(line for each in judged for line in _explained(each)))
+        return (heading, *(line for vm in vms for line in _explanation(vm)))
     table = table_of(
-        judged,
+        vms,
         Column("VM", lambda vm: vm.vm.name, whole=True),
         Column("pool", lambda vm: vm.pool or "-"),
         Column("verdict", lambda vm: Text(vm.verdict.use, _STYLES[vm.verdict.use])),
@@ -32,14 +32,14 @@ def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool
         Column("by", lambda vm: vm.verdict.decided_by or "all"),
         Column("because", _because),
     )
-    numbers = Counter(each.verdict.use for each in judged)
-    counts = Text(", ".join(f"{numbers[use]} {use}" for use in Use), "bold")
-    return (heading, table, counts, *_worth(judged))
+    counts_by_use = Counter(vm.verdict.use for vm in vms)
+    totals = Text(", ".join(f"{counts_by_use[use]} {use}" for use in Use), "bold")
+    return (heading, table, totals, *_worth(vms))
 
 
-def _worth(judged: Sequence[JudgedVm]) -> Iterator[Shown]:
+def _worth(vms: Sequence[JudgedVm]) -> Iterator[Shown]:
     """Yield a warning with the error rate of idle verdicts that require no session source."""
-    uncertain = verdicts_without_sessions(judged)
+    uncertain = verdicts_without_sessions(vms)
     if uncertain.count:
         share = "one in six" if uncertain.are_all_long else "one in two"
         yield Text(
@@ -97,12 +97,12 @@ class IdleDocument(SiteDocument, frozen=True):
     vms: Annotated[list[VmVerdictRecord], "in the order of pools and names"]
 
 
-def idle_document(judged: Sequence[JudgedVm], inventory: Inventory, policy: str | None) -> IdleDocument:
+def idle_document(vms: Sequence[JudgedVm], inventory: Inventory, policy: str | None) -> IdleDocument:
     """Each VM's verdict, and each source with its number, its age and whether it vetoes."""
-    return IdleDocument.from_attributes(inventory, read_at=inventory.taken_at, policy=policy, vms=judged)
+    return IdleDocument.from_attributes(inventory, read_at=inventory.taken_at, policy=policy, vms=vms)
 
 
-def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
+def _explanation(judged: JudgedVm) -> tuple[Shown, ...]:
     verdict = judged.verdict
     pool = f" (pool {judged.pool})" if judged.pool is not None else ""
     head = Text(f"{judged.vm.name}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
@@ -120,16 +120,16 @@ def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
 
 
 def _because(judged: JudgedVm) -> str:
-    reason, kept = judged.verdict.reason, judged.kept_by_marks
-    return f"{reason}; no night takes it: {kept}" if kept is not None else reason
+    reason, mark_reason = judged.verdict.reason, judged.kept_by_marks
+    return f"{reason}; no night takes it: {mark_reason}" if mark_reason is not None else reason
 
 
 def _age(reading: SourceReading) -> str:
     return "-" if reading.age_s is None else format_limit(reading.age_s) if reading.age_s else "now"
 
 
-def _number(value: int | None, unit: str) -> str:
-    return "-" if value is None else f"{value} {unit}".rstrip()
+def _number(figure: int | None, unit: str) -> str:
+    return "-" if figure is None else f"{figure} {unit}".rstrip()
 
 
 def _for(seconds: float | None) -> str:

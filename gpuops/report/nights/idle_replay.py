@@ -61,7 +61,7 @@ class ReplayedNightRecord(DocumentRecord, frozen=True):
             pool_night,
             night,
             night=night.id,
-            unknown={why.value: number for why, number in pool_night.unknown.items()},
+            unknown={reason.value: desktop_count for reason, desktop_count in pool_night.unknown.items()},
             used=pool_night.busy,
             harvested_s=_seconds(pool_night.harvested),
             not_known_s=_seconds(pool_night.unseen),
@@ -133,8 +133,8 @@ def _pool(pool: PoolReplay) -> Iterator[Shown]:
     yield table
     ages = Counter(age for night in pool.nights for age in night.false_idle)
     if ages:
-        told = ", ".join(f"{ages[age]} within {_minutes(age)}" for age in sorted(ages))
-        yield Text(f"  use came back: {told}", "red")
+        ages_text = ", ".join(f"{ages[age]} within {_minutes(age)}" for age in sorted(ages))
+        yield Text(f"  use came back: {ages_text}", "red")
     unwatched = sum(night.unwatched for night in pool.nights)
     if unwatched:
         yield Text(f"  of {unwatched} taken it is not known whether use came back within {_minutes(_SOON)}", "yellow")

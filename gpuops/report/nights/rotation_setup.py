@@ -39,20 +39,20 @@ def _lines(setup: Setup) -> Iterator[Text]:
         yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {setup.lock_vm}", "dim")
     if setup.keeps_drs_off:
         yield Text("note: nights need Host.Inventory.EditCluster on the clusters of the ML VMs (drs_override)", "dim")
-    yield from (Text(_unmarked(each), "yellow") for each in setup.unmarked)
+    yield from (Text(_unmarked_text(unmarked), "yellow") for unmarked in setup.unmarked)
     yield Text(_summary(setup), "bold")
 
 
-def _line(word: str, what: str, style: str) -> Text:
-    return Text(f"{word:<8} {what}", style)
+def _line(word: str, subject: str, style: str) -> Text:
+    return Text(f"{word:<8} {subject}", style)
 
 
-def _unmarked(each: Unmarked) -> str:
-    more = len(each.desktops) - SHOWN
-    shown = ", ".join(each.desktops[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _unmarked_text(unmarked: Unmarked) -> str:
+    hidden_count = len(unmarked.desktops) - SHOWN
+    names = ", ".join(unmarked.desktops[:SHOWN]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
     return (
-        f"warning: pool {each.pool}: {len(each.desktops)} of {count(each.of, 'desktop')} without {each.mark}, "
-        f"so they stay: {shown}; gpuops help marks says how to set it"
+        f"warning: pool {unmarked.pool}: {len(unmarked.desktops)} of {count(unmarked.of, 'desktop')} "
+        f"without {unmarked.mark}, so they stay: {names}; gpuops help marks says how to set it"
     )
 
 

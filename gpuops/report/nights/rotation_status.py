@@ -43,9 +43,9 @@ def status_text(status: RotationStatus) -> Shown:
         lines.append(Text(f"{status.journal_lost}: this is what vCenter's markers say", "bold red"))
         lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
     if status.under_way is not None:
-        seen = status.under_way.seen
-        last = f", last sign of life {format_zoned_second(seen)}" if seen is not None else ""
-        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}{last}", "bold cyan"))
+        sign_of_life = status.under_way.seen
+        life_note = f", last sign of life {format_zoned_second(sign_of_life)}" if sign_of_life is not None else ""
+        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}{life_note}", "bold cyan"))
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
         lines.append(Text("next: gpuops rotate resume finishes it"))
@@ -56,15 +56,19 @@ def status_text(status: RotationStatus) -> Shown:
     ]
     lines += _overdue_lines(status.overdue, status.overdue_unknown)
     lines += [Text(f"warning: {text}", "yellow") for text in status.timers]
-    heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
-    heard += missed_lines(status.given_up)
+    closing_notes = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
+    closing_notes += missed_lines(status.given_up)
     if status.policy is not None and status.lock_vm is None:
-        heard.append(Text(NO_LOCK_VM, "dim"))
+        closing_notes.append(Text(NO_LOCK_VM, "dim"))
     if not status.vms:
-        return (*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
+        return (
+            *lines,
+            Text("no night is open: nothing is suspended or running for a rotation", "bold"),
+            *closing_notes,
+        )
     policy = f"policy {status.policy}: " if status.policy else ""
-    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_others(status)}", "bold")
-    return (*lines, closing, *heard, _table(status))
+    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_other_counts(status)}", "bold")
+    return (*lines, closing, *closing_notes, _table(status))
 
 
 class LeaseRecord(DocumentRecord, frozen=True):
@@ -160,11 +164,11 @@ def _lease_lines(status: RotationStatus) -> list[Shown]:
     return []
 
 
-def _others(status: RotationStatus) -> str:
+def _other_counts(status: RotationStatus) -> str:
     """What is neither away nor as it was: `, 2 changing, 1 lost`."""
     quiet = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
-    numbers = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in quiet)
-    return "".join(f", {numbers[kind]} {kind}" for kind in Whereabouts if numbers[kind])
+    counts = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in quiet)
+    return "".join(f", {counts[kind]} {kind}" for kind in Whereabouts if counts[kind])
 
 
 def _no_journal(status: RotationStatus) -> str:
