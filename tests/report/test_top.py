@@ -133,7 +133,7 @@ def test_a_change_that_nobody_is_at_names_the_command() -> None:
     parts = (PartProgress("host-1", "esx-01", "done", ()), PartProgress("host-2", "esx-02", "to do", ()))
     cut_off = ChangeStatus("scheduler set", NOW, "", parts)
     text = plain(heading_lines(top(change=cut_off)))
-    assert "scheduler set: 1 of 2 hosts done; nobody is at it, next: gpuops change status" in text
+    assert "scheduler set: 1 of 2 hosts done; no process works on it, next: gpuops change status" in text
 
 
 def test_enter_goes_into_a_host_and_a_gpu_and_escape_comes_back() -> None:

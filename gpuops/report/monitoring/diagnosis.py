@@ -1,4 +1,4 @@
-"""What `gpuops diagnose` prints: what is at fault of each VM, by which numbers, and the next command."""
+"""Text and documents of `gpuops diagnose`: the suspected component of each VM, the evidence, and the next command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST_SHOWN: Final = 3
 _MOST_CASES: Final = 20
 NEXT: Final = {
-    Component.NONE: "look in its guest: what it waits for, no counter shows",
+    Component.NONE: "look in its guest: no counter shows what it waits for",
     Component.NOISY_NEIGHBOUR: "gpuops size says who should not share a GPU; gpuops inventory shows who is on it",
     Component.SCHEDULER: "gpuops scheduler show",
     Component.LICENCE: "see to the licence server in its guest: nvidia-smi -q there shows the licence",
@@ -36,14 +36,14 @@ NEXT: Final = {
     Component.NETWORK: "look at dropped packets of its port and of the host's uplinks in vCenter",
     Component.DRIVER: "give its guest a driver of the host's branch: gpuops doctor shows the host's",
 }
-"""What to do about each."""
+"""The next step for each component."""
 SETTLE: Final = (
     "when it is found, confirm or correct it by its id, and the next model learns from it: gpuops help diagnose"
 )
 
 
 def diagnosed_text(diagnoses: Diagnosed, inventory: Inventory) -> Shown:
-    """Of each VM the most probable components with their numbers, and the next move of the first."""
+    """Return, for each VM, the most probable components with their evidence, and the next step for the first one."""
     vm_count = count(len(diagnoses.vms), "VM")
     parts: list[Shown] = [
         Text(f"{vm_count} with a vGPU and a history, read {format_zoned_minute(inventory.taken_at)}", "bold")
@@ -57,6 +57,7 @@ def diagnosed_text(diagnoses: Diagnosed, inventory: Inventory) -> Shown:
 
 
 def _suspects(diagnosis: Diagnosis) -> Iterator[Text]:
+    """Yield the suspects of one VM, contradictions between its counters, and components that cannot be judged here."""
     if not diagnosis.suspects:
         yield Text("  no counter names a component by itself")
     for rank, suspect in enumerate(diagnosis.suspects[:_MOST_SHOWN]):
@@ -68,11 +69,11 @@ def _suspects(diagnosis: Diagnosis) -> Iterator[Text]:
         yield Text(f"  counters contradict each other: {note}", "yellow")
     for words, components in _components_by_need(diagnosis).items():
         names = ", ".join(WORDS[component] for component in components)
-        yield Text(f"  cannot be told here: {names}: needs {words}", "dim")
+        yield Text(f"  cannot be judged here: {names}: needs {words}", "dim")
 
 
 def _components_by_need(diagnosis: Diagnosis) -> dict[str, list[Component]]:
-    """By what is needed, the components that cannot be told without it."""
+    """Return the components that cannot be judged here, by the missing data source."""
     by_need: dict[str, list[Component]] = {}
     for component in diagnosis.untellable:
         by_need.setdefault(NEEDS[component].words, []).append(component)
@@ -80,10 +81,12 @@ def _components_by_need(diagnosis: Diagnosis) -> dict[str, list[Component]]:
 
 
 def _evidence_text(suspect: Suspect) -> str:
+    """Return the evidence as the end of a line: `: ready 12 %; swapped 1 GiB`."""
     return f": {'; '.join(suspect.evidence)}" if suspect.evidence else ""
 
 
 def _notes(model: Forest) -> Iterator[str]:
+    """Yield how the model was trained and how often it is right."""
     learned = f", {count(len(model.corrections), 'confirmed case')} among them" if model.corrections else ""
     yield f"by rules and by a model of {model.cases} cases{learned}; {model.right:.0%} right of made ones never seen"
 
@@ -103,7 +106,7 @@ class SuspectRecord(DocumentRecord, frozen=True):
 
 
 class DiagnosisModelRecord(DocumentRecord, frozen=True):
-    """The model that was asked."""
+    """The model that judged the VMs."""
 
     cases: Annotated[int, "of how many it was made"]
     confirmed: Annotated[int, "how many of these people confirmed or corrected"]
@@ -115,7 +118,7 @@ class DiagnosisModelRecord(DocumentRecord, frozen=True):
 
 
 class DiagnosedVmRecord(DocumentRecord, frozen=True):
-    """What was said of one VM."""
+    """The diagnosis of one VM."""
 
     id: Annotated[str, "by which it is confirmed or corrected"]
     vm: str
@@ -144,11 +147,12 @@ class DiagnoseDocument(SiteDocument, frozen=True):
 
 
 def diagnosed_document(diagnoses: Diagnosed, inventory: Inventory) -> DiagnoseDocument:
+    """Return the diagnoses as a document."""
     return DiagnoseDocument.from_attributes(diagnoses, inventory, read_at=inventory.taken_at)
 
 
 def cases_text(judged: JudgedCases) -> Shown:
-    """How much is right, and the cases of which something else was said."""
+    """Return the share of right answers, and the cases that were judged wrongly."""
     parts: list[Shown] = [
         Text(f"{count(len(judged.cases), 'case')}: {judged.right:.1%} of the components right", "bold")
     ]
@@ -171,11 +175,12 @@ def cases_text(judged: JudgedCases) -> Shown:
 
 
 def _first_suspect(diagnosis: Diagnosis) -> Component | None:
+    """Return the most probable component, or None."""
     return diagnosis.suspects[0].component if diagnosis.suspects else None
 
 
 class DiagnosedCaseRecord(DocumentRecord, frozen=True):
-    """A case, and what was said of it."""
+    """A case and its diagnosis."""
 
     name: str
     at_fault: Annotated[list[Component], "what was; empty = nothing"]
@@ -203,6 +208,7 @@ class DiagnoseCasesDocument(PrintedDocument, frozen=True):
 
 
 def settled_text(name: str, components: Sequence[Component]) -> Shown:
+    """Return the confirmation that a diagnosis was noted."""
     return [
         Text(f"{name}: noted: {' and '.join(WORDS[component] for component in components)}"),
         Text("the next model learns from it: gpuops diagnose train", "dim"),
@@ -218,6 +224,7 @@ class DiagnoseSettledDocument(PrintedDocument, frozen=True):
 
 
 def trained_text(training: Trained) -> Shown:
+    """Return whether the new model replaces the previous one, and how both were rated."""
     comparison = "" if training.before is None else f"; the one before had {training.before:.1%}"
     verdict = "the new model stands" if training.replaced else "the one before is better, and stands"
     settings = training.model.settings
@@ -238,7 +245,7 @@ def trained_text(training: Trained) -> Shown:
 
 
 class DiagnosisCandidateRecord(DocumentRecord, frozen=True):
-    """How a candidate's forest was grown, and what it had right."""
+    """The settings of one trained candidate, and how often it was right."""
 
     trees: int
     features_tried: Annotated[float, "the share of a case's numbers that a split looks at"]

@@ -1,4 +1,4 @@
-"""What `gpuops doctor` and `gpuops roles` print, as text and JSON: findings with their fixes, and roles of vCenter."""
+"""Text and documents of `gpuops doctor` and `gpuops roles`: findings with their fixes, and vCenter roles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severi
 
 
 def doctor_text(examination: Examination) -> Shown:
-    """A line per finding and its fix below it, worst first, and one closing line."""
+    """Return each finding with its fix below it, worst first, and one closing line."""
     inventory = examination.inventory
     gpus = sum(len(host.gpus) for host in examination.hosts)
     heading = (
@@ -29,7 +29,7 @@ def doctor_text(examination: Examination) -> Shown:
 
 
 class FindingRecord(DocumentRecord, frozen=True):
-    """One thing that stands in the way."""
+    """One problem with its fix."""
 
     severity: Severity
     subject: str
@@ -46,17 +46,19 @@ class DoctorDocument(VersionedSiteDocument, frozen=True):
 
 
 def doctor_document(examination: Examination) -> DoctorDocument:
-    """The findings, worst first."""
+    """Return the findings, worst first, as a document."""
     return DoctorDocument.from_attributes(examination, examination.inventory, read_at=examination.inventory.taken_at)
 
 
 def _lines(finding: Finding) -> tuple[Text, Text]:
+    """Return the line of a finding, and the line of its fix."""
     head = Text(f"{finding.severity:<8} ", _STYLES[finding.severity])
     head.append(f"{finding.subject}: {finding.reason}")
     return head, Text(f"         fix: {finding.fix}", "dim")
 
 
 def _summary(examination: Examination) -> str:
+    """Return the number of findings of each severity."""
     if not examination.findings:
         return "nothing found"
     counts = {severity: sum(finding.severity is severity for finding in examination.findings) for severity in Severity}
@@ -64,7 +66,7 @@ def _summary(examination: Examination) -> str:
 
 
 def roles_text(states: Sequence[RoleState]) -> Shown:
-    """Each role: right, missing or unlike, what it lacks and has too much, and where it is given."""
+    """Return, for each role, whether it is right, which privileges differ, and on what to grant it."""
     return (*(line for state in states for line in _role(state)), Text(_roles_summary(states), "bold"))
 
 
@@ -80,6 +82,7 @@ def _role(state: RoleState) -> Iterator[Text]:
 
 
 def _word(state: RoleState) -> tuple[str, str]:
+    """Return the word for the state of a role, and its style."""
     if state.written:
         return ("made" if state.there is None else "changed"), "green"
     if state.right:
@@ -121,5 +124,5 @@ class RolesDocument(PrintedDocument, frozen=True):
 
 
 def roles_document(states: Sequence[RoleState]) -> RolesDocument:
-    """The same for programs."""
+    """Return the roles as a document."""
     return RolesDocument.from_attributes(roles=states, changed=any(state.written for state in states))

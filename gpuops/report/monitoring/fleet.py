@@ -1,6 +1,7 @@
-"""One inventory arranged for `gpuops inventory` and Ansible: host, NUMA node, GPU, who holds it, what is still free.
+"""Views of one inventory for `gpuops inventory` and Ansible: hosts, NUMA nodes, GPUs, their holders, free room.
 
-Text and JSON are two renderings of these values, so that they cannot disagree.
+Text and JSON are two renderings of these values, so they cannot disagree.
+
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ Free = Mapping[str, Slots]
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU: what it takes, who holds it, what is free."""
+    """One GPU: its mode, its holders and its free room."""
 
     gpu: PhysicalGpu
     mode: str
     reboot_pending: bool
     holders: tuple[Vm, ...] | None
-    """None = the host does not tell."""
+    """None if the host does not report them."""
     free: Free
 
     @property
     def whole(self) -> bool:
-        """Given to VMs as a whole device, so that no vGPU has room on it."""
+        """Return whether the GPU is given to VMs as a complete device, so that no vGPU has room on it."""
         return self.gpu.passthrough is not None and self.gpu.passthrough.active
 
 
 @dataclass(frozen=True, slots=True)
 class OtherView:
-    """One device that is no NVIDIA GPU: how it is set, and who holds it."""
+    """One device that is not an NVIDIA GPU: its mode and its holders."""
 
     device: OtherDevice
     mode: str
@@ -69,7 +70,7 @@ class OtherView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The GPUs beside one NUMA node; `node` None = the host does not tell where they are."""
+    """The GPUs of one NUMA node; `node` None = the host does not report where they are."""
 
     node: NumaNode | None
     gpus: tuple[GpuView, ...]
@@ -83,11 +84,11 @@ class HostView:
     cluster: str | None
     nodes: tuple[NodeView, ...]
     free: Free
-    """Over all of its GPUs."""
+    """The sum over all of its GPUs."""
     waiting: tuple[Vm, ...]
-    """VMs registered here that carry a GPU device and hold none now: off or suspended."""
+    """VMs registered here that have a GPU device but hold none now: off or suspended."""
     others: tuple[OtherView, ...] = ()
-    """Its devices that are no NVIDIA GPU: those that VMs are given, and those made for it."""
+    """Its devices that are not NVIDIA GPUs: those in VMs, and those set to DirectPath I/O."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
@@ -96,16 +97,16 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class FleetFilters:
-    """Which part of a fleet is shown. All of them hold at once; nothing said = all of it."""
+    """Which part of a fleet is shown. All filters hold at once; without any, the complete fleet is shown."""
 
     cluster: str | None = None
     """Hosts of this cluster (its name or id; where several share the name, all of them), and the VMs on them."""
     host: str | None = None
     """This host (its name, the first label of it, or its id), and the VMs on it."""
     profile: str | None = None
-    """Hosts that offer this vGPU profile with the figures of it alone, and VMs that have it."""
+    """Hosts that offer this vGPU profile, with its room only, and VMs that have it."""
     holder: str | None = None
-    """The GPUs that this VM holds now and the host that it is on, and of VMs this one."""
+    """This VM, the host that it is on, and the GPUs that it holds now."""
     free: bool = False
     """GPUs with room, or perhaps room, for another vGPU (of `profile`), and GPUs in DirectPath I/O that no VM holds;
     the VMs on their hosts."""
@@ -113,61 +114,64 @@ class FleetFilters:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The hosts with GPUs that are meant, and how many have none.
+    """The hosts that match the filters, with and without GPUs.
 
-    Not slotted: views of a thousand hosts are made when somebody looks at them.
+    Not slotted: the views of a thousand hosts are made when they are first read.
+
     """
 
     inventory: Inventory
     catalog: Catalog
     filters: FleetFilters
     profile: str | None
-    """The full name of the profile that is meant."""
+    """The full name of the profile in the filters."""
     holder: Vm | None
     scoped_hosts: tuple[Host, ...]
-    """By name, with GPUs or without."""
+    """The hosts that match the cluster, host and holder filters, by name, with GPUs or without."""
 
     @property
     def gpu_hosts(self) -> tuple[Host, ...]:
-        """Those with GPUs, before it is known what is free on them."""
+        """Return the hosts with GPUs, without computing the free room on them."""
         return tuple(
             host for host in self.scoped_hosts if host.gpus and (self.profile is None or host.offers(self.profile))
         )
 
     @property
     def hosts_without_gpus(self) -> int:
+        """Return the number of hosts without GPUs."""
         return sum(not host.gpus for host in self.scoped_hosts)
 
     @cached_property
     def hosts(self) -> tuple[HostView, ...]:
-        """Each with the GPUs that are meant; with `free`, those where one has room."""
+        """Return a view of each host with the GPUs that match; with `free`, only hosts that have one with room."""
         views = (_host(host, self) for host in self.gpu_hosts)
         return tuple(view for view in views if view.nodes or view.others or not self.filters.free)
 
     @cached_property
     def device_hosts(self) -> tuple[HostView, ...]:
-        """The hosts without GPUs that give VMs other devices."""
+        """Return views of the hosts without GPUs that give VMs other devices."""
         hosts = (host for host in self.scoped_hosts if not host.gpus and host.gives_others and self.profile is None)
         views = (_host(host, self) for host in hosts)
         return tuple(view for view in views if view.others or not self.filters.free)
 
     @property
     def host_count(self) -> int:
-        """Of `hosts`, without a look at each GPU where that is not needed."""
+        """Return the length of `hosts`, without computing free room where that is not needed."""
         return len(self.hosts) if self.filters.free else len(self.gpu_hosts)
 
     @cached_property
     def rooms(self) -> Rooms:
+        """Return the cache of free room by GPU state."""
         return Rooms(self.catalog)
 
     @cached_property
     def vms(self) -> tuple[Vm, ...]:
-        """Those that carry a GPU device, by path."""
+        """Return the VMs that have a GPU device, by path."""
         return tuple(vm for vm in self.vms_with_devices if any(map(is_gpu, vm.devices or ())))
 
     @cached_property
     def vms_with_devices(self) -> tuple[Vm, ...]:
-        """Those that carry a GPU device, or another device whole, by path."""
+        """Return the VMs that have a GPU device or another complete PCI device, by path."""
         has_host_filter = self.filters.host is not None or self.filters.cluster is not None
         roomy_hosts = (*self.hosts, *self.device_hosts) if self.filters.free else ()
         refs = (
@@ -184,10 +188,10 @@ class Fleet:
 
 
 def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None = None) -> Fleet:
-    """The snapshot arranged, or the part of it that the filters leave.
+    """Return a view of the inventory, or of the part that matches the filters.
 
-    Raises UsageError for a cluster that is not there, HostNotFound, VmNotFound, VmAmbiguous, ProfileUnknown,
-    ProfileAmbiguous.
+    Raises UsageError for an unknown cluster, HostNotFound, VmNotFound, VmAmbiguous, ProfileUnknown, ProfileAmbiguous.
+
     """
     filters = filters or FleetFilters()
     scope = Scope(cluster=filters.cluster)
@@ -205,7 +209,7 @@ def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None =
 
 
 def mode(gpu: PhysicalGpu) -> str:
-    """What the GPU takes now, in a few words."""
+    """Return the mode of a GPU in a few words."""
     if gpu.passthrough is not None and gpu.passthrough.active:
         return f"DirectPath I/O, label {gpu.passthrough.label}" if gpu.passthrough.label else "DirectPath I/O"
     match gpu.graphics_type:
@@ -231,7 +235,7 @@ _SHARED_DIRECT: Mapping[VgpuMode | None, str] = {
 
 
 def mode_of_other(device: OtherDevice) -> str:
-    """How it is set, in a few words."""
+    """Return the mode of another device in a few words."""
     state = device.passthrough
     if state is None:
         return "unknown"
@@ -241,19 +245,19 @@ def mode_of_other(device: OtherDevice) -> str:
 
 
 def holders_of_other(device: OtherDevice, host: Host, inventory: Inventory) -> tuple[Vm, ...]:
-    """The VM that has it now; () = none."""
+    """Return the VM that has the device now, or ()."""
     return _vms_with(device.address, host, inventory)
 
 
 def reboot_pending(gpu: PhysicalGpu) -> bool:
-    """Whether what is configured is not yet in force (passthrough, or the graphics type)."""
+    """Return whether a configured mode (DirectPath I/O or graphics type) is not in force yet."""
     is_passthrough_pending = gpu.passthrough is not None and gpu.passthrough.reboot_pending
     is_graphics_type_known = gpu.configured_graphics_type is not None and gpu.graphics_type is not None
     return is_passthrough_pending or (is_graphics_type_known and gpu.configured_graphics_type is not gpu.graphics_type)
 
 
 def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...] | None:
-    """The VMs on a GPU now, by vGPU or by DirectPath; None = the host does not tell."""
+    """Return the VMs on a GPU now, by vGPU or by DirectPath I/O; None if the host does not report them."""
     vms = _vms_with(gpu.address, host, inventory, gpu.vms or ())
     if not vms and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
         return None
@@ -261,7 +265,7 @@ def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...
 
 
 def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Iterable[str] = ()) -> tuple[Vm, ...]:
-    """The VMs that the host binds the device to, those that run with it, and those that are `listed` on it."""
+    """Return the VMs that hold a device: by the host's bindings, by their own running devices, or by `listed`."""
     refs = set(listed)
     refs |= {binding.vm for binding in host.bindings if binding.address == address}
     refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and address in _direct(vm)}
@@ -316,7 +320,7 @@ def _matches_filters(view: GpuView, fleet: Fleet) -> bool:
 
 
 def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...]:
-    """Who is registered here, carries a GPU device and holds none of the host's GPUs."""
+    """Return the VMs registered on a host that have a GPU device but hold none of its devices now."""
     registered_vms = fleet.inventory.vms_on(host)
     if fleet.holder is not None:
         registered_vms = tuple(vm for vm in registered_vms if vm.ref == fleet.holder.ref)
@@ -335,6 +339,7 @@ def _gpu(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) ->
 
 
 def _total(figures: Iterable[Free]) -> Free:
+    """Return the sum of the free room of several GPUs, by profile."""
     rooms: dict[str, list[Slots]] = {}
     for free in figures:
         for name, slots in free.items():
@@ -343,11 +348,12 @@ def _total(figures: Iterable[Free]) -> Free:
 
 
 def _has_device(vm: Vm) -> bool:
-    """Whether it has a GPU device, another device whole, or one that cannot be read."""
+    """Return whether a VM has a GPU device, another complete PCI device, or a device that cannot be read."""
     return any(is_gpu(device) or is_other_device(device) or is_unreadable(device) for device in vm.devices or ())
 
 
 def _direct(vm: Vm) -> set[PciAddress]:
+    """Return the PCI addresses that a VM's DirectPath devices name."""
     return {
         address
         for device in vm.devices or ()

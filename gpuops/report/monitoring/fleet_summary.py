@@ -1,7 +1,8 @@
-"""What `gpuops inventory` prints first of a fleet: clusters, their GPUs, and what is wrong.
+"""The summary that `gpuops inventory` prints of a large fleet: clusters, their GPUs, and problems of hosts.
 
-A GPU is in use when a VM holds it or a part of it now, and free when none does; where the host does not tell, it is
-neither. A hundred hosts are 1,500 lines with a tree each: of more than twenty, trees are printed to who asks for them.
+A GPU is in use if a VM holds it or a part of it now, and free if none does; if the host does not report its holders, it
+is neither. A tree of a hundred hosts has 1,500 lines: for more than twenty hosts, trees need `--hosts` or a filter.
+
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FEW: Final = 3
 
 
 def summary_text(fleet: Fleet) -> Iterator[Shown]:
-    """The heading, a table of clusters, a line for each thing that is wrong in one, and how to see more."""
+    """Yield the heading, a table of clusters, a line for each problem of a cluster, and the options that show more."""
     yield heading(fleet.inventory, len(fleet.gpu_hosts), sum(len(host.gpus) for host in fleet.gpu_hosts))
     clusters: dict[str, list[Host]] = {}
     for host in fleet.gpu_hosts:
@@ -40,7 +41,7 @@ def summary_text(fleet: Fleet) -> Iterator[Shown]:
 
 
 def _rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tuple[str, ...]]:
-    """A row for each model; the cluster and its number of hosts stand in the first."""
+    """Yield a row for each GPU model; the first one also has the cluster and its number of hosts."""
     gpus, used, free = Counter[str](), Counter[str](), Counter[str]()
     for host, gpu in _gpus(hosts):
         vms = holders(gpu, host, inventory)
@@ -58,7 +59,7 @@ def _gpus(hosts: Iterable[Host]) -> Iterator[tuple[Host, PhysicalGpu]]:
 
 
 def _host_problems(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
-    """Which hosts cannot be counted on, and why."""
+    """Yield each problem with the hosts that have it."""
     hosts_by_problem = {
         "not connected": [host for host in hosts if host.connected is False],
         "in maintenance": [host for host in hosts if host.in_maintenance],

@@ -1,5 +1,4 @@
-"""What `gpuops guest check` prints: a line for each verdict on a guest, with its next move. Guests' words are made
-harmless."""
+"""Text and document of `gpuops guest check`: each verdict with its next step. Text from guests is made harmless."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _WIDTH: Final = 9
 
 
 def guest_check_text(verdicts: GuestVerdicts, way: GuestWay) -> Shown:
-    """Guest by guest its rows, and one closing line."""
+    """Return the rows of each guest, and one closing line."""
     inventory = verdicts.inventory
     head = (
         f"vCenter {inventory.api_version}: {count(len(verdicts.guests), 'guest')} by {_WAYS[way]}, "
@@ -68,7 +67,7 @@ class CheckedRowRecord(DocumentRecord, frozen=True):
 
 
 class CheckedGuestRecord(DocumentRecord, frozen=True):
-    """One guest that was asked, or could not be."""
+    """One guest that was checked, or could not be."""
 
     vm: NamedRecord
     ready: Annotated[bool, "whether every row passes"]
@@ -85,7 +84,7 @@ class GuestCheckDocument(VersionedSiteDocument, frozen=True):
 
 
 def guest_check_document(verdicts: GuestVerdicts, way: GuestWay) -> GuestCheckDocument:
-    """The same for programs."""
+    """Return the verdicts as a document."""
     return GuestCheckDocument.from_attributes(
         verdicts, verdicts.inventory, read_at=verdicts.inventory.taken_at, via=way
     )

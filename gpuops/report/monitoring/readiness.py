@@ -1,4 +1,4 @@
-"""What `gpuops readiness` prints: a row for each host, what blocks it, and with --host the moves in order."""
+"""Text and document of `gpuops readiness`: a row for each host, its blockers, and with --host the moves in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FEW: Final = 3
 
 
 def readiness_text(readiness: Readiness, scope: Scope) -> Shown:
-    """The hosts in a table; then what blocks, what vCenter alone would not do, and who has no place after a loss."""
+    """Return the table of hosts, what blocks them, what DRS would not do, and VMs without a place after a loss."""
     inventory = readiness.inventory
     head = (
         f"vCenter {inventory.api_version}: {count(len(readiness.hosts), 'host')} with GPUs, "
@@ -57,7 +57,7 @@ def _emptied_word(host: HostReadiness) -> Text:
 
 
 def _stuns(host: HostReadiness) -> str:
-    """The range over all VMs that move; `?` where vCenter tells nothing of one of them."""
+    """Return the range of stun times of all VMs that move; `?` for VMs without an estimate by vCenter."""
     stuns = list(host.stuns.values())
     if not stuns:
         return "?" if host.unknown_stuns else "-"
@@ -72,7 +72,7 @@ def _seconds(stun: Stun) -> str:
 
 
 def _loss_text(loss: HostLoss) -> str:
-    """`nvidia_a40-8q 5 of 6`, profile by profile."""
+    """Return `nvidia_a40-8q 5 of 6` for each profile."""
     parts = [
         f"{profile_loss.profile} {profile_loss.placed} of {profile_loss.running}" for profile_loss in loss.profiles
     ]
@@ -91,7 +91,7 @@ def _moves_table(host: HostReadiness) -> TextTable:
 
 
 def _blockers(readiness: Readiness) -> Iterator[Text]:
-    """A line for all VMs of a host that stay for the same reasons; the next move is that of the first."""
+    """Yield one line for all VMs of a host that stay for the same reasons, with the next step for the first VM."""
     for host in readiness.hosts:
         name = host.host.name
         if host.unreachable is not None:
@@ -120,7 +120,7 @@ def _names(vms: Sequence[Vm]) -> str:
 
 
 def _by_vcenter(readiness: Readiness) -> Iterator[Text]:
-    """Once for all hosts of a cluster, which share the reasons."""
+    """Yield why vCenter alone would not empty a host; hosts of a cluster share the reasons."""
     for reasons in dict.fromkeys(host.by_vcenter for host in readiness.hosts if host.by_vcenter):
         yield Text("vCenter alone: ", "yellow").append("entering maintenance mode waits for VMs with vGPUs")
         yield from (Text(f"        {reason}") for reason in reasons)
@@ -129,7 +129,7 @@ def _by_vcenter(readiness: Readiness) -> Iterator[Text]:
 
 
 def _without_place(readiness: Readiness) -> Iterator[Text]:
-    """Who starts nowhere if the host is lost, with what hosts say to the first of them."""
+    """Yield the VMs that could start nowhere if the host is lost, with the reasons for the first of them."""
     for host in readiness.hosts:
         stranded = host.loss.stranded
         if stranded:
@@ -156,7 +156,7 @@ def _summary(readiness: Readiness) -> str:
 
 
 class StunRecord(DocumentRecord, frozen=True):
-    """How long a vMotion stops a VM, at the fastest and at the slowest bandwidth that vCenter tells of."""
+    """How long a vMotion stops a VM, at the fastest and the slowest bandwidth that vCenter estimates with."""
 
     at_least_s: int
     at_most_s: int
@@ -198,7 +198,7 @@ class StrandedVmRecord(DocumentRecord, frozen=True):
 
 
 class LossRecord(DocumentRecord, frozen=True):
-    """What becomes of the VMs with GPUs of a host that is dead."""
+    """What happens to the VMs with GPUs of a failed host."""
 
     spared: Annotated[bool, "whether each of them has a place elsewhere"]
     proven: Annotated[bool, "false = not every way was tried, and there may be one with a place for all"]
@@ -213,7 +213,7 @@ class LossRecord(DocumentRecord, frozen=True):
 
 
 class HostReadinessRecord(DocumentRecord, frozen=True):
-    """One host, as if it alone were emptied, or failed."""
+    """One host, as if it were the only one to be emptied or to fail."""
 
     host: NamedRecord
     cluster: Annotated[str | None, "its name"]
@@ -235,7 +235,7 @@ class ReadinessDocument(VersionedSiteDocument, frozen=True):
 
 
 def readiness_document(readiness: Readiness) -> ReadinessDocument:
-    """The same for programs, with the moves of every host."""
+    """Return the hosts with their moves as a document."""
     inventory, hosts = readiness.inventory, [_host(host, readiness) for host in readiness.hosts]
     return ReadinessDocument.from_attributes(readiness, inventory, read_at=inventory.taken_at, hosts=hosts)
 

@@ -1,7 +1,8 @@
-"""What `gpuops top` shows at one moment: rows of hosts, of GPUs or of VMs, and what runs for a rotation or a change.
+"""Rows of `gpuops top` at one moment: hosts, GPUs or VMs, and what runs for a rotation or a change.
 
-The table of a terminal, the table of a pipe and the JSON document are made of the same rows
+The table in a terminal, the table in a pipe and the JSON document are made of the same rows
 (gpuops.report.monitoring.top_table).
+
 """
 
 from __future__ import annotations
@@ -31,54 +32,54 @@ from gpuops.report.text import count
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """One host, GPU or VM. None = not known, or not of this kind of row."""
+    """One host, GPU or VM. None means unknown, or that such rows do not have it."""
 
     key: str
-    """The same for the same thing at each look: `host-12`, `host-12 0000:3b:00.0`, `vm-7`."""
+    """Stays the same for a host, GPU or VM in each reading: `host-12`, `host-12 0000:3b:00.0`, `vm-7`."""
     name: str
     host: str
-    """Name of the host that it is, or is on; empty = a VM of which vCenter does not tell."""
+    """Name of the host, or of the host of a GPU or VM; empty if vCenter does not report the host of a VM."""
     host_ref: str
     detail: str
-    """Of a host its cluster, of a GPU its model, of a VM its GPU devices."""
+    """The cluster of a host, the model of a GPU, the GPU devices of a VM."""
     state: str
-    """What is out of the ordinary, in a few words; of a GPU its mode first, of a VM its power."""
+    """What is unusual, in a few words; for a GPU after its mode, for a VM after its power state."""
     warns: bool
-    """Whether the state asks for a look."""
+    """Whether the state needs attention."""
     use: MeasuredUse
     memory_mib: int | None
-    """Of the GPUs that a host has, or of the GPU."""
+    """GPU memory of the host, or of the GPU."""
     gpus: int | None
     gpus_held: int | None
-    """On how many of a host's GPUs a VM is."""
+    """How many of a host's GPUs have a VM on them."""
     vms: tuple[str, ...] | None
-    """Names of the VMs on its GPUs; None = the host does not tell."""
+    """Names of the VMs on its GPUs; None if the host does not report them."""
     refs: tuple[str, ...]
-    """Ids of these VMs; of a VM its own."""
+    """Ids of these VMs; for a VM its own."""
     sessions: int | None
     """Console connections to these VMs (VirtualMachine.runtime.numMksConnections)."""
     cpu_mhz: int | None = None
     verdict: str = ""
-    """Of a desktop of the policy: idle, busy or unknown, with its reason."""
+    """For a desktop of the policy: idle, busy or unknown, with the reason."""
 
 
 @dataclass(frozen=True)
 class Top:
-    """One look at a fleet. Not slotted: rows are made when a level is first shown."""
+    """One reading of a fleet. Not slotted: rows are made when a level is first shown."""
 
     fleet: Fleet
     use: CurrentUse
     rotation: RotationStatus
     change: ChangeStatus
     judged: Mapping[str, JudgedVm]
-    """By VM (ref), the verdict on the desktops of a policy that was given."""
+    """Verdicts on the desktops of the given policy, by VM ref."""
 
     @property
     def inventory(self) -> Inventory:
         return self.fleet.inventory
 
     def rows(self, level: TopLevel) -> tuple[TopRow, ...]:
-        """All rows of a level, by the name of the host and then their own."""
+        """Return all rows of a level, by the name of the host and then their own."""
         match level:
             case TopLevel.HOSTS:
                 return tuple(self._host(host) for host in self.fleet.gpu_hosts)
@@ -165,20 +166,22 @@ class Top:
         )
 
     def count_taken_vms(self, whereabouts: Whereabouts) -> int:
-        """How many VMs of nights that are not over are there."""
+        """Return how many VMs of open nights are in this state."""
         return sum(rotation_vm.whereabouts is whereabouts for rotation_vm in self.rotation.vms)
 
     @property
     def lost(self) -> int:
+        """Return how many VMs of open nights are lost."""
         return self.count_taken_vms(Whereabouts.LOST) + self.count_taken_vms(Whereabouts.GONE)
 
     @property
     def parts_done(self) -> int:
-        """Of the change that is open."""
+        """Return how many parts of the open change are done."""
         return sum(part.state == "done" for part in self.change.parts)
 
     @cached_property
     def _whereabouts(self) -> Mapping[str, Whereabouts]:
+        """Return where the VMs of open nights are, by VM ref, without those that are back or were not touched."""
         return {
             rotation_vm.vm.ref: rotation_vm.whereabouts
             for rotation_vm in self.rotation.vms
@@ -186,13 +189,13 @@ class Top:
         }
 
     def _by_name(self, refs: Iterable[str]) -> tuple[Vm, ...]:
-        """Each once."""
+        """Return the VMs of these refs by name, each once."""
         vms = self.inventory.vms
         return tuple(sorted((vms.get(ref) or Vm(ref, ref) for ref in set(refs)), key=lambda vm: (vm.name, vm.ref)))
 
 
 def filter_and_sort(rows: Iterable[TopRow], sort: SortKey, containing: str = "") -> tuple[TopRow, ...]:
-    """The rows that have a text in a name, the host, the model or the state, whatever its case; in order."""
+    """Return the rows that contain a text (name, host, detail or state; case does not matter), sorted."""
     text_to_find = containing.casefold()
     matching_rows = [
         row for row in rows if not text_to_find or any(text_to_find in text.casefold() for text in _texts(row))
@@ -205,7 +208,7 @@ def _texts(row: TopRow) -> tuple[str, ...]:
 
 
 def _figure(row: TopRow, sort: SortKey) -> tuple[bool, float]:
-    """(unknown, how far down)."""
+    """Return the sort key of a row: unknown figures last, larger figures first."""
     figure: float | None
     match sort:
         case SortKey.NAME:
@@ -222,7 +225,7 @@ def _figure(row: TopRow, sort: SortKey) -> tuple[bool, float]:
 
 
 def heading_lines(top: Top) -> tuple[Text, ...]:
-    """One line about the fleet, and one for each thing that runs or was cut off."""
+    """Return one line about the fleet, and one for each run or change that is open or was cut off."""
     hosts = top.fleet.gpu_hosts
     gpus = [top.use.gpu(host.ref, gpu.address) for host in hosts for gpu in host.gpus]
     percentages = [use.utilization_percent for use in gpus if use.utilization_percent is not None]
@@ -253,29 +256,29 @@ def _running(top: Top) -> list[Text]:
         lines.append(Text(rotation.journal_lost, "bold red"))
     if change.verb:
         doing = f"{change.verb}: {top.parts_done} of {count(len(change.parts), change.noun)} done"
-        ended = "" if change.holder else "; nobody is at it, next: gpuops change status"
+        ended = "" if change.holder else "; no process works on it, next: gpuops change status"
         lines.append(Text(doing + ended, "cyan" if change.holder else "bold yellow"))
     return lines
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
-    """Of those that are known."""
+    """Return the mean of the known figures."""
     known_figures = [figure for figure in figures if figure is not None]
     return sum(known_figures) / len(known_figures) if known_figures else None
 
 
 def _total(figures: Sequence[int | None]) -> int | None:
-    """Where each of them is known: the sum of a part would look like the whole."""
+    """Return the sum, or None if a figure is unknown: a partial sum would look like the complete one."""
     return sum(figure for figure in figures if figure is not None) if None not in figures and figures else None
 
 
 def _sessions(vms: Sequence[Vm]) -> int | None:
-    """Console connections, where each VM's are known."""
+    """Return the number of console connections, or None if it is unknown for a VM."""
     return _total([vm.console_connections for vm in vms]) if vms else 0
 
 
 def _devices(vm: Vm) -> str:
-    """`2 x nvidia_a40-8q, DirectPath 0000:3b:00.0`."""
+    """Return `2 x nvidia_a40-8q, DirectPath 0000:3b:00.0`."""
     numbers = Counter(
         device.profile if isinstance(device, VgpuDevice) else describe(device) for device in vm.devices or ()
     )
@@ -283,5 +286,5 @@ def _devices(vm: Vm) -> str:
 
 
 def _problems(gpu: PhysicalGpu) -> tuple[str, ...]:
-    """Problems of its health, where its host's nvidia-smi was asked."""
+    """Return the health problems of a GPU, if nvidia-smi of its host was read."""
     return gpu.health.problems if gpu.health is not None else ()

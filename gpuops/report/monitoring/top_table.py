@@ -1,4 +1,4 @@
-"""The rows of `gpuops top` as a table: for a terminal cut to its size, for a pipe whole, for programs as a document."""
+"""The rows of `gpuops top` as a table: cut to the size of a terminal, complete in a pipe, a document for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuops.report.monitoring.top_words import TopLevel
 BAR_CELLS: Final = 8
 BUSY_PERCENT: Final = 80.0
 IDLE_PERCENT: Final = 5.0
-"""Below that a GPU's use is shown dim: nothing of note runs on it."""
+"""GPUs with less use are shown dim."""
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _GAP: Final = "  "
@@ -28,7 +28,7 @@ def _percent(row: TopRow) -> str:
 
 
 def bar(row: TopRow) -> str:
-    """The use in eighths of eight cells; nothing where it is not known."""
+    """Return the use as a bar of eight cells, in eighths; empty if it is unknown."""
     percent = row.use.utilization_percent
     if percent is None:
         return ""
@@ -38,7 +38,7 @@ def bar(row: TopRow) -> str:
 
 
 def _memory(row: TopRow) -> str:
-    """`36/48 GiB`; a part that is not known is `?`."""
+    """Return `36/48 GiB`; an unknown part is `?`."""
     used = "?" if row.use.memory_used_mib is None else f"{row.use.memory_used_mib / 1024:.0f}"
     if row.memory_mib is None:
         return f"{used} GiB" if used != "?" else "?"
@@ -50,7 +50,7 @@ def _number(figure: int | None) -> str:
 
 
 def _vms(row: TopRow) -> str:
-    """Names of the VMs on a GPU."""
+    """Return the names of the VMs on a GPU."""
     if row.vms is None:
         return "?"
     return ", ".join(row.vms)
@@ -103,7 +103,7 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
 
 
 def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
-    """The whole table, nothing cut and without bars."""
+    """Return the complete table, without bars."""
     columns = [column for column in _columns_with_content(level, rows) if column.title]
     return (*heading_lines(top), table_of(rows, *columns[:-1], replace(columns[-1], right=False)))
 
@@ -134,7 +134,7 @@ class TopRowRecord(DocumentRecord, frozen=True):
 
 
 class TopRotationRecord(DocumentRecord, frozen=True):
-    """What rotates, and what nights that are not over have taken."""
+    """What rotates, and the VMs of open nights."""
 
     under_way: Annotated[str | None, "the command that rotates now"]
     cut_off: Annotated[str | None, "the run that began last and did not end"]
@@ -144,10 +144,10 @@ class TopRotationRecord(DocumentRecord, frozen=True):
 
 
 class TopChangeRecord(DocumentRecord, frozen=True):
-    """What has not ended."""
+    """A change that has not ended."""
 
     verb: str
-    under_way: Annotated[bool, "whether somebody is at it"]
+    under_way: Annotated[bool, "whether a process works on it now"]
     parts: Annotated[int, "hosts, or VMs of a defrag"]
     parts_done: int
 
@@ -163,7 +163,7 @@ class TopDocument(SiteDocument, frozen=True):
 
 
 def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> TopDocument:
-    """The rows of one level, in the order that was asked for, and what runs. null = not known."""
+    """Return the rows of one level, in the requested order, and what runs. null = not known."""
     rotation, change = top.rotation, top.change
     parts, under_way = len(change.parts), bool(change.holder)
     return TopDocument.from_attributes(
@@ -195,9 +195,10 @@ def _row_record(row: TopRow, level: TopLevel) -> TopRowRecord:
 
 
 def picture(top: Top, view: TopView, width: int, height: int, note: str = "") -> Iterator[Line]:
-    """The lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
+    """Yield the lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
 
-    `note` is what went wrong at the last look; the figures are then older ones.
+    `note` is the error of the last reading; the figures are then older ones.
+
     """
     heads = [line.pieces for line in heading_lines(top)]
     if note:
@@ -227,7 +228,7 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
 
 
 def _one_host(view: TopView) -> bool:
-    """Whether all rows are of the host that the line above them names."""
+    """Return whether all rows are of the host that the line above them names."""
     return view.level is TopLevel.GPUS and view.inside is not None
 
 
@@ -237,12 +238,12 @@ def _cell_text(column: Column[TopRow], row: TopRow) -> str:
 
 
 def rows_shown(height: int, heads: int) -> int:
-    """How many rows a terminal has room for: beside the heads there are three lines."""
+    """Return how many rows fit on a terminal: the heading lines and three others need room too."""
     return max(1, height - heads - 3)
 
 
 def _columns_with_content(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
-    """Without columns that say nothing here: no policy was given, no counter of temperatures."""
+    """Return the columns without those that are empty here: no policy was given, no temperature counter."""
     optional = {"idle?", "°C", "W", ""}
     return [
         column
@@ -252,9 +253,10 @@ def _columns_with_content(level: TopLevel, rows: Sequence[TopRow]) -> list[Colum
 
 
 def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[list[Column[TopRow]], list[int]]:
-    """The columns that fit into the width, and how wide each is.
+    """Return the columns that fit into the width, and the width of each.
 
-    First the columns of names become narrower, the widest first, down to their least; then columns are left out.
+    First the columns of names become narrower, the widest first, down to their least width; then columns are left out.
+
     """
     fitting_columns = list(columns)
     while True:
@@ -285,7 +287,7 @@ def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles:
 
 
 def _one_line(pieces: Sequence[Piece], width: int) -> Line:
-    """The pieces as far as the line is wide."""
+    """Return the pieces, cut to the width of the line."""
     cut_pieces, cells_left = [], width
     for text, style in pieces:
         cut = shortened(text, cells_left) if cells(text) > cells_left else text
@@ -313,7 +315,7 @@ def _use_style(percent: float | None) -> str:
 
 
 def _where(top: Top, view: TopView, row_count: int) -> str:
-    """`GPUs of esx-01, by use, with "a40": 8`."""
+    """Return `GPUs of esx-01, by use, with "a40": 8`."""
     inside_name = view.inside.name if view.inside is not None else ""
     rows_word = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
     with_text = f', with "{view.containing}"' if view.containing or view.typing else ""
@@ -321,6 +323,7 @@ def _where(top: Top, view: TopView, row_count: int) -> str:
 
 
 def _keys(view: TopView) -> str:
+    """Return the help for the keys."""
     if view.typing:
         return "type what a row must contain; Enter keeps it, Esc takes it back"
     return "↑ ↓ select  Enter into  Esc back  h hosts  g GPUs  v VMs  s sort  / filter  q quit"

@@ -1,4 +1,4 @@
-"""What part of a fleet `gpuops top` shows on a terminal, and what each key makes of it. Pure: a key in, a view out."""
+"""Which part of a fleet `gpuops top` shows on a terminal, and the view after each key. Pure functions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class TopView:
     """Where that row was, for when it is gone."""
 
     def selected_number(self, rows: Sequence[TopRow]) -> int:
-        """Where the selected row is now; a row that is gone leaves the selection where it was."""
+        """Return the number of the selected row; if the row is gone, the selection stays at its position."""
         number_now = next((number for number, row in enumerate(rows) if row.key == self.selected), None)
         return number_now if number_now is not None else max(0, min(self.number, len(rows) - 1))
 
     def selecting(self, rows: Sequence[TopRow], number: int) -> TopView:
+        """Return the view with another row selected; a number beyond the rows selects the nearest row."""
         if not rows:
             return replace(self, selected="", number=0)
         at = max(0, min(number, len(rows) - 1))
@@ -42,7 +43,7 @@ class TopView:
 
 
 def visible_rows(top: Top, view: TopView) -> tuple[TopRow, ...]:
-    """The rows that the view shows, in its order."""
+    """Return the rows that the view shows, in its order."""
     rows = top.rows(view.level)
     if view.inside is not None and view.level is TopLevel.GPUS:
         rows = tuple(row for row in rows if row.host_ref == view.inside.host_ref)
@@ -53,14 +54,15 @@ def visible_rows(top: Top, view: TopView) -> tuple[TopRow, ...]:
 
 
 def _refs_now(top: Top, inside: TopRow) -> frozenset[str]:
-    """The VMs that are on the GPU at this look."""
+    """Return the refs of the VMs that are on the GPU now."""
     return frozenset(ref for row in top.rows(TopLevel.GPUS) if row.key == inside.key for ref in row.refs)
 
 
 def view_after_key(view: TopView, key: str, top: Top, page: int) -> TopView | None:
-    """The view after a key; None = the user quits. `page` is how many rows are shown at once.
+    """Return the view after a key; None if the user quits. `page` is the number of rows shown at once.
 
     A key is a character, or the name of a key: up, down, page-up, page-down, home, end, enter, back, escape.
+
     """
     if view.typing:
         return _after_filter_key(view, key)
@@ -89,6 +91,7 @@ _LEVELS: Final[Mapping[str, TopLevel]] = {"h": TopLevel.HOSTS, "g": TopLevel.GPU
 
 
 def _after_filter_key(view: TopView, key: str) -> TopView:
+    """Return the view after a key while the user types the filter text."""
     match key:
         case "enter":
             return replace(view, typing=False)
@@ -103,7 +106,7 @@ def _after_filter_key(view: TopView, key: str) -> TopView:
 
 
 def _into(view: TopView, row: TopRow) -> TopView:
-    """From a host to its GPUs, from a GPU to the VMs on it."""
+    """Return the view inside a row: the GPUs of a host, or the VMs on a GPU."""
     match view.level:
         case TopLevel.HOSTS:
             return TopView(TopLevel.GPUS, view.sort, inside=row, within=replace(view, selected=row.key))
@@ -114,7 +117,7 @@ def _into(view: TopView, row: TopRow) -> TopView:
 
 
 def _out(view: TopView) -> TopView:
-    """First the filter goes, then one level."""
+    """Return the view without the filter, or one level up if there is no filter."""
     if view.containing:
         return replace(view, containing="", selected="", number=0)
     return view.within if view.within is not None else view

@@ -1,4 +1,4 @@
-"""What `gpuops history` shows of past nights and changes: tables and lines; `history_rows.py` is for programs."""
+"""Text of `gpuops history`: tables and lines of past nights and changes. Documents are in `history_rows.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _AT_LEAST: Final = "+ at least: when an ML VM stopped that stopped by itself is 
 
 
 def history_text(events: PastEvents, selection: str) -> Shown:
-    """The nights and the changes, newest first. `asked`: what was asked for, ` since 2026-11-01`; empty = all."""
+    """Return the nights and the changes, newest first. `selection` is such as ` since 2026-11-01`; empty = all."""
     if not events.nights and not events.changes:
         return _no_events(events, selection)
     parts: list[Shown] = []
@@ -51,6 +51,7 @@ def history_text(events: PastEvents, selection: str) -> Shown:
 
 
 def _no_events(events: PastEvents, selection: str) -> Shown:
+    """Return that the journal has no such events, and the next command."""
     if selection:
         return [
             Text(f"nothing{selection} in the journal", "bold"),
@@ -94,7 +95,7 @@ def _changes(changes: tuple[PastChange, ...]) -> TextTable:
 
 
 def history_summary(events: PastEvents) -> str:
-    """`3 nights: 12 desktops taken, 12 back; 70.1 GPU-hours of 80.2 that could be had (87%)`."""
+    """Return `3 nights: 12 desktops taken, 12 back; 70.1 GPU-hours of 80.2 that could be had (87%)`."""
     desktop_count = sum(len(night.desktops) for night in events.nights)
     returned_count = sum(night.returned for night in events.nights)
     share = share_of(events.harvested, events.available)
@@ -106,7 +107,7 @@ def history_summary(events: PastEvents) -> str:
 
 
 def night_text(events: PastEvents) -> Shown:
-    """Each night in full."""
+    """Return each night in full."""
     parts: list[Shown] = []
     for night in events.nights:
         parts += [*([""] if parts else []), *_night(night)]
@@ -187,26 +188,26 @@ def _of_available(available: GpuHours) -> str:
 
 
 def _few(names: tuple[str, ...]) -> str:
-    """`ml-01`, `esx-01 and 3 more`."""
+    """Return `ml-01` or `esx-01 and 3 more`."""
     return "-" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _hours(hours: GpuHours) -> str:
-    """`41.2`; `41.2+` where it may be more; `unknown` where nothing is known."""
+    """Return `41.2`; `41.2+` if it may be more; `unknown` if it is unknown."""
     if hours.exact is not None:
         return f"{hours.exact:.1f}"
     return f"{hours.at_least:.1f}+" if hours.at_least else "unknown"
 
 
 def _share(share: float | None, available: GpuHours) -> str:
-    """`90%`; `unknown`; `-` where so little could be had that it reads 0.0."""
+    """Return `90%`; `unknown`; `-` if the available hours read 0.0."""
     if share is None:
         return "unknown"
     return "-" if _hours(available) == "0.0" else f"{share:.0%}"
 
 
 def _share_text(share: float | None, available: GpuHours) -> str:
-    """The same behind the hours, ` (90%)`; empty where there is none to say."""
+    """Return the share behind the hours, ` (90%)`; empty if it is unknown."""
     share_word = _share(share, available)
     return f" ({share_word})" if share_word.endswith("%") else ""
 

@@ -1,4 +1,4 @@
-"""What `gpuops history` gives programs of past nights and changes: documents, and rows of CSV."""
+"""Documents and CSV rows of `gpuops history`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CSV_HEADER: Final = (
 
 
 class PastRunRecord(DocumentRecord, frozen=True):
-    """A run of gpuops; user and machine null = an older gpuops did not note them."""
+    """A run of gpuops; user and machine are null if an older gpuops did not record them."""
 
     run: Annotated[str, "its id"]
     command: Annotated[str, "as it is typed after `gpuops`"]
     began: Moment
-    ended: Annotated[Moment | None, "null = it goes on, or was killed and nobody has ended it yet"]
+    ended: Annotated[Moment | None, "null = it goes on, or was killed and no later run has ended it yet"]
     cut_off: Annotated[bool, "whether another run had to end it"]
     user: str | None
     machine: str | None
@@ -65,7 +65,7 @@ class PastStepRecord(DocumentRecord, frozen=True):
     what: Annotated[str, "such as gate, suspend, start, resume or shutdown"]
     from_: Annotated[Moment, "when it was intended"] = field(name="from")
     until: Annotated[Moment | None, "when its outcome was noted; null = it is not known yet"]
-    done: Annotated[bool | None, "null = it goes on, or what became of it is not known"]
+    done: Annotated[bool | None, "null = it goes on, or its outcome is not known"]
 
     @classmethod
     def made_of(cls, step: PastStep) -> Self:
@@ -75,7 +75,7 @@ class PastStepRecord(DocumentRecord, frozen=True):
 class HeldPeriodRecord(DocumentRecord, frozen=True):
     """A time in which a desktop was suspended or shut down, or an ML VM ran."""
 
-    from_: Annotated[Moment | None, "null = no record tells"] = field(name="from")
+    from_: Annotated[Moment | None, "null = not known"] = field(name="from")
     until: Annotated[Moment | None, "null = it has not ended, as far as the journal knows"]
     by_itself: Annotated[bool, "not by a step of gpuops; it ended at some moment before `until`, when that was seen"]
     gpu_hours: float | None
@@ -161,7 +161,7 @@ class PastChangeRecord(DocumentRecord, frozen=True):
     run: Annotated[str, "its id"]
     command: Annotated[str, "as it is typed after `gpuops`"]
     began: Moment
-    ended: Annotated[Moment | None, "null = it goes on, or was killed and nobody has ended it yet"]
+    ended: Annotated[Moment | None, "null = it goes on, or was killed and no later run has ended it yet"]
     cut_off: Annotated[bool, "whether another run had to end it"]
     user: str | None
     machine: str | None
@@ -209,7 +209,7 @@ class HistoryNightDocument(PrintedDocument, frozen=True):
 
 
 def history_csv(events: PastEvents) -> str:
-    """A line for each night and each change."""
+    """Return a line for each night and each change."""
     nights = (_night_cells(night) for night in events.nights)
     changes = (_change_cells(change) for change in events.changes)
     return csv_text(CSV_HEADER, [*nights, *changes])
@@ -221,7 +221,7 @@ NIGHT_CSV_HEADER: Final = (
 
 
 def night_csv(events: PastEvents) -> str:
-    """A line for each time that a night held a VM."""
+    """Return a line for each period in which a night held a VM."""
     return csv_text(
         NIGHT_CSV_HEADER, (row for night in events.nights for vm in night.vms for row in _held_cells(night, vm))
     )
@@ -277,16 +277,16 @@ def _of_run(run: PastRun) -> dict[str, Any]:
 
 
 def _last_end(runs: tuple[PastRun, ...]) -> datetime | None:
-    """When the last run of a night ended; None = one has not, or none is known."""
+    """Return when the last run of a night ended; None if a run has not ended, or no run is known."""
     ends = [run.ends for run in runs]
     return None if None in ends else max((end for end in ends if end is not None), default=None)
 
 
 def people_of(runs: tuple[PastRun, ...]) -> str:
-    """Who ran them, each once."""
+    """Return the users of the runs, each once."""
     return ", ".join(dict.fromkeys(str(run.by) for run in runs)) or "unknown"
 
 
 def _round_figure(figure: float | None) -> float | None:
-    """To a ten-thousandth: the seconds of a GPU-hour."""
+    """Return the figure rounded to four decimals: a ten-thousandth of a GPU-hour is less than a second."""
     return None if figure is None else round(figure, 4)

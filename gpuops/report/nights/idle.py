@@ -1,4 +1,4 @@
-"""What `gpuops idle` prints: the verdict on each VM, and of one what every source says. No view names a user."""
+"""Text and document of `gpuops idle`: the verdict on each VM, and its sources. User names are never shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
 
 def idle_text(vms: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -> Shown:
-    """A row for each VM; with `explain` one for each source of each VM."""
+    """Return a row for each VM; with `explain`, a row for each source of each VM."""
     heading = Text(f"{count(len(vms), 'VM')}, read {format_zoned_minute(inventory.taken_at)}", "bold")
     if explain:
         return (heading, *(line for vm in vms for line in _explanation(vm)))
@@ -49,7 +49,7 @@ def _worth(vms: Sequence[JudgedVm]) -> Iterator[Shown]:
 
 
 class EvidenceReadingRecord(DocumentRecord, frozen=True):
-    """What one source says of a VM."""
+    """The reading of one source for a VM."""
 
     source: Source
     metric: Annotated[str, "which performance counter; empty = there is but one number of the source"]
@@ -69,7 +69,7 @@ class EvidenceReadingRecord(DocumentRecord, frozen=True):
 
 
 class VmVerdictRecord(DocumentRecord, frozen=True):
-    """The verdict on a VM, with all that it was given by."""
+    """The verdict on a VM, with the readings it is based on."""
 
     ref: Ref
     name: str
@@ -98,11 +98,12 @@ class IdleDocument(SiteDocument, frozen=True):
 
 
 def idle_document(vms: Sequence[JudgedVm], inventory: Inventory, policy: str | None) -> IdleDocument:
-    """Each VM's verdict, and each source with its number, its age and whether it vetoes."""
+    """Return the verdict on each VM, with the figure, age and weight of each source."""
     return IdleDocument.from_attributes(inventory, read_at=inventory.taken_at, policy=policy, vms=vms)
 
 
 def _explanation(judged: JudgedVm) -> tuple[Shown, ...]:
+    """Return the verdict on one VM, and a table of its sources."""
     verdict = judged.verdict
     pool = f" (pool {judged.pool})" if judged.pool is not None else ""
     head = Text(f"{judged.vm.name}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])

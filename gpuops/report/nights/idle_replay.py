@@ -1,4 +1,4 @@
-"""What `gpuops idle --replay` prints: what nights would have had taken. It names no desktop and no user."""
+"""Text and document of `gpuops idle --replay`: what past nights would have taken. No desktop or user is named."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _BECAUSE: Final = {
     Untold.COUNTER_MISSING: "without one of the counters",
     Untold.AVERAGES_ALONE: "known by averages alone",
     Untold.SAMPLES_MISSING: "with samples missing",
-    Untold.NVIDIA_SMI_MISSING: "without what nvidia-smi tells of its vGPU",
+    Untold.NVIDIA_SMI_MISSING: "without nvidia-smi figures of its vGPU",
 }
 _SOON: Final = SOON_STEPS * STEP
 
 
 def replay_text(replay: Replay) -> Shown:
-    """A table of nights for each pool, what they leave open, and when nobody looked."""
+    """Return a table of nights for each pool, what they leave unknown, and when nothing was observed."""
     nights = f"{count(len(replay.nights), 'night')} since {format_zoned_minute(replay.since)}"
     return (
         Text(f"policy {replay.policy}, {nights}, by counters alone", "bold"),
@@ -39,7 +39,7 @@ def replay_text(replay: Replay) -> Shown:
 
 
 class ReplayedNightRecord(DocumentRecord, frozen=True):
-    """What one night would have had of a pool."""
+    """What one night would have taken from a pool."""
 
     night: Annotated[str, "the local date of its evening"]
     opens: Moment
@@ -99,8 +99,8 @@ class IdleReplayDocument(VcenterDocument, frozen=True):
     step_s: Annotated[int, "all ages are in whole steps"]
     false_idle_within_s: Annotated[int, "use that came back so soon after a suspend is a false idle"]
     pools: Annotated[list[ReplayedPoolRecord], "in the order of the policy"]
-    not_observed: Annotated[list[ObservedSpanRecord], "when nobody looked, of the hours that the nights go by"]
-    gone: Annotated[int, "VMs and hosts that were measured then, and are in vCenter no more"]
+    not_observed: Annotated[list[ObservedSpanRecord], "gaps in the observation, within the hours that the nights need"]
+    gone: Annotated[int, "VMs and hosts that were measured then, and are no longer in vCenter"]
 
     @classmethod
     def made_of(cls, replay: Replay) -> Self:
@@ -110,6 +110,7 @@ class IdleReplayDocument(VcenterDocument, frozen=True):
 
 
 def _pool(pool: PoolReplay) -> Iterator[Shown]:
+    """Yield the heading, warnings and table of one pool."""
     yield Text("")
     head = Text(f"pool {pool.pool}", "bold")
     if pool.refusal:
@@ -141,6 +142,7 @@ def _pool(pool: PoolReplay) -> Iterator[Shown]:
 
 
 def _row(nights: Sequence[PoolNight]) -> tuple[str, ...]:
+    """Return the cells of one night, or the sums of several."""
     unknown: Counter[Untold] = Counter()
     for night in nights:
         unknown.update(night.unknown)
@@ -157,6 +159,7 @@ def _row(nights: Sequence[PoolNight]) -> tuple[str, ...]:
 
 
 def _notes(replay: Replay) -> Iterator[Text]:
+    """Yield the definition of a false idle, the limits of a replay, and gaps in the observation."""
     yield Text(
         f"false idle: use came back within {_minutes(_SOON)} after a suspend; all ages are in steps of {_minutes(STEP)}"
     )

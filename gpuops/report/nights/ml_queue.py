@@ -1,4 +1,4 @@
-"""What `gpuops queue` prints: the ML queue in its order, and how its teams stand, as text and document."""
+"""Text and document of `gpuops queue`: the ML queue in its order, and the shares of the teams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STYLES = {QueueState.STARTS: "green", QueueState.WAITS: "yellow", QueueState.RU
 
 
 def queue_text(look: QueueLook) -> Shown:
-    """The teams, then the queue."""
+    """Return the teams, then the queue."""
     return _parts(look)
 
 
@@ -100,7 +100,7 @@ def _zone(look: QueueLook) -> tzinfo:
 class FairShareRecord(DocumentRecord, frozen=True):
     """How teams share the queue."""
 
-    by: Annotated[str, "what of a VM tells its team"]
+    by: Annotated[str, "the property of a VM that names its team"]
     half_life_days: Annotated[float, "GPU-hours of so long ago count half"]
 
 
@@ -111,7 +111,7 @@ class TeamStandingRecord(DocumentRecord, frozen=True):
     weight: float
     share: Annotated[float, "its weight as a part of that of all teams here, 0 to 1"]
     gpu_hours: Annotated[float, "that it had, by the half-life"]
-    used_share: Annotated[float | None, "its part of all such hours, 0 to 1; null = nobody had any"]
+    used_share: Annotated[float | None, "its part of all such hours, 0 to 1; null = no team had any"]
     gpu_hours_week: Annotated[float, "of the last 7 days, each hour whole"]
     gpu_hours_coming: Annotated[float, "that what was started of it may still use until desktops are due"]
     gpu_hours_at_most: Annotated[float | None, "in any 7 days; null = any number"]
@@ -140,7 +140,7 @@ class TeamStandingRecord(DocumentRecord, frozen=True):
 
 
 class QueuePlaceRecord(DocumentRecord, frozen=True):
-    """A VM of the queue, or an entry that means none."""
+    """A VM of the queue, or a queue line without a VM in the inventory."""
 
     name: str
     ref: Annotated[str | None, "null = there is no such VM"]
@@ -182,7 +182,7 @@ class MlQueueDocument(SiteDocument, frozen=True):
 
 
 def queue_document(look: QueueLook) -> MlQueueDocument:
-    """The same for programs; every moment in UTC."""
+    """Return the queue and the teams as a document; every moment in UTC."""
     plan = look.night_plan
     shares = plan.shares
     return MlQueueDocument.from_attributes(

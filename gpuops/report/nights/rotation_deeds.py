@@ -1,4 +1,4 @@
-"""What a rotation did, counted in desktops and ML VMs: steps that set markers and DRS tell nobody anything."""
+"""What a rotation did, counted in desktops and ML VMs. Steps that set markers or DRS are not counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _IN_THE_MORNING: Final = {
 
 
 def deeds_line(report: Report[Any]) -> str:
-    """`4 desktops suspended, 3 ML VMs started, 1 step failed`; of a run that did none of these, its closing line."""
+    """Return `4 desktops suspended, 3 ML VMs started, 1 step failed`; if a run did none of these, its closing line."""
     deed_counts = Counter(
         _deed_of_step(report, outcome.step) for outcome in report.outcomes if outcome.verdict is Verdict.DONE
     )
@@ -45,7 +45,7 @@ def deeds_line(report: Report[Any]) -> str:
 
 
 def deeds_named(report: Report[Any]) -> Iterator[str]:
-    """`vdi-07: suspended`, of each VM that something was done to."""
+    """Yield `vdi-07: suspended` for each VM that was changed."""
     for outcome in report.outcomes:
         deed = _deed_of_step(report, outcome.step)
         vm = report.before.vms.get(outcome.step.vm) if deed is not None else None
@@ -57,13 +57,14 @@ _GOOD: Final = frozenset({Verdict.DONE, Verdict.ALREADY})
 
 
 def _deed_words(report: Report[Any]) -> dict[type[Any], tuple[str, str]]:
-    """What its steps are called; of what is no rotation, nothing: VMs that defrag starts are neither of the two."""
+    """Return the words for the steps of a rotation; for other runs, such as a defrag, return none."""
     if isinstance(report.request, RotateNight):
         return _AT_NIGHT
     return _IN_THE_MORNING if isinstance(report.request, RotateDay | RestoreVms) else {}
 
 
 def _deed_of_step(report: Report[Any], step: object) -> tuple[str, str] | None:
+    """Return the words for one step, or None."""
     if isinstance(step, SuspendVm) and step.gives_way:
         return "ML VM", "suspended"
     return _deed_words(report).get(type(step)) if isinstance(step, Step) else None

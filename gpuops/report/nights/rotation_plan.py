@@ -1,4 +1,4 @@
-"""What `rotate plan` prints, as text and JSON: who is suspended for whom, who stays and why, and the way back."""
+"""Text and document of `rotate plan`: which desktop is suspended for which ML VM, what stays, and the way back."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _proof_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
 
 
 def _host_proof_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
-    """One row for each host, and one for each reason why the return to it is not proved."""
+    """Yield one row for each host, and one for each reason why the return to it is not proved."""
     times = preview.night_plan.return_times
     for proof in preview.proofs:
         begins = _clock(times[proof.host.ref], preview) if proof.host.ref in times else "any time"
@@ -339,7 +339,7 @@ class RotationPlanDocument(SiteDocument, frozen=True):
 
 
 def preview_document(preview: NightPreview) -> RotationPlanDocument:
-    """The same for programs; every moment in UTC."""
+    """Return the preview as a document; every moment in UTC."""
     night_plan, night = preview.night_plan, preview.night
     return RotationPlanDocument.from_attributes(
         preview,

@@ -1,4 +1,4 @@
-"""What `rotate init` and `rotate skip-next` print, as text and JSON: what a policy needs, and a skipped night."""
+"""Text and documents of `rotate init` and `rotate skip-next`: what a policy needs, and a skipped night."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN: Final = 8
 
 
 def setup_text(setup: Setup) -> Shown:
-    """What is there, what was made or is missing, and which desktops no owner has agreed to."""
+    """Return what exists, what was made or is missing, and which desktops their owners have not marked."""
     return _lines(setup)
 
 
@@ -48,6 +48,7 @@ def _line(word: str, subject: str, style: str) -> Text:
 
 
 def _unmarked_text(unmarked: Unmarked) -> str:
+    """Return the warning about desktops of a pool that lack their owner's mark."""
     hidden_count = len(unmarked.desktops) - SHOWN
     names = ", ".join(unmarked.desktops[:SHOWN]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
     return (
@@ -105,7 +106,7 @@ class RotateInitDocument(PrintedDocument, frozen=True):
 
 
 def setup_document(setup: Setup) -> RotateInitDocument:
-    """The same for programs."""
+    """Return the setup as a document."""
     return RotateInitDocument.from_attributes(
         setup,
         attributes=[AttributeRecord(name, name not in setup.undefined) for name in setup.attributes],
@@ -117,7 +118,7 @@ def setup_document(setup: Setup) -> RotateInitDocument:
 
 
 def skip_text(skip: Skip) -> Text:
-    """Which night it is, and whether it is taken."""
+    """Return which night is skipped, or is not skipped any more."""
     opens, closes = (moment.astimezone(skip.night.zone) for moment in (skip.night.opens, skip.night.closes))
     night = f"night {skip.night.id} of policy {skip.policy}, from {format_minute(opens)} to {format_clock(closes)}"
     if not skip.skipped:
@@ -139,5 +140,5 @@ class RotateSkipNextDocument(PrintedDocument, frozen=True):
 
 
 def skip_document(skip: Skip) -> RotateSkipNextDocument:
-    """The same for programs."""
+    """Return the skipped night as a document."""
     return RotateSkipNextDocument.from_attributes(skip, skip.night, night=skip.night.id)

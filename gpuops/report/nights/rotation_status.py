@@ -1,6 +1,7 @@
-"""What `rotate status`, `rotate overdue` and `rotate audit` print, as text and JSON.
+"""Text and documents of `rotate status`, `rotate overdue`, `rotate audit` and `rotate unlock`.
 
-What the nights took, where each VM is now, and whether the journal is as gpuops wrote it.
+The VMs of open nights and where they are now, and whether the journal is as gpuops wrote it.
+
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NO_LOCK_VM: Final = "the policy has no lock_vm: a run on another machine is not 
 
 
 def status_text(status: RotationStatus) -> Shown:
-    """What is open, VM by VM, and the command that closes it."""
+    """Return what is open, a row for each VM, and the command that closes it."""
     lines: list[Shown] = []
     if status.journal_lost:
         lines.append(Text(f"{status.journal_lost}: this is what vCenter's markers say", "bold red"))
@@ -72,7 +73,7 @@ def status_text(status: RotationStatus) -> Shown:
 
 
 class LeaseRecord(DocumentRecord, frozen=True):
-    """Who may change things under a lock VM, and until when by vCenter's clock."""
+    """The holder of the lease on a lock VM, and its end by vCenter's clock."""
 
     owner: Annotated[str, "machine and process"]
     id: Annotated[str, "of this one run"]
@@ -85,7 +86,7 @@ class LeaseRecord(DocumentRecord, frozen=True):
 
 
 class OverdueRecord(DocumentRecord, frozen=True):
-    """A vCenter whose nights have closed, and of which no return is recorded."""
+    """A vCenter whose nights have closed without a recorded return."""
 
     vcenter: Annotated[str, "its instance uuid"]
     vms: Annotated[list[str], "names of those that are not known to be back"]
@@ -132,8 +133,8 @@ class RotationStatusDocument(VcenterDocument, frozen=True):
     lock_trouble: Annotated[str | None, "why the holder of the lease cannot be read"]
     skipped: Annotated[list[str], "nights that are not to be taken"]
     given_up: list[GivenUpRecord]
-    overdue: Annotated[list[OverdueRecord], "the vCenters of this journal, others too, that nobody seems to return"]
-    overdue_unknown: Annotated[list[str], "of which of them that cannot be told, and why"]
+    overdue: Annotated[list[OverdueRecord], "vCenters of this journal, also others, without a return"]
+    overdue_unknown: Annotated[list[str], "vCenters that cannot be checked, and why"]
     timers: Annotated[
         list[str], "where the timers and cron lines of this machine do not meet the windows of the policy"
     ]
@@ -143,7 +144,7 @@ class RotationStatusDocument(VcenterDocument, frozen=True):
 
 
 def status_document(status: RotationStatus) -> RotationStatusDocument:
-    """The same for programs."""
+    """Return the status as a document."""
     holder = status.under_way
     return RotationStatusDocument.from_attributes(
         status,
@@ -165,7 +166,7 @@ def _lease_lines(status: RotationStatus) -> list[Shown]:
 
 
 def _other_counts(status: RotationStatus) -> str:
-    """What is neither away nor as it was: `, 2 changing, 1 lost`."""
+    """Return the VMs that are neither away nor back: `, 2 changing, 1 lost`."""
     quiet = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
     counts = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in quiet)
     return "".join(f", {counts[kind]} {kind}" for kind in Whereabouts if counts[kind])
@@ -208,7 +209,7 @@ def _vm(taken_vm: TakenVm, status: RotationStatus) -> TakenVmRecord:
 
 
 def all_overdue_text(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Shown:
-    """One line for each overdue vCenter and for each one whose journal cannot be read."""
+    """Return one line for each overdue vCenter and for each one whose journal cannot be read."""
     lines = _overdue_lines(vcenters, unreadable)
     return lines or Text("no vCenter is overdue: each night that is over has a return")
 
@@ -227,7 +228,7 @@ class RotationOverdueDocument(PrintedDocument, frozen=True):
 
 
 def audit_text(audit: Audit) -> Shown:
-    """A line for each vCenter, and one for all of it."""
+    """Return a line for each vCenter, and the verdict on the journal."""
     lines = [Text(_chain_line(chain), "red" if chain.bad else "") for chain in audit.chains]
     if audit.damage:
         lines.append(Text(audit.damage, "red"))

@@ -1,4 +1,4 @@
-"""What one look of `rotate watch` found and did, as text and document."""
+"""Text and document of one look of `rotate watch`: what it found and did."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from gpuops.report.text import count
 
 
 def look_text(report: WatchReport) -> Shown:
-    """A whole look, for somebody who asks what a watch would do now."""
+    """Return what a watch would do now."""
     return _whole_look(report)
 
 
 def _whole_look(report: WatchReport) -> Iterator[Shown]:
+    """Yield the room that is kept, forecasts, and each ML VM and desktop that would change."""
     look, names = report.look, report.before.vms
     yield Text(f"read {format_zoned_minute(report.before.taken_at)}, as if it had been calm for long enough", "dim")
     yield table_of(
@@ -41,7 +42,7 @@ def _whole_look(report: WatchReport) -> Iterator[Shown]:
     for rejection in look.plan.rejections:
         yield Text(f"nothing starts: {rejection}", "yellow")
     for yielding in look.gives.vms:
-        yield Text(f"would give way: {_why(yielding)}")
+        yield Text(f"would make room: {_why(yielding)}")
     for vm in look.back.desktops:
         yield Text(f"would come back to users: {vm.original.name}")
     for vm in look.back.stops:
@@ -72,7 +73,7 @@ def _why(yielding: GivesWay) -> str:
 
 
 def watch_lines(report: WatchReport) -> Shown:
-    """What became of a look, for a log: nothing where there was nothing to do."""
+    """Return the outcomes of a look for a log; nothing if there was nothing to do."""
     return tuple(_lines(report))
 
 
@@ -81,9 +82,9 @@ def _lines(report: WatchReport) -> Iterator[Text]:
     if report.outcomes or look.gives.still_missing:
         yield Text("; ".join(str(state) for state in look.states if state.missing or report.outcomes))
     for yielding in look.gives.vms:
-        yield Text(f"  gives way: {_why(yielding)}")
+        yield Text(f"  makes room: {_why(yielding)}")
     if look.gives.still_missing and not look.gives.vms:
-        yield Text("  nothing more of this policy can give way", "yellow")
+        yield Text("  no other ML VM of this policy can make room", "yellow")
     for outcome in report.outcomes:
         yield Text("  ").append(outcome_line(outcome, report.before))
     if look.plan.rejections and report.outcomes:
@@ -92,7 +93,7 @@ def _lines(report: WatchReport) -> Iterator[Text]:
 
 
 class KeptFreeRecord(DocumentRecord, frozen=True):
-    """What is kept free for desktops of a profile in a cluster, or on a host of none."""
+    """The vGPUs kept free for desktops of a profile, in a cluster or on a standalone host."""
 
     profile: str
     where: Annotated[str, "name of the cluster or host"]
@@ -109,12 +110,12 @@ class PoolAheadRecord(DocumentRecord, frozen=True):
     """A pool whose desktops come back ahead of their users."""
 
     pool: Annotated[str, "its name"]
-    running: Annotated[int, "desktops that run for users, whoever uses them"]
-    to_run: Annotated[int | None, "by the forecast; null = nothing is known to go by"]
+    running: Annotated[int, "desktops that run for users, in use or not"]
+    to_run: Annotated[int | None, "by the forecast; null = there is no forecast"]
 
 
 class GivesWayRecord(DocumentRecord, frozen=True):
-    """An ML VM that stops for desktops."""
+    """An ML VM that stops to make room for desktops."""
 
     vm: Annotated[str, "its name"]
     lost_s: Annotated[float | None, "seconds of its work that are lost; null = not known"]
@@ -141,12 +142,12 @@ class RotateWatchDocument(SiteDocument, frozen=True):
     stops: Annotated[list[str], "names of the ML VMs that stop for these"]
     starts: Annotated[list[str], "names of the ML VMs that start"]
     rejections: Annotated[list[RejectionRecord], "why nothing starts at all"]
-    waiting: Annotated[list[WaitingVmRecord], "those of the queue that do not"]
-    outcomes: Annotated[list[OutcomeRecord], "none where it was only looked"]
+    waiting: Annotated[list[WaitingVmRecord], "queued ML VMs that do not start"]
+    outcomes: Annotated[list[OutcomeRecord], "empty for a dry run"]
 
 
 def look_document(report: WatchReport) -> RotateWatchDocument:
-    """One look for programs."""
+    """Return one look as a document."""
     look, vms = report.look, report.before.vms
     return RotateWatchDocument.from_attributes(
         vcenter=report.before.vcenter,
