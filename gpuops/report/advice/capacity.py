@@ -1,6 +1,7 @@
-"""What `gpuops capacity` prints: tables that go as deep as what was asked for, and the whole tree as a JSON document.
+"""Text and document of `gpuops capacity`: tables as deep as the options ask, and the complete tree.
 
-Text: clusters; with --cluster its hosts too, with --host its NUMA nodes; with --profile every place, for it alone.
+Text: clusters; with --cluster its hosts too, with --host its NUMA nodes; with --profile every place, for that profile.
+
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _KEY_OF_PARTS: Final = {Level.ALL: "clusters", Level.CLUSTER: "hosts", Level.HOS
 
 @dataclass(frozen=True, slots=True)
 class _PlaceComparison:
-    """One place now and, where a night was asked about, after it."""
+    """One place now and, with --policy, after the night."""
 
     now: FleetPart
     after: FleetPart | None
@@ -42,7 +43,7 @@ class _PlaceComparison:
 
 
 def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown:
-    """A heading, and a table for each place that the scope leads to."""
+    """Return a heading, and a table for each place in the scope."""
     whole = _PlaceComparison(capacity.now, capacity.after)
     lines: list[Shown] = [Text(_heading(capacity), "bold")]
     if capacity.after is not None:
@@ -59,7 +60,7 @@ def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown
 
 
 def _suspended_note(capacity: Capacity) -> Iterator[Text]:
-    """Whose GPUs are counted although they come back to them, unlike in `gpuops place`."""
+    """Yield the suspended VMs whose GPUs are counted as free, unlike in `gpuops place`."""
     if capacity.suspended:
         remainder = f" and {len(capacity.suspended) - _FEW} more" if len(capacity.suspended) > _FEW else ""
         names = ", ".join(capacity.suspended[:_FEW]) + remainder
@@ -71,7 +72,7 @@ class FitRecord(DocumentRecord, frozen=True):
 
     at_least: int
     at_most: int
-    because: Annotated[str, "why it is none, or a range"]
+    because: Annotated[str, "why nothing fits, or why the figure is a range"]
     in_one_vm: RangeRecord
     in_one_vm_beside_one_node: Annotated[RangeRecord, "beside one NUMA node"]
 
@@ -84,7 +85,7 @@ class FitRecord(DocumentRecord, frozen=True):
 
 
 class ProfileRoomRecord(DocumentRecord, frozen=True):
-    """Room for vGPUs of one profile, now and after the night; after is null where none was asked about."""
+    """Room for vGPUs of one profile, now and after the night; `after` is null without a policy."""
 
     name: str
     now: FitRecord
@@ -102,7 +103,7 @@ class WholeGpusRecord(DocumentRecord, frozen=True):
 
 
 class OtherDevicesRecord(DocumentRecord, frozen=True):
-    """Free devices of one kind in DirectPath I/O that are no NVIDIA GPU."""
+    """Free devices of one kind in DirectPath I/O that are not NVIDIA GPUs."""
 
     name: str
     device_kind: Annotated[str, "GPU (of another vendor), FPGA, accelerator, NIC, storage controller, PCI device"]
@@ -185,7 +186,7 @@ class HostRoomRecord(RoomRecord, frozen=True):
 class ClusterRoomRecord(RoomRecord, frozen=True):
     """Room in a cluster."""
 
-    notes: Annotated[list[str], "what of it is reserved, or why that is not known"]
+    notes: Annotated[list[str], "its reservations, or why they are not known"]
     hosts: list[HostRoomRecord]
 
 
@@ -193,8 +194,8 @@ class ClusterRoomRecord(RoomRecord, frozen=True):
 class CapacityDocument(VersionedSiteDocument, frozen=True):
     """How many more vGPUs and whole GPUs fit."""
 
-    profile: Annotated[str | None, "the full name of the profile that was asked about"]
-    policy: Annotated[str | None, "the policy of the night that was asked about"]
+    profile: Annotated[str | None, "full name of the profile in the options"]
+    policy: Annotated[str | None, "name of the policy in the options"]
     desktops_to_suspend: Annotated[int | None, "by that night"]
     suspended_vms: Annotated[list[str], "VMs whose GPUs are counted as free"]
     gpus: int
@@ -206,7 +207,7 @@ class CapacityDocument(VersionedSiteDocument, frozen=True):
 
 
 def capacity_document(capacity: Capacity, policy: str | None) -> CapacityDocument:
-    """Clusters > hosts > NUMA nodes, each with its figures; `after` is null without a policy."""
+    """Return clusters > hosts > NUMA nodes with their figures; `after` is null without a policy."""
     return CapacityDocument.from_attributes(
         capacity,
         capacity.inventory,
@@ -227,6 +228,7 @@ def _heading(capacity: Capacity) -> str:
 
 
 def _places_in_scope(whole: _PlaceComparison, scope: Scope) -> Iterator[_PlaceComparison]:
+    """Yield the clusters; with --cluster their hosts, with --host only that host and its NUMA nodes."""
     for cluster in whole.parts:
         if scope.host is None:
             yield cluster
@@ -284,7 +286,7 @@ def _cells(fits: list[Fit]) -> tuple[str, ...]:
 
 
 def _in_one_vm(fit: Fit) -> str:
-    """`2`, or `2 (4 over NUMA nodes)`."""
+    """Return `2`, or `2 (4 over NUMA nodes)`."""
     beside, anywhere = figure(fit.beside_one_node), figure(fit.on_one_host)
     return beside if beside == anywhere else f"{beside} ({anywhere} over NUMA nodes)"
 
@@ -312,7 +314,7 @@ def _largest_text(largest: Largest | None) -> str:
 
 
 def _beside(beside: Beside) -> str:
-    """`32 cores, 384 GiB to 512 GiB`."""
+    """Return `32 cores, 384 GiB to 512 GiB`."""
     cores = "unknown cores" if beside.cores is None else count(beside.cores, "core")
     least, most = beside.memory_at_least_mib, beside.memory_at_most_mib
     if most is None:
@@ -327,7 +329,11 @@ def _notes(place: _PlaceComparison) -> Iterator[Text]:
 
 
 def _because(slots: Slots) -> str:
-    """Why there is none, or why it is not certain; sums keep a reason of one part that means nothing of the others."""
+    """Return why nothing fits or why the figure is a range; empty for an exact figure of one or more.
+
+    A sum may keep the reason of one of its parts, which says nothing about the others.
+
+    """
     return "" if slots.exact and slots.at_least else slots.because
 
 
@@ -363,11 +369,12 @@ def _room(place: _PlaceComparison, profiles_by_fits: dict[tuple[int, int], list[
 
 
 def _in_both(place: _PlaceComparison, view: Callable[[FleetPart], Any]) -> tuple[Any, Any]:
+    """Return a view of the place now and after the night."""
     return view(place.now), None if place.after is None else view(place.after)
 
 
 def _devices(place: _PlaceComparison) -> dict[str, Any]:
-    """NVIDIA's GPUs that are given whole, and the other devices."""
+    """Return NVIDIA GPUs that are given to VMs as complete devices, and the other devices."""
     whole_gpus, other_devices = [], []
     for device in place.now.devices:
         device_type, label = f"{device.vendor_id:04x}:{device.device_id:04x}", device.label or None

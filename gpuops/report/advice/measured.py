@@ -1,4 +1,4 @@
-"""What `gpuops size --measure` prints: what is made, run and removed; what was measured, and what the model says."""
+"""Text and documents of `gpuops size --measure`: its steps, what was measured, and how well the model fits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from gpuops.model.measurements.sharing_measurement import MeasuredCount, SharingMeasurement
     from gpuops.plan.hosts.change.rolling_plan import ChangeReport
 
-GOES_ON = "the same again goes on; gpuops size --measure --remove removes what is left of it"
+GOES_ON = "the same command continues; gpuops size --measure --remove removes its VMs"
 
 
 def measure_plan_text(plan: MeasurePlan) -> Shown:
-    """What is done, step by step, or every reason why not."""
+    """Return the steps of the measurement, or the reasons for a refusal."""
     if plan.rejections:
         return [*_rejection_lines(plan), *(Text(line, "yellow") for line in plan.notes)]
     table = TextTable("", "what", "of what", rows=_steps(plan))
@@ -64,7 +64,7 @@ def _later(plan: MeasurePlan) -> Iterator[str]:
 
 
 def measured_text(plan: MeasurePlan, measurement: SharingMeasurement, vms_left: tuple[str, ...]) -> Shown:
-    """The curve, what is fitted to it, and what is still to be done."""
+    """Return the measured curve, the model that fits best, and what is still to be done."""
     curve = measured_curve(measurement.done, plan.slots, measurement.wish.overlap)
     headers = ("VMs", "seconds", "times as long", "least", "most", "model", "GPU use")
     whole = [measured for measured in measurement.done if measured.device is not MeasuredDevice.SHARE]
@@ -82,6 +82,7 @@ def measured_text(plan: MeasurePlan, measurement: SharingMeasurement, vms_left: 
 
 
 def _overhead_notes(measurement: SharingMeasurement) -> Iterator[str]:
+    """Yield how much slower one VM alone is than one with DirectPath I/O."""
     overhead_factors = overheads(measurement.done)
     if overhead_factors:
         percentages = ", ".join(
@@ -112,11 +113,11 @@ def _cells(row: NormalisedCount) -> tuple[str, ...]:
 
 def _notes(curve: MeasuredCurve) -> Iterator[str]:
     if curve.busy is None:
-        yield "no busy share is fitted: best effort or equal share with 2 VMs or more tells it"
+        yield "no busy share is fitted: it needs 2 VMs or more under best effort or equal share"
     else:
         yield (
             f"fits best: each VM keeps the GPU busy {curve.busy:.0%} of the time alone; the model is off by "
-            f"{curve.worst_error or 0.0:.0%} at the most (gpuops size --busy {curve.busy:.2f})"
+            f"{curve.worst_error or 0.0:.0%} at most (gpuops size --busy {curve.busy:.2f})"
         )
     late = [row for row in curve.rows if row.count.times_s and row.count.apart_s > 0.05 * min(row.count.times_s)]
     if late:
@@ -179,7 +180,7 @@ class MeasuredChangeRecord(DocumentRecord, frozen=True):
 
 @printed("size-measure", by="gpuops size --measure")
 class SizeMeasureDocument(PrintedDocument, frozen=True):
-    """What VMs took that really shared a GPU."""
+    """How long a command took in VMs that shared a GPU."""
 
     id: Annotated[str, "of the measurement, in the names of its VMs"]
     template: str
@@ -202,7 +203,7 @@ class SizeMeasureDocument(PrintedDocument, frozen=True):
     changes: Annotated[
         list[MeasuredChangeRecord], "of the host, for schedulers that are set in between, and the first one again"
     ]
-    busy: Annotated[float | None, "the busy share by which the model is closest; null = nothing tells it"]
+    busy: Annotated[float | None, "the busy share by which the model is closest; null = not known"]
     worst_error: Annotated[float | None, "by how much the model is off, as a share"]
     left: Annotated[list[str], "VMs of it that could not be removed, each with its reason"]
 
@@ -215,7 +216,7 @@ def measured_document(
     applied: bool,
     changes: Sequence[ChangeReport] = (),
 ) -> SizeMeasureDocument:
-    """The same for programs. null = not known."""
+    """Return the measurement as a document. null = not known."""
     curve = measured_curve(measurement.done, plan.slots, measurement.wish.overlap)
     return SizeMeasureDocument.from_attributes(
         measurement,
@@ -249,7 +250,7 @@ def removal_text(
     *,
     applied: bool,
 ) -> Shown:
-    """What a measurement that did not end has left, and what became of it."""
+    """Return the VMs of an unfinished measurement, and whether they were removed."""
     if measurement is None:
         return Text("nothing to remove: no measurement of this vCenter was cut off")
     head = f"measurement {measurement.id} of {measurement.wish.template}: {count(len(vms), 'VM')}"
@@ -265,7 +266,7 @@ def removal_text(
 class SizeMeasureRemoveDocument(PrintedDocument, frozen=True):
     """What a measurement that was cut off has left."""
 
-    id: Annotated[str | None, "null = there is none"]
+    id: Annotated[str | None, "null = no measurement was cut off"]
     vms: Annotated[list[str], "its VMs that were there"]
     left: Annotated[list[str], "those that could not be removed, each with its reason"]
     undone: Annotated[str | None, "that a GPU has another scheduler than before it was measured, and what sets it back"]

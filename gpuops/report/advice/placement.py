@@ -1,6 +1,7 @@
-"""What `gpuops place` prints: a table in the order of placing, why the rest has no place; and the JSON document.
+"""Text and document of `gpuops place`: a table in the order of placing, and the reasons for refusals.
 
 The document is the contract for programs. YAML is the same document.
+
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FEW: Final = 4
 
 
 def placements_text(placements: Placements, *, explain: bool = False) -> Shown:
-    """Why each went where it did if that was asked, the places, the refusals, warnings, and one closing line."""
+    """Return the places, the refusals, warnings and one closing line; with `explain`, all choices first."""
     lines: list[Shown] = []
     if explain:
         lines += [line for answer in placements.answers for line in _explanation(answer)]
@@ -38,7 +39,7 @@ def placements_text(placements: Placements, *, explain: bool = False) -> Shown:
         *map(_warning, placements.warnings),
         *_pins(placements.placed),
         *_claims(placements.claims),
-        *_later(placements),
+        *_later_returns(placements),
     ]
     lines += _kept_text(placements)
     lines += _optimum_text(placements)
@@ -46,7 +47,7 @@ def placements_text(placements: Placements, *, explain: bool = False) -> Shown:
 
 
 def summary(placements: Placements) -> str:
-    """`2 of 3 requests placed, if those in turn of one host are started in this order; nothing was changed`."""
+    """Return `2 of 3 requests placed, if those in turn of one host are started in this order; nothing was changed`."""
     placed_count, request_count = len(placements.placed), len(placements.answers)
     in_turn_answers = [answer for answer in placements.placed if answer.steering is Steering.LISTED_ORDER]
     order = ", if those in turn of one host are started in this order" if in_turn_answers else ""
@@ -54,7 +55,7 @@ def summary(placements: Placements) -> str:
 
 
 def _optimum_text(placements: Placements) -> Iterator[Text]:
-    """How much of the GPU memory is placed, how much more is possible, and by whom."""
+    """Yield how much of the requested GPU memory is placed, and how much is possible at most."""
     optimum = placements.optimum
     if optimum is None:
         return
@@ -75,33 +76,33 @@ def _optimum_text(placements: Placements) -> Iterator[Text]:
 
 
 def _pins(placed: Sequence[Placed]) -> Iterator[Text]:
-    """What it costs to bind a vGPU to a GPU."""
+    """Yield the cost of binding a vGPU to a GPU, if a place needs it."""
     if any(answer.placement.pins for answer in placed):
         yield Text(PINNED, "dim")
 
 
 def _claims(claims: Sequence[Claim]) -> Iterator[Text]:
-    """Whose GPUs are not given away, and who has none to come back to anyway."""
+    """Yield the suspended VMs whose GPUs are kept, and warnings for those that would find no GPU even now."""
     kept_names = [claim.vm.name for claim in claims if not claim.lost]
     if kept_names:
-        text = (
-            f"kept for {count(len(kept_names), 'suspended VM')}: the GPUs of {_some(kept_names)} (--suspended ignore)"
-        )
+        vms = count(len(kept_names), "suspended VM")
+        text = f"kept for {vms}: the GPUs of {_first_names(kept_names)} (--suspended ignore)"
         yield Text(text, "dim")
     for claim in claims:
         if claim.lost:
             yield _warning(f"{claim.vm.name} is suspended and would find no GPU on {claim.host.name} even now")
 
 
-def _later(placements: Placements) -> Iterator[Text]:
-    """Whose GPUs are given away until they come back."""
+def _later_returns(placements: Placements) -> Iterator[Text]:
+    """Yield the suspended VMs that come back after all requests have ended, and whose GPUs are therefore used."""
     if placements.later:
         names = [f"{vm.vm.name} ({vm.at.isoformat(timespec='minutes')})" for vm in placements.later]
-        yield Text(f"not kept, they come back when all of this is gone: the GPUs of {_some(names)}", "dim")
+        text = f"not kept: the GPUs of {_first_names(names)}, which come back after all requests have ended"
+        yield Text(text, "dim")
 
 
 def _kept_text(placements: Placements) -> Iterator[Text]:
-    """How many vGPUs of each profile that is kept free are left, and where."""
+    """Yield, for each profile of --keep-free, how many vGPUs stay free, and where."""
     for profile in placements.keep.profiles:
         places = [place for place in placements.kept if place.profile == profile.profile]
         places_text = ", ".join(f"{place.after} of {place.before} left in {place.where}" for place in places)
@@ -111,7 +112,7 @@ def _kept_text(placements: Placements) -> Iterator[Text]:
 
 
 def requirements_text(workload: Workload) -> str:
-    """`2 x a100-3-20c, 16 vCPUs, 128 GiB`."""
+    """Return `2 x a100-3-20c, 16 vCPUs, 128 GiB`."""
     devices = _devices_text(workload)
     return f"{devices}, {count(workload.vcpus, 'vCPU')}, {size(workload.memory_mib)}"
 
@@ -135,7 +136,7 @@ def _table(placed: Sequence[Placed]) -> TextTable:
             str(number),
             answer.workload.name,
             answer.placement.host.name,
-            _gpus(answer),
+            _expected_gpus(answer),
             ", ".join(map(str, answer.placement.bound_to)) or "-",
             "in turn" if answer.steering is Steering.LISTED_ORDER else "any time",
             Text(requirements_text(answer.workload), "dim"),
@@ -145,8 +146,8 @@ def _table(placed: Sequence[Placed]) -> TextTable:
     return TextTable("", "request", "host", "GPUs", "NUMA node", "start", "needs", rows=rows)
 
 
-def _gpus(answer: Placed) -> str:
-    """The GPUs it is expected on, with how many of its devices each, and which of them must be pinned."""
+def _expected_gpus(answer: Placed) -> str:
+    """Return the expected GPUs, the number of devices on each, and whether they must be pinned."""
     seats = list(answer.placement.seats.values())
     pinned = set(answer.placement.pins.values())
     texts = []
@@ -157,7 +158,7 @@ def _gpus(answer: Placed) -> str:
 
 
 def refused_lines(refusal: Refusal) -> Iterator[Text]:
-    """Why it has no place, and what to do next."""
+    """Yield why a request has no place, and the next steps."""
     name = refusal.workload.name
     yield Text("no place: ", "bold red").append(f"{name}: {requirements_text(refusal.workload)}")
     for line, hint in _reasons_with_subjects(refusal.rejections, refusal.workload.name):
@@ -171,25 +172,26 @@ def refused_lines(refusal: Refusal) -> Iterator[Text]:
 
 
 def _reasons_with_subjects(rejections: Iterable[Rejection], name: str) -> Iterator[tuple[str, str]]:
-    """One line per reason with the hosts and GPUs it holds for: a fleet says the same thing hundreds of times."""
+    """Yield one line for each reason with its hosts and GPUs, and the hint. Many hosts share a reason."""
     groups: dict[str, list[Rejection]] = {}
     for rejection in rejections:
-        # Who holds each of many GPUs is in the document and in --explain: here it would tell them apart.
+        # The holder of a GPU differs for each GPU and would split the group; the document and --explain name it.
         rule, reason = rejection.rule, rejection.reason
         groups.setdefault(rule.partition("; held by ")[0] + reason[len(rule) :], []).append(rejection)
     for short_reason, rejections_alike in groups.items():
         reason = rejections_alike[0].reason if len(rejections_alike) == 1 else short_reason
         subjects = [rejection.subject for rejection in rejections_alike if rejection.subject != name]
-        where = f"{_some(subjects)}: " if subjects else ""
+        where = f"{_first_names(subjects)}: " if subjects else ""
         yield f"{where}{reason}", rejections_alike[0].hint
 
 
-def _some(subjects: Sequence[str]) -> str:
+def _first_names(subjects: Sequence[str]) -> str:
     hidden_count = len(subjects) - _FEW
     return ", ".join(subjects[:_FEW]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
 
 
 def _explanation(answer: Placed | Refusal) -> Iterator[Text]:
+    """Yield every choice for one request."""
     yield Text(f"{answer.workload.name}: {requirements_text(answer.workload)}", "bold")
     yield from map(_choice_text, answer.choices)
 
@@ -206,7 +208,7 @@ def _warning(text: str) -> Text:
 
 
 class RequestRecord(DocumentRecord, frozen=True):
-    """What was asked for."""
+    """The requested VM."""
 
     vcpus: int
     memory_mib: int
@@ -267,7 +269,7 @@ class PlaceRecord(DocumentRecord, frozen=True):
 
 
 class LookedAtRecord(DocumentRecord, frozen=True):
-    """A host or GPU that was looked at."""
+    """A host or GPU that was considered."""
 
     subject: str
     chosen: bool
@@ -276,7 +278,7 @@ class LookedAtRecord(DocumentRecord, frozen=True):
 
 
 class AnswerRecord(DocumentRecord, frozen=True):
-    """The place that one request would get, or every reason why there is none."""
+    """The place of one request, or every reason for its refusal."""
 
     name: str
     request: RequestRecord
@@ -284,9 +286,9 @@ class AnswerRecord(DocumentRecord, frozen=True):
     place: PlaceRecord | None
     warnings: list[str]
     rejections: list[RejectionRecord]
-    nearest: Annotated[str, "the nearest request that could be met; empty = it is placed, or none is known"]
-    after_moves: Annotated[str, "the vMotions that would make room; empty = it is placed, or none are known"]
-    choices: Annotated[list[LookedAtRecord], "every host and GPU that was looked at"]
+    nearest: Annotated[str, "the nearest request that fits; empty if it is placed or no such request is known"]
+    after_moves: Annotated[str, "the vMotions that would make room; empty if it is placed or no such moves are known"]
+    choices: Annotated[list[LookedAtRecord], "every host and GPU that was considered"]
 
 
 class ClaimRecord(DocumentRecord, frozen=True):
@@ -330,7 +332,7 @@ class KeptProfileRecord(DocumentRecord, frozen=True):
 
 
 class OptimumRecord(DocumentRecord, frozen=True):
-    """How much of the GPU memory that was asked for is placed, and how much any plan could place."""
+    """How much of the requested GPU memory is placed, and how much any plan could place."""
 
     asked_mib: int
     placed_mib: int
@@ -351,14 +353,14 @@ class PlacementDocument(SiteDocument, frozen=True):
     refused: Annotated[int, "how many requests"]
     requests: Annotated[list[AnswerRecord], "in the order of placing"]
     claims: Annotated[list[ClaimRecord], "suspended VMs whose place is kept for their return"]
-    later: Annotated[list[LaterReturnRecord], "suspended VMs that come back later than all requests end"]
+    later: Annotated[list[LaterReturnRecord], "suspended VMs that come back after all requests have ended"]
     kept_free: list[KeptProfileRecord]
     warnings: list[str]
     optimum: Annotated[OptimumRecord | None, "with --optimize"]
 
 
 def placements_document(placements: Placements, catalog: Catalog) -> PlacementDocument:
-    """Each request in the order of placing: the place it would get, or every reason why there is none."""
+    """Return each request in the order of placing, with its place or all reasons for the refusal."""
     kept_free = []
     for profile in placements.keep.profiles:
         counts = [place for place in placements.kept if place.profile == profile.profile]
@@ -407,7 +409,7 @@ def _place(answer: Placed, placements: Placements, catalog: Catalog) -> PlaceRec
 
 
 def _vm(answer: Placed, catalog: Catalog) -> RecipeRecord:
-    """How the VM is made, so that its place comes true."""
+    """Return the settings to make the VM with, so that it gets its place."""
     vm_recipe = recipe(answer, catalog)
     return RecipeRecord.from_attributes(
         vm_recipe,

@@ -1,4 +1,4 @@
-"""What `gpuops size` prints: counts of sharers under each scheduler, what is recommended, and how sure that is."""
+"""Text and document of `gpuops size`: numbers of VMs on a GPU under each scheduler, and a recommendation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _A_WEEK = timedelta(days=7)
 
 
 def sizing_text(answer: SizingAnswer) -> Shown:
-    """The counts as rows, then the VMs, the recommendation, and what it stands on."""
+    """Return the rows for each number of VMs, then the VMs, the recommendation, and its basis."""
     parts: list[Shown] = [Text(_head(answer), "bold"), _counts(answer)]
     if answer.sizing.vms:
         parts += [Text(), _vms(answer)]
@@ -58,6 +58,7 @@ def _counts(answer: SizingAnswer) -> TextTable:
 
 
 def _highlight_allowed(text: str, share: GpuShare, answer: SizingAnswer) -> str | Text:
+    """Return the cell in green if its slowdown is allowed."""
     allowed = answer.sizing.limits.at_most
     return Text(text, "green") if allowed is not None and share.judged <= allowed else text
 
@@ -68,7 +69,7 @@ def _slowdown(share: GpuShare) -> str:
 
 
 def _vms(answer: SizingAnswer) -> TextTable:
-    """The VMs that suffer or need most, each workload once."""
+    """Return the VMs that suffer or need most, each workload once."""
     slowdowns = [f"{policy.replace('-', ' ')}, {answer.sizing.vms_at} on a GPU" for policy in SchedulerPolicy]
     rows = (
         (
@@ -84,7 +85,7 @@ def _vms(answer: SizingAnswer) -> TextTable:
 
 
 def _vms_with_hours(answer: SizingAnswer) -> list[tuple[SizedVm, float | None]]:
-    """Each VM with its hours of history, the busiest first; of equal ones of a workload one."""
+    """Return the VMs with their hours of history, the busiest first; equal VMs of a workload once."""
     hours = answer.history.hours if answer.history is not None else (None,) * len(answer.sizing.vms)
     vms_with_hours = sorted(zip(answer.sizing.vms, hours, strict=True), key=lambda pair: (-pair[0].busy, pair[0].name))
     if answer.source is SizingSource.HISTORY:
@@ -106,12 +107,13 @@ def _recommendation(answer: SizingAnswer) -> Iterator[Text]:
     if answer.sizing.vms:
         recommendation += f"; {count(advice.gpus, 'GPU')} for {count(len(answer.sizing.vms), 'VM')}"
     yield Text(recommendation, "bold green")
-    vms_apart = _apart(answer, advice)
+    vms_apart = _vms_that_should_not_share(answer, advice)
     if vms_apart:
         yield Text(f"should not share: {vms_apart}", "yellow")
 
 
-def _apart(answer: SizingAnswer, advice: SharersAdvice) -> str:
+def _vms_that_should_not_share(answer: SizingAnswer, advice: SharersAdvice) -> str:
+    """Return the VMs that should not share a GPU."""
     if advice.sharers == 1 and len(answer.sizing.vms) > 1:
         return "any of them: two on a GPU take longer than is allowed"
     names = Counter(vm.name for vm in answer.sizing.vms if not vm.shares)
@@ -144,7 +146,7 @@ def _notes(answer: SizingAnswer) -> Iterator[str]:
 
 
 class SharedGpuRecord(DocumentRecord, frozen=True):
-    """What VMs on one GPU come to under one scheduler."""
+    """The slowdown and throughput of VMs on one GPU under one scheduler."""
 
     slowdown: Annotated[float, "times as long as alone, in the mean of VMs"]
     low: Annotated[float | None, "a tenth of what VMs had on their days is below; null = there is nothing that differs"]
@@ -154,7 +156,7 @@ class SharedGpuRecord(DocumentRecord, frozen=True):
 
 
 class SharersOnGpuRecord(DocumentRecord, frozen=True):
-    """So many VMs on one GPU."""
+    """One number of VMs on one GPU."""
 
     sharers: int
     schedulers: Annotated[dict[str, SharedGpuRecord], "best-effort, equal-share and fixed-share"]
@@ -182,7 +184,7 @@ class RecommendedSharersRecord(DocumentRecord, frozen=True):
 
 
 class SizedVmRecord(DocumentRecord, frozen=True):
-    """One VM, of a file of workloads each VM of each."""
+    """One VM, of a file or of a vCenter."""
 
     name: str
     busy: Annotated[float, "the share of the time that it keeps a GPU busy alone, in the mean"]
@@ -192,7 +194,7 @@ class SizedVmRecord(DocumentRecord, frozen=True):
 
 
 class BusyHistoryRecord(DocumentRecord, frozen=True):
-    """How much is known."""
+    """The length of the measured history."""
 
     since: Moment
     hours_least: Annotated[float, "of the VM with the least"]
@@ -207,7 +209,7 @@ class BusyHistoryRecord(DocumentRecord, frozen=True):
 
 
 class LearnedPairsRecord(DocumentRecord, frozen=True):
-    """What pairs of workloads that shared a GPU tell of each."""
+    """How workloads that shared a GPU slow each other down."""
 
     observed: int
     mean_error: Annotated[
@@ -222,7 +224,7 @@ class SizeDocument(PrintedDocument, frozen=True):
     """How many VMs may share a GPU, and under which vGPU scheduler."""
 
     source: Annotated[SizingSource, "where the busy shares are from"]
-    vcenter: Annotated[str | None, "its instance uuid; null = none was asked"]
+    vcenter: Annotated[str | None, "its instance uuid; null = no vCenter was read"]
     read_at: Moment | None
     profile: Annotated[str | None, "the vGPU profile of all of them; null = none was said, or there are several"]
     most_per_gpu: Annotated[int | None, "as many vGPUs as a GPU holds of the profile, by which fixed share goes"]
@@ -236,15 +238,15 @@ class SizeDocument(PrintedDocument, frozen=True):
     recommended: Annotated[
         RecommendedSharersRecord | None, "null = not asked for, or not even one VM stays within what is allowed"
     ]
-    vms_at: Annotated[int | None, "with how many on a GPU the slowdown of each VM is told"]
+    vms_at: Annotated[int | None, "the number of VMs on a GPU for the slowdown of each VM"]
     vms: Annotated[list[SizedVmRecord], "none of plain numbers"]
     history: Annotated[BusyHistoryRecord | None, "null = the busy shares were stated"]
     pairs: Annotated[LearnedPairsRecord | None, "null = no pair was observed"]
-    left_out: Annotated[dict[str, str], "by name of a VM of which nothing can be said, why not"]
+    left_out: Annotated[dict[str, str], "reason by name, for each VM without a judgement"]
 
 
 def sizing_document(answer: SizingAnswer) -> SizeDocument:
-    """The same for programs. null = not said, or not known."""
+    """Return the answer as a document. null = not given, or not known."""
     sizing, history, pairs = answer.sizing, answer.history, answer.pairs
     hours = history.hours if history is not None else (None,) * len(sizing.vms)
     vms = [

@@ -1,6 +1,7 @@
-"""What `gpuops what-if` prints: the fleet now and then side by side, and the same as a JSON document.
+"""Text and document of `gpuops what-if`: the fleet now and after the changes, side by side.
 
 A figure of several draws is their mean, with the least and the most in brackets.
+
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _FEW: Final = 6
 
 
 def what_if_text(answer: WhatIfAnswer, saved: Path | None = None) -> Shown:
-    """The changes, one table, and what it stands on."""
+    """Return the changes, one table, and its basis."""
     inventory, then = answer.inventory, answer.then.fleet
     lines: list[Shown] = [
         Text(
@@ -41,7 +42,7 @@ def what_if_text(answer: WhatIfAnswer, saved: Path | None = None) -> Shown:
     lines += _restart_lines(answer)
     lines += _waiting(answer)
     lines += _nights(answer)
-    lines += [Text(_source(answer), "dim")]
+    lines += [Text(_basis_text(answer), "dim")]
     if saved is not None:
         lines.append(Text(f"the changed fleet is in {saved}: for --inventory of other commands"))
     return (*lines, Text("nothing was changed", "bold"))
@@ -56,25 +57,25 @@ def _rows(answer: WhatIfAnswer) -> Iterator[tuple[str, str, str, str]]:
     )
     yield _row("VMs with GPUs that run", now.running, then.running)
     if now.requests:
-        yield _row("requests with a place", *_of_requests(answer, lambda demand: demand.placed))
-        yield _row("requests that wait", *_of_requests(answer, lambda demand: len(demand.waiting)))
-        yield _row("their GPU memory placed, GiB", *_of_requests(answer, lambda demand: demand.placed_mib / 1024))
+        yield _row("requests with a place", *_request_figures(answer, lambda demand: demand.placed))
+        yield _row("requests that wait", *_request_figures(answer, lambda demand: len(demand.waiting)))
+        yield _row("their GPU memory placed, GiB", *_request_figures(answer, lambda demand: demand.placed_mib / 1024))
         for kind in sorted({kind for demand in now.requests for kind in demand.kinds}):
-            yield _row_of_kind(answer, kind)
+            yield _kind_row(answer, kind)
     if now.nights:
-        yield _row("desktops that a night suspends", *_of_nights(answer, lambda night: night.desktops))
-        yield _row("ML VMs that start", *_of_nights(answer, lambda night: night.starts))
-        yield _row("ML VMs that wait", *_of_nights(answer, lambda night: night.waiting))
+        yield _row("desktops that a night suspends", *_night_figures(answer, lambda night: night.desktops))
+        yield _row("ML VMs that start", *_night_figures(answer, lambda night: night.starts))
+        yield _row("ML VMs that wait", *_night_figures(answer, lambda night: night.waiting))
         hours = [night.gpu_hours for night in (*now.nights, *then.nights)]
         if None not in hours:
-            yield _row("GPU-hours harvested", *_of_nights(answer, lambda night: night.gpu_hours or 0.0))
+            yield _row("GPU-hours harvested", *_night_figures(answer, lambda night: night.gpu_hours or 0.0))
         else:
             yield ("GPU-hours harvested", "?", "?", "")
 
 
-def _row_of_kind(answer: WhatIfAnswer, kind: str) -> tuple[str, str, str, str]:
-    """How many requests of a kind have a place, of how many."""
-    placed = _of_requests(answer, lambda demand: demand.kinds.get(kind, (0, 0))[0])
+def _kind_row(answer: WhatIfAnswer, kind: str) -> tuple[str, str, str, str]:
+    """Return how many requests of a kind have a place, and of how many."""
+    placed = _request_figures(answer, lambda demand: demand.kinds.get(kind, (0, 0))[0])
     requested = _figure_of(answer.then.requests, lambda demand: demand.kinds.get(kind, (0, 0))[1])
     return _row(f"  {kind}, of {_figure(requested)}", *placed)
 
@@ -88,7 +89,7 @@ def _constant_figure(figure: float) -> DrawnFigure:
     return DrawnFigure((figure,))
 
 
-def _of_requests(answer: WhatIfAnswer, read: Callable[[PlacedDemand], float]) -> tuple[DrawnFigure, DrawnFigure]:
+def _request_figures(answer: WhatIfAnswer, read: Callable[[PlacedDemand], float]) -> tuple[DrawnFigure, DrawnFigure]:
     return _figure_of(answer.now.requests, read), _figure_of(answer.then.requests, read)
 
 
@@ -96,13 +97,13 @@ def _figure_of(draws: Sequence[PlacedDemand], read: Callable[[PlacedDemand], flo
     return DrawnFigure(tuple(read(draw) for draw in draws))
 
 
-def _of_nights(answer: WhatIfAnswer, read: Callable[[NightOutcome], float]) -> tuple[DrawnFigure, DrawnFigure]:
+def _night_figures(answer: WhatIfAnswer, read: Callable[[NightOutcome], float]) -> tuple[DrawnFigure, DrawnFigure]:
     now, then = (DrawnFigure(tuple(read(night) for night in side.nights)) for side in (answer.now, answer.then))
     return now, then
 
 
 def _figure(figure: DrawnFigure) -> str:
-    """`41`, or `41.2 (38 to 44)`."""
+    """Return `41`, or `41.2 (38 to 44)`."""
     if figure.least == figure.most:
         return _number(figure.mean)
     return f"{_number(figure.mean)} ({_number(figure.least)} to {_number(figure.most)})"
@@ -113,10 +114,10 @@ def _number(figure: float) -> str:
 
 
 def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
-    """Who starts anew, and who finds no place any more."""
+    """Yield the VMs that restart elsewhere, and those that find no place any more."""
     fleet = answer.then.fleet
     if fleet.restarts:
-        names = _some([f"{vm.name} on {host.name}" for vm, host in fleet.restarts])
+        names = _first_names([f"{vm.name} on {host.name}" for vm, host in fleet.restarts])
         yield Text(f"starts anew: {count(len(fleet.restarts), 'VM')}: {names}")
     for stranded in fleet.stranded[:_FEW]:
         yield Text(f"finds no place any more: {stranded.vm.name}: {stranded.reasons[0]}", "yellow")
@@ -130,12 +131,12 @@ def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
 
 
 def _waiting(answer: WhatIfAnswer) -> Iterator[Text]:
-    """Which requests of a file wait; of several draws there are only figures."""
+    """Yield which requests of a file wait; several draws have figures only."""
     if answer.demand.source is DemandSource.FILE:
         for word, side in (("now", answer.now), ("then", answer.then)):
             names = side.requests[0].waiting
             if names:
-                yield Text(f"waits {word}: {_some(names)}")
+                yield Text(f"waits {word}: {_first_names(names)}")
 
 
 def _nights(answer: WhatIfAnswer) -> Iterator[Text]:
@@ -144,12 +145,12 @@ def _nights(answer: WhatIfAnswer) -> Iterator[Text]:
             yield Text(f"no night {word}: {refusal}", "yellow")
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     remainder = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
     return ", ".join(names[:_FEW]) + remainder
 
 
-def _source(answer: WhatIfAnswer) -> str:
+def _basis_text(answer: WhatIfAnswer) -> str:
     demand = answer.demand
     match demand.source:
         case DemandSource.FILE:
@@ -183,7 +184,7 @@ class RequestKindRecord(DocumentRecord, frozen=True):
 
 
 class RequestDrawRecord(DocumentRecord, frozen=True):
-    """What becomes of the requests of one seed or recorded day."""
+    """The places of the requests of one seed or recorded day."""
 
     asked: int
     placed: int
@@ -198,7 +199,7 @@ class RequestDrawRecord(DocumentRecord, frozen=True):
 
 
 class RequestsRecord(DocumentRecord, frozen=True):
-    """What becomes of the requests."""
+    """The places of the requests."""
 
     placed: DrawnRecord
     waiting: DrawnRecord
@@ -216,7 +217,7 @@ class RequestsRecord(DocumentRecord, frozen=True):
 
 
 class NightThereRecord(DocumentRecord, frozen=True):
-    """What a night would be."""
+    """The result of a night."""
 
     desktops: Annotated[int, "that are suspended or shut down"]
     starts: Annotated[int, "ML VMs that start"]
@@ -226,15 +227,15 @@ class NightThereRecord(DocumentRecord, frozen=True):
 
 
 class FleetRecord(DocumentRecord, frozen=True):
-    """One of the two fleets, and what becomes of requests and nights there."""
+    """One of the two fleets, with the places of requests and the results of nights."""
 
     hosts: Annotated[int, "with GPUs, that vCenter reaches"]
     gpus: int
     gpu_memory_mib: int
     running_vms: Annotated[DrawnRecord, "VMs with GPUs that run"]
     added_vms_running: Annotated[DrawnRecord, "VMs that were added and run"]
-    requests: Annotated[RequestsRecord | None, "null = there are none"]
-    nights: Annotated[list[NightThereRecord], "one of each seed that tells fleets apart; empty = no policy was given"]
+    requests: Annotated[RequestsRecord | None, "null = no requests"]
+    nights: Annotated[list[NightThereRecord], "one for each drawn fleet; empty = no policy was given"]
 
     @classmethod
     def made_of(cls, side: FleetOutcome) -> Self:
@@ -260,7 +261,7 @@ class WithoutPlaceRecord(DocumentRecord, frozen=True):
 
 @printed("what-if", by="gpuops what-if")
 class WhatIfDocument(VersionedSiteDocument, frozen=True):
-    """The fleet as it is beside the fleet after changes that nobody has made."""
+    """The fleet as it is, and the fleet after changes that were not made."""
 
     changes: Annotated[list[str], "in words"]
     notes: Annotated[list[str], "what could not be checked, or was left as it is"]
@@ -269,8 +270,8 @@ class WhatIfDocument(VersionedSiteDocument, frozen=True):
     night_at: Annotated[Moment | None, "when the night begins; null = no policy was given"]
     now: FleetRecord
     then: FleetRecord
-    starts_anew: Annotated[list[RestartedRecord], "who ran on what changed, and runs again"]
-    without_place: Annotated[list[WithoutPlaceRecord], "who ran, and finds no place any more"]
+    starts_anew: Annotated[list[RestartedRecord], "VMs that ran on a changed host or GPU, and start again"]
+    without_place: Annotated[list[WithoutPlaceRecord], "VMs that ran, and find no place any more"]
     without_place_proven: Annotated[bool, "false = not every way was tried"]
     vms_added: int
 

@@ -1,4 +1,4 @@
-"""How `mode show` shows the DirectPath devices that a vCenter 9.1 lists: mode, driver, memory, reservations."""
+"""DirectPath devices in `mode show`, as vCenter 9.1 lists them: mode, driver, memory, reservations."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpuops.report.layout import Text
 
 
 def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
-    """A few lines for each device; why they are not told; nothing of a vCenter that lists none."""
+    """Yield a few lines for each device, and why devices are unknown; nothing if the vCenter lists none."""
     settings = host.settings or HostSettings()
     if settings.devices is not None:
         yield Text(f"  DirectPath devices{'' if settings.devices else ': none'}")
     for device in settings.devices or ():
         yield Text(f"    {device.id}  {device.name}: {device.mode}")
-        for line in _of_device(device, inventory):
+        for line in _device_facts(device, inventory):
             yield Text(f"      {line}", "dim")
     yield from (Text(f"  unknown: {reason}", "yellow") for reason in settings.unread)
 
 
-def _of_device(device: HostDevice, inventory: Inventory) -> Iterator[str]:
+def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
     other_modes = [mode for mode in device.configurable if mode != device.mode]
     driver = " ".join(filter(None, ("driver", device.driver_name, device.driver_version)))
     facts = (
@@ -49,15 +49,16 @@ def _memory(device: HostDevice) -> str:
 
 
 def _reservations(device: HostDevice) -> str:
+    """Return the VM classes for which devices are reserved in the cluster."""
     classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
-    return f"reserved in its cluster: {', '.join(map(_class, classes))}" if classes else ""
+    return f"reserved in its cluster: {', '.join(map(_class_text, classes))}" if classes else ""
 
 
 def _profiles(device: HostDevice) -> str:
     return f"DirectPath profiles: {', '.join(device.profiles)}" if device.profiles else ""
 
 
-def _class(reservation: VmClassReservation) -> str:
+def _class_text(reservation: VmClassReservation) -> str:
     where = f" in {reservation.zone}" if reservation.zone else ""
     return f"{reservation.vm_class}{where}, {_number(reservation.in_use)} of {_number(reservation.total)} in use"
 
@@ -71,7 +72,7 @@ def _name(ref: str, inventory: Inventory) -> str:
 
 
 class ModeVmClassRecord(DocumentRecord, frozen=True):
-    """What is reserved for a VM class in the cluster of the host; null = not told."""
+    """The reservation for a VM class in the cluster of the host; null = not known."""
 
     name: str
     zone: str | None
@@ -85,7 +86,7 @@ class ModeVmClassRecord(DocumentRecord, frozen=True):
 
 
 class ModeDeviceRecord(DocumentRecord, frozen=True):
-    """A DirectPath device of a host; null = not told."""
+    """A DirectPath device of a host; null = not known."""
 
     id: Annotated[str, "as vCenter names it"]
     address: Annotated[str | None, "PCI address"]
@@ -105,7 +106,7 @@ class ModeDeviceRecord(DocumentRecord, frozen=True):
 
 
 def device_records(host: Host, inventory: Inventory) -> list[ModeDeviceRecord] | None:
-    """The devices; None = the vCenter lists none, or does not tell."""
+    """Return the devices; None if the vCenter lists none or does not report them."""
     devices = (host.settings or HostSettings()).devices
     return None if devices is None else [_device(device, inventory) for device in devices]
 

@@ -1,4 +1,4 @@
-"""What `gpuops change abandon` prints, and what `status` says of hosts and VMs that a person gave up; text and JSON."""
+"""Text and document of `gpuops change abandon`, and the lines of `status` about given up hosts and VMs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuops.report.layout import Shown, Text
 
 
 def missed_lines(missed: Iterable[Missed]) -> list[Text]:
-    """A line for each that is not back, and what brings it back below it."""
+    """Return a line for each given up host or VM that is not back, and the next step below it."""
     lines = []
     for missed_thing in missed:
         record = missed_thing.given
@@ -38,7 +38,7 @@ class GivenUpRecord(DocumentRecord, frozen=True):
 
 
 def abandonment_text(abandonment: Abandonment) -> Shown:
-    """What is given up, and what that means."""
+    """Return what is given up, and the consequences."""
     outcome = (
         "was given up before" if abandonment.already else "given up" if abandonment.applied else "would be given up"
     )
@@ -75,5 +75,5 @@ class AbandonDocument(PrintedDocument, frozen=True):
 
 
 def abandonment_document(abandonment: Abandonment) -> AbandonDocument:
-    """The same for programs."""
+    """Return the abandonment as a document."""
     return AbandonDocument.from_attributes(abandonment, given_up=abandonment.things, next=abandonment.left)

@@ -1,6 +1,7 @@
-"""What `mode show`, `mig show` and `scheduler show` print of hosts, as text and JSON.
+"""Text and documents of `mode show`, `mig show` and `scheduler show`.
 
-Per host and GPU: what is in force, what is configured, and what waits for a reset or a reboot.
+For each host and GPU: what is in force, what is configured, and what waits for a reset or a reboot.
+
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gpuops.report.text import count
 
 
 def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
-    """A heading and a table for each host."""
+    """Return a heading and a table for each host."""
     gpus = sum(len(host.gpus) for host in hosts)
     heading = (
         f"vCenter {inventory.api_version}: {count(len(hosts), 'host')} with {count(gpus, 'GPU')}, "
@@ -39,7 +40,7 @@ def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
 
 
 def is_reboot_pending(gpu: PhysicalGpu) -> bool | None:
-    """Whether the host's next boot changes what the GPU is used for; None = not known."""
+    """Return whether the host's next boot changes the mode of the GPU; None = not known."""
     if gpu.passthrough is not None and gpu.passthrough.reboot_pending:
         return True
     if gpu.passthrough is not None and gpu.passthrough.active:
@@ -69,12 +70,14 @@ def _mode_table(host: Host) -> TextTable:
 
 
 def _current_use(gpu: PhysicalGpu) -> str:
+    """Return the mode in force."""
     if gpu.passthrough is not None and gpu.passthrough.active:
         return "DirectPath I/O"
     return gpu.graphics_type or "unknown"
 
 
 def _configured_use(gpu: PhysicalGpu) -> str:
+    """Return the configured mode."""
     if gpu.passthrough is not None and gpu.passthrough.enabled:
         return "DirectPath I/O"
     if gpu.passthrough is not None and gpu.passthrough.active:
@@ -124,7 +127,7 @@ class ModeHostRecord(DocumentRecord, frozen=True):
     assignment_policy: str | None
     gpus: list[ModeGpuRecord]
     devices: Annotated[list[ModeDeviceRecord] | None, "its DirectPath devices, which a vCenter lists from 9.1 on"]
-    unread: Annotated[list[str], "why its devices are not told"]
+    unread: Annotated[list[str], "why its devices are not known"]
 
 
 @printed("mode-show", by="gpuops mode show")
@@ -135,7 +138,7 @@ class ModeShowDocument(VersionedSiteDocument, frozen=True):
 
 
 def mode_document(inventory: Inventory, hosts: Sequence[Host]) -> ModeShowDocument:
-    """Hosts > GPUs; null = not known."""
+    """Return hosts > GPUs as a document; null = not known."""
     return ModeShowDocument.from_attributes(
         inventory,
         read_at=inventory.taken_at,
@@ -155,7 +158,7 @@ _WORDS: Final = {True: "on", False: "off", None: "unknown"}
 
 
 def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
-    """A heading and a table for each host; a host that did not answer says why."""
+    """Return a heading and a table for each host, with the reason if nvidia-smi could not be read."""
     heading = f"vCenter {inventory.api_version}: {count(len(hosts), 'host')}"
     lines: list[Shown] = [Text(f"{heading}, read {format_zoned_minute(inventory.taken_at)}", "bold")]
     for host in hosts:
@@ -165,12 +168,12 @@ def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
 
 
 class MigGpuRecord(DocumentRecord, frozen=True):
-    """MIG mode of a GPU; null = not known, or nobody was asked."""
+    """MIG mode of a GPU; null = not known, or not read."""
 
     address: Annotated[str, "PCI address"]
     model: Annotated[str | None, "null = nvidia-smi names the GPU, and vCenter does not list it"]
-    vcenter: Annotated[bool | None, "as vCenter tells it"]
-    current: Annotated[bool | None, "as nvidia-smi tells it"]
+    vcenter: Annotated[bool | None, "as vCenter reports it"]
+    current: Annotated[bool | None, "as nvidia-smi reports it"]
     pending: Annotated[bool | None, "after a reset of the GPU"]
     unread: Annotated[str, "what nvidia-smi printed in place of MIG mode, or empty"]
     health: GpuHealthRecord | None
@@ -182,7 +185,7 @@ class MigHostRecord(DocumentRecord, frozen=True):
     ref: Ref
     name: str
     gpus: list[MigGpuRecord]
-    unread: Annotated[list[str], "what could not be asked, and why"]
+    unread: Annotated[list[str], "what could not be read, and why"]
 
 
 @printed("mig-show", by="gpuops mig show")
@@ -193,7 +196,7 @@ class MigShowDocument(SiteDocument, frozen=True):
 
 
 def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> MigShowDocument:
-    """Hosts > GPUs; null = not known, or nobody was asked."""
+    """Return hosts > GPUs as a document; null = not known, or not read."""
     return MigShowDocument.from_attributes(inventory, read_at=inventory.taken_at, hosts=list(map(_mig_host, hosts)))
 
 
@@ -238,7 +241,7 @@ def _mig_table(host: Host) -> TextTable:
 
 
 def _smi_cells(state: SmiState | None) -> Iterator[str]:
-    """The mode in force, the one that waits, and the health."""
+    """Yield the mode in force, the pending mode, and the health."""
     if state is None or state.unread:
         yield from ("not listed" if state is None else "unknown", "")
     elif state.current is None:
@@ -248,11 +251,11 @@ def _smi_cells(state: SmiState | None) -> Iterator[str]:
     yield ", ".join(state.health.problems) if state is not None else ""
 
 
-UNSEEN = "in force: as the loaded module was told; what nvidia-smi set on a host since its boot is not seen from here"
+UNSEEN = "in force: the options of the loaded module; gpuops does not see what nvidia-smi set on a host since its boot"
 
 
 def scheduler_text(schedulers: Schedulers) -> Shown:
-    """A heading and a table for each host."""
+    """Return a heading and a table for each host."""
     inventory = schedulers.inventory
     gpus = sum(len(host.gpus) for host in schedulers.hosts)
     heading = (
@@ -361,7 +364,7 @@ class SchedulerHostRecord(DocumentRecord, frozen=True):
     driver_branch: str | None
     round_robin: RoundRobin | None
     module_options: Annotated[str | None, "as the host has them for its next boot"]
-    loaded_options: Annotated[str | None, "as the loaded module was told"]
+    loaded_options: Annotated[str | None, "the options of the loaded module"]
     reboot_pending: bool | None
     unread: Annotated[list[str], "what could not be read, and why"]
     gpus: list[SchedulerGpuRecord]

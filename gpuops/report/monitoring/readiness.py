@@ -34,7 +34,7 @@ def readiness_text(readiness: Readiness, scope: Scope) -> Shown:
     for host in readiness.hosts:
         if scope.host is not None and host.away:
             lines += [Text(), Text(f"{host.host.name}: in this order", "bold"), _moves_table(host)]
-    lines += [*_blockers(readiness), *_by_vcenter(readiness), *_without_place(readiness), *_notes(readiness)]
+    lines += [*_blockers(readiness), *_vcenter_obstacles(readiness), *_stranded_lines(readiness), *_notes(readiness)]
     return (*lines, Text(_summary(readiness), "bold"))
 
 
@@ -44,7 +44,7 @@ def _hosts_table(readiness: Readiness) -> TextTable:
         Column("host", lambda host: host.host.name),
         Column("can be emptied", _emptied_word),
         Column("moves", lambda host: str(len(host.moves)), right=True),
-        Column("stun of one", _stuns),
+        Column("stun of one", _stun_text),
         Column("by vCenter alone", lambda host: "no" if host.by_vcenter or not host.ready else "yes"),
         Column("lost, placed", lambda host: _loss_text(host.loss)),
     )
@@ -56,7 +56,7 @@ def _emptied_word(host: HostReadiness) -> Text:
     return Text("no", "bold red") if host.proven else Text("no way found", "yellow")
 
 
-def _stuns(host: HostReadiness) -> str:
+def _stun_text(host: HostReadiness) -> str:
     """Return the range of stun times of all VMs that move; `?` for VMs without an estimate by vCenter."""
     stuns = list(host.stuns.values())
     if not stuns:
@@ -96,7 +96,7 @@ def _blockers(readiness: Readiness) -> Iterator[Text]:
         name = host.host.name
         if host.unreachable is not None:
             yield Text("blocks: ", "red").append(str(host.unreachable))
-            yield from _next(host.unreachable.hint)
+            yield from _next_line(host.unreachable.hint)
         vms_by_reasons: dict[tuple[str, ...], list[Staying]] = {}
         for staying in host.stays:
             vms_by_reasons.setdefault(staying.reasons, []).append(staying)
@@ -104,12 +104,12 @@ def _blockers(readiness: Readiness) -> Iterator[Text]:
             names = _names([staying.vm for staying in group])
             yield Text("blocks: ", "red").append(f"{name}: {names} cannot leave it while running: ")
             yield Text(f"        {'; '.join(reasons)}")
-            yield from _next(group[0].rejection.hint)
+            yield from _next_line(group[0].rejection.hint)
         if not host.proven:
             yield Text(f"        not every order of moves of {name} was tried: one may hold", "dim")
 
 
-def _next(hint: str) -> Iterator[Text]:
+def _next_line(hint: str) -> Iterator[Text]:
     if hint:
         yield Text(f"        next: {hint}", "dim")
 
@@ -119,16 +119,16 @@ def _names(vms: Sequence[Vm]) -> str:
     return ", ".join(names if len(names) <= _FEW else [*names[:_FEW], f"and {len(names) - _FEW} more"])
 
 
-def _by_vcenter(readiness: Readiness) -> Iterator[Text]:
+def _vcenter_obstacles(readiness: Readiness) -> Iterator[Text]:
     """Yield why vCenter alone would not empty a host; hosts of a cluster share the reasons."""
     for reasons in dict.fromkeys(host.by_vcenter for host in readiness.hosts if host.by_vcenter):
         yield Text("vCenter alone: ", "yellow").append("entering maintenance mode waits for VMs with vGPUs")
         yield from (Text(f"        {reason}") for reason in reasons)
         if any(EVACUATION in reason for reason in reasons):
-            yield from _next(f"{EVACUATION} = -1 in {WHERE}")
+            yield from _next_line(f"{EVACUATION} = -1 in {WHERE}")
 
 
-def _without_place(readiness: Readiness) -> Iterator[Text]:
+def _stranded_lines(readiness: Readiness) -> Iterator[Text]:
     """Yield the VMs that could start nowhere if the host is lost, with the reasons for the first of them."""
     for host in readiness.hosts:
         stranded = host.loss.stranded

@@ -170,7 +170,7 @@ class Top:
         return sum(rotation_vm.whereabouts is whereabouts for rotation_vm in self.rotation.vms)
 
     @property
-    def lost(self) -> int:
+    def lost_vm_count(self) -> int:
         """Return how many VMs of open nights are lost."""
         return self.count_taken_vms(Whereabouts.LOST) + self.count_taken_vms(Whereabouts.GONE)
 
@@ -250,8 +250,8 @@ def _running(top: Top) -> list[Text]:
         lines.append(Text(f"{rotation.cut_off} did not end{counts}; next: gpuops rotate resume", "bold red"))
     elif away_count or changing_count:
         lines.append(Text(f"a night is open{counts}", "cyan"))
-    if top.lost:
-        lines.append(Text(f"{count(top.lost, 'VM')} of a night lost; next: gpuops rotate status", "bold red"))
+    if top.lost_vm_count:
+        lines.append(Text(f"{count(top.lost_vm_count, 'VM')} of a night lost; next: gpuops rotate status", "bold red"))
     if rotation.journal_lost:
         lines.append(Text(rotation.journal_lost, "bold red"))
     if change.verb:

@@ -171,12 +171,12 @@ def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> TopDocume
         read_at=top.inventory.taken_at,
         level=level,
         rows=[_row_record(row, level) for row in rows],
-        rotation=TopRotationRecord.from_attributes(
-            top,
+        rotation=TopRotationRecord(
             under_way=rotation.doing if rotation.under_way is not None else None,
             cut_off=rotation.cut_off,
             away=top.count_taken_vms(Whereabouts.AWAY),
             changing=top.count_taken_vms(Whereabouts.CHANGING),
+            lost=top.lost_vm_count,
         ),
         change=TopChangeRecord(change.verb, under_way, parts, top.parts_done) if change.verb else None,
     )
@@ -214,7 +214,7 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
     cut, widths = fit_columns(columns, page_rows, width)
     for head in heads:
         yield _one_line(head, width)
-    yield _one_line(Text(_where(top, view, len(rows)), "cyan").pieces, width)
+    yield _one_line(Text(_position_line(top, view, len(rows)), "cyan").pieces, width)
     yield _line([column.title for column in cut], cut, widths, ["bold"] * len(cut))
     for number, row in enumerate(page_rows, first):
         texts = [_cell_text(column, row) for column in cut]
@@ -224,7 +224,7 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
         yield _line(texts, cut, widths, styles, "reverse" if number == selected else "")
     for _ in range(room - len(page_rows)):
         yield []
-    yield _one_line([(_keys(view), "dim")], width)
+    yield _one_line([(_key_help(view), "dim")], width)
 
 
 def _one_host(view: TopView) -> bool:
@@ -314,7 +314,7 @@ def _use_style(percent: float | None) -> str:
     return "yellow" if percent >= BUSY_PERCENT else "green"
 
 
-def _where(top: Top, view: TopView, row_count: int) -> str:
+def _position_line(top: Top, view: TopView, row_count: int) -> str:
     """Return `GPUs of esx-01, by use, with "a40": 8`."""
     inside_name = view.inside.name if view.inside is not None else ""
     rows_word = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
@@ -322,7 +322,7 @@ def _where(top: Top, view: TopView, row_count: int) -> str:
     return f"{rows_word}{f' of {inside_name}' if inside_name else ''}, by {view.sort}{with_text}: {row_count}"
 
 
-def _keys(view: TopView) -> str:
+def _key_help(view: TopView) -> str:
     """Return the help for the keys."""
     if view.typing:
         return "type what a row must contain; Enter keeps it, Esc takes it back"

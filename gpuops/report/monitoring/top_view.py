@@ -76,7 +76,7 @@ def view_after_key(view: TopView, key: str, top: Top, page: int) -> TopView | No
     if key == "enter":
         return _into(view, rows[at]) if rows else view
     if key in ("escape", "back"):
-        return _out(view)
+        return _one_level_up(view)
     if key == "/":
         return replace(view, typing=True)
     if key == "s":
@@ -116,7 +116,7 @@ def _into(view: TopView, row: TopRow) -> TopView:
             return view
 
 
-def _out(view: TopView) -> TopView:
+def _one_level_up(view: TopView) -> TopView:
     """Return the view without the filter, or one level up if there is no filter."""
     if view.containing:
         return replace(view, containing="", selected="", number=0)

@@ -86,7 +86,7 @@ def _changes(changes: tuple[PastChange, ...]) -> TextTable:
         changes,
         Column("change began", lambda change: _minute(change.begins)),
         Column("what", lambda change: change.verb),
-        Column("of", lambda change: _few(change.subjects)),
+        Column("of", lambda change: _subjects_text(change.subjects)),
         Column("outcome", lambda change: Text(change.outcome.value, _STYLES[change.outcome])),
         Column("wrong", lambda change: str(len(change.incidents))),
         Column("vCenter", lambda change: change.vcenter[:8]) if several else None,
@@ -187,7 +187,7 @@ def _of_available(available: GpuHours) -> str:
     return "" if available.exact is None else f" of {available.exact:.1f} that could be had"
 
 
-def _few(names: tuple[str, ...]) -> str:
+def _subjects_text(names: tuple[str, ...]) -> str:
     """Return `ml-01` or `esx-01 and 3 more`."""
     return "-" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 

@@ -43,7 +43,7 @@ class PastRunRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, run: PastRun) -> Self:
-        return cls.from_attributes(run.by, **_of_run(run))
+        return cls.from_attributes(run.by, **_run_fields(run))
 
 
 class IncidentRecord(DocumentRecord, frozen=True):
@@ -138,7 +138,7 @@ class PastNightRecord(DocumentRecord, frozen=True):
             desktops_back=night.returned,
             ml_vms=len(night.ml),
             incident_count=len(night.incidents),
-            **_figures(night),
+            **_hour_fields(night),
         )
 
 
@@ -183,7 +183,7 @@ class HistoryTotalsRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, events: PastEvents) -> Self:
-        return cls.from_attributes(events, nights=len(events.nights), **_figures(events))
+        return cls.from_attributes(events, nights=len(events.nights), **_hour_fields(events))
 
 
 @printed("history", by="gpuops history")
@@ -253,7 +253,7 @@ def _change_cells(change: PastChange) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-def _figures(events: PastNight | PastEvents) -> dict[str, Any]:
+def _hour_fields(events: PastNight | PastEvents) -> dict[str, Any]:
     return {
         "gpu_hours": _round_figure(events.harvested.exact),
         "gpu_hours_at_least": _round_figure(events.harvested.at_least),
@@ -268,11 +268,11 @@ def _change(change: PastChange) -> PastChangeRecord:
         change.run.by,
         what=change.verb,
         of=change.subjects,
-        **_of_run(change.run),
+        **_run_fields(change.run),
     )
 
 
-def _of_run(run: PastRun) -> dict[str, Any]:
+def _run_fields(run: PastRun) -> dict[str, Any]:
     return {"run": run.id, "command": run.kind, "began": run.begins, "ended": run.ends, "cut_off": run.cut_off}
 
 

@@ -28,16 +28,16 @@ def idle_text(vms: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -
         Column("VM", lambda vm: vm.vm.name, whole=True),
         Column("pool", lambda vm: vm.pool or "-"),
         Column("verdict", lambda vm: Text(vm.verdict.use, _STYLES[vm.verdict.use])),
-        Column("for", lambda vm: _for(vm.verdict.idle_for_s) if vm.verdict.use is Use.IDLE else "-"),
+        Column("for", lambda vm: _idle_time(vm.verdict.idle_for_s) if vm.verdict.use is Use.IDLE else "-"),
         Column("by", lambda vm: vm.verdict.decided_by or "all"),
-        Column("because", _because),
+        Column("because", _reason),
     )
     counts_by_use = Counter(vm.verdict.use for vm in vms)
     totals = Text(", ".join(f"{counts_by_use[use]} {use}" for use in Use), "bold")
-    return (heading, table, totals, *_worth(vms))
+    return (heading, table, totals, *_session_warning(vms))
 
 
-def _worth(vms: Sequence[JudgedVm]) -> Iterator[Shown]:
+def _session_warning(vms: Sequence[JudgedVm]) -> Iterator[Shown]:
     """Yield a warning with the error rate of idle verdicts that require no session source."""
     uncertain = verdicts_without_sessions(vms)
     if uncertain.count:
@@ -107,7 +107,7 @@ def _explanation(judged: JudgedVm) -> tuple[Shown, ...]:
     verdict = judged.verdict
     pool = f" (pool {judged.pool})" if judged.pool is not None else ""
     head = Text(f"{judged.vm.name}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
-    head.append(f"; {_because(judged)}")
+    head.append(f"; {_reason(judged)}")
     return head, table_of(
         verdict.readings,
         Column("source", lambda reading: f"{reading.source} {reading.metric}".rstrip()),
@@ -120,7 +120,7 @@ def _explanation(judged: JudgedVm) -> tuple[Shown, ...]:
     )
 
 
-def _because(judged: JudgedVm) -> str:
+def _reason(judged: JudgedVm) -> str:
     reason, mark_reason = judged.verdict.reason, judged.kept_by_marks
     return f"{reason}; no night takes it: {mark_reason}" if mark_reason is not None else reason
 
@@ -133,5 +133,5 @@ def _number(figure: int | None, unit: str) -> str:
     return "-" if figure is None else f"{figure} {unit}".rstrip()
 
 
-def _for(seconds: float | None) -> str:
+def _idle_time(seconds: float | None) -> str:
     return "now" if seconds is None else format_limit(seconds // 60 * 60) if seconds >= 60 else format_limit(seconds)

@@ -52,11 +52,13 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
         Column("had of late", lambda team: "-" if team.used_share is None else f"{team.used_share:.0%}", right=True),
         Column(
             "GPU-hours of 7 days",
-            lambda standing: _of(standing.use.week, standing.team.at_most.gpu_hours_per_week),
+            lambda standing: _amount_of_limit(standing.use.week, standing.team.at_most.gpu_hours_per_week),
             right=True,
         ),
         Column("left", lambda team: "any" if team.hours_left is None else f"{team.hours_left:.1f}", right=True),
-        Column("GPUs now", lambda standing: _of(standing.running_gpus, standing.team.at_most.gpus), right=True),
+        Column(
+            "GPUs now", lambda standing: _amount_of_limit(standing.running_gpus, standing.team.at_most.gpus), right=True
+        ),
     )
     for standing in shares.standings:
         if standing.use.unknown:
@@ -64,7 +66,7 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
             yield Text(f"team {standing.team.name}: the GPU-hours of {runs} are not known, and left out", "dim")
 
 
-def _of(amount: float, most: float | None) -> str:
+def _amount_of_limit(amount: float, most: float | None) -> str:
     return f"{amount:.1f}" if most is None else f"{amount:.1f} of {most:g}"
 
 

@@ -81,10 +81,10 @@ def _summary(preview: NightPreview) -> str:
     )
     desktops = count(len(preview.night_plan.decision.desktops), "desktop")
     ml_vms = count(len(preview.expected_runs), "ML VM")
-    return f"{ml_vms} would start, {desktops} would make room: {hours}{_doubt(preview)}"
+    return f"{ml_vms} would start, {desktops} would make room: {hours}{_proof_summary(preview)}"
 
 
-def _doubt(preview: NightPreview) -> str:
+def _proof_summary(preview: NightPreview) -> str:
     unproved = [proof.host.name for proof in preview.proofs if proof.refusals]
     if unproved:
         return f"; the return to {', '.join(unproved)} is not proved"
@@ -97,10 +97,10 @@ def _run_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
     for expected, reason in zip(preview.expected_runs, chosen, strict=True):
         hours = "unknown" if expected.gpu_hours is None else f"{expected.gpu_hours:.1f}"
         start = expected.start
-        yield start.vm.name, start.host.name, f"{expected.gpus:g}", _run(expected, preview), hours, reason
+        yield start.vm.name, start.host.name, f"{expected.gpus:g}", _run_times(expected, preview), hours, reason
 
 
-def _run(expected: ExpectedRun, preview: NightPreview) -> str:
+def _run_times(expected: ExpectedRun, preview: NightPreview) -> str:
     ends = "" if expected.run.ends is None else _clock(expected.run.ends, preview)
     return f"{_clock(expected.run.begins, preview)} to {ends or 'the morning'}"
 
@@ -108,10 +108,10 @@ def _run(expected: ExpectedRun, preview: NightPreview) -> str:
 def _desktop_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
     for start in preview.night_plan.decision.starts:
         for vm in start.desktops:
-            yield vm.name, start.host.name, _how(role_of(vm)), start.vm.name
+            yield vm.name, start.host.name, _method_text(role_of(vm)), start.vm.name
 
 
-def _how(role: Role) -> str:
+def _method_text(role: Role) -> str:
     return "its guest shuts down" if role is Role.SHUT_DOWN else "suspend"
 
 
@@ -358,7 +358,7 @@ def preview_document(preview: NightPreview) -> RotationPlanDocument:
         rejections=night_plan.refusals,
         ml=preview.expected_runs,
         desktops=[
-            TakenDesktopRecord(vm.ref, vm.name, start.host.name, _word(vm.has_passthrough), start.vm.name)
+            TakenDesktopRecord(vm.ref, vm.name, start.host.name, _method_word(vm.has_passthrough), start.vm.name)
             for start in night_plan.decision.starts
             for vm in start.desktops
         ],
@@ -374,7 +374,7 @@ def _forecast(pool: str, forecast: Forecast) -> PoolForecastRecord:
     return PoolForecastRecord.from_attributes(forecast, pool=pool, week_before_error=forecast.naive, slots=slots)
 
 
-def _word(passthrough: bool | None) -> str:
+def _method_word(passthrough: bool | None) -> str:
     return "shut-down-guest" if passthrough else "suspend"
 
 

@@ -38,11 +38,11 @@ def _whole_look(report: WatchReport) -> Iterator[Shown]:
             right=True,
         ),
     )
-    yield from map(_ahead, look.ahead)
+    yield from map(_pool_line, look.ahead)
     for rejection in look.plan.rejections:
         yield Text(f"nothing starts: {rejection}", "yellow")
     for yielding in look.gives.vms:
-        yield Text(f"would make room: {_why(yielding)}")
+        yield Text(f"would make room: {_yield_reason(yielding)}")
     for vm in look.back.desktops:
         yield Text(f"would come back to users: {vm.original.name}")
     for vm in look.back.stops:
@@ -58,12 +58,12 @@ def _whole_look(report: WatchReport) -> Iterator[Shown]:
     yield Text(f"{count(len(look.running), 'ML VM')} of this policy run", "bold")
 
 
-def _ahead(pool: PoolAhead) -> Text:
+def _pool_line(pool: PoolAhead) -> Text:
     to_run = f"{pool.expected} are to run" if pool.expected is not None else "no forecast: earlier weeks are not known"
     return Text(f"pool {pool.pool}: {count(pool.running, 'desktop')} run for users, {to_run}")
 
 
-def _why(yielding: GivesWay) -> str:
+def _yield_reason(yielding: GivesWay) -> str:
     lost = (
         f"{format_duration(yielding.lost_s)} of work are lost"
         if yielding.lost_s is not None
@@ -82,7 +82,7 @@ def _lines(report: WatchReport) -> Iterator[Text]:
     if report.outcomes or look.gives.still_missing:
         yield Text("; ".join(str(state) for state in look.states if state.missing or report.outcomes))
     for yielding in look.gives.vms:
-        yield Text(f"  makes room: {_why(yielding)}")
+        yield Text(f"  makes room: {_yield_reason(yielding)}")
     if look.gives.still_missing and not look.gives.vms:
         yield Text("  no other ML VM of this policy can make room", "yellow")
     for outcome in report.outcomes:
