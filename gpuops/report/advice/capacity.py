@@ -74,7 +74,7 @@ class FitRecord(DocumentRecord, frozen=True):
     at_most: int
     because: Annotated[str, "why nothing fits, or why the figure is a range"]
     in_one_vm: RangeRecord
-    in_one_vm_beside_one_node: Annotated[RangeRecord, "beside one NUMA node"]
+    in_one_vm_beside_one_node: Annotated[RangeRecord, "with all vGPUs on one NUMA node"]
 
     @classmethod
     def made_of(cls, fit: Fit) -> Self:
@@ -196,7 +196,7 @@ class CapacityDocument(VersionedSiteDocument, frozen=True):
 
     profile: Annotated[str | None, "full name of the profile in the options"]
     policy: Annotated[str | None, "name of the policy in the options"]
-    desktops_to_suspend: Annotated[int | None, "by that night"]
+    desktops_to_suspend: Annotated[int | None, "number of desktops that this night suspends"]
     suspended_vms: Annotated[list[str], "VMs whose GPUs are counted as free"]
     gpus: int
     profiles: list[ProfileRoomRecord]

@@ -14,7 +14,7 @@ from gpuops.report.monitoring.inventory import figure, without_series
 from gpuops.report.text import size
 
 _MOST_STARTS = 8
-"""So many starts of a size are printed, or the first ones and the last."""
+"""Number of starts of a size that are printed; of more, the first ones and the last."""
 
 
 def models_text(boards: Sequence[Board]) -> Shown:

@@ -122,28 +122,30 @@ def _notes(curve: MeasuredCurve) -> Iterator[str]:
     late = [row for row in curve.rows if row.count.times_s and row.count.apart_s > 0.05 * min(row.count.times_s)]
     if late:
         worst = max(row.count.apart_s for row in late)
-        yield f"VMs began up to {worst:.1f} s apart, a twentieth of what they took or more: better run a longer command"
+        yield f"VMs began up to {worst:.1f} s apart, a twentieth of their time or more: run a longer command"
 
 
 class LaterSchedulerRecord(DocumentRecord, frozen=True):
     """A scheduler that is measured once it is in force."""
 
     scheduler: SchedulerPolicy
-    command: Annotated[str, "what sets it"]
+    command: Annotated[str, "the command that sets it"]
 
 
 class MeasuredSharersRecord(DocumentRecord, frozen=True):
-    """What so many VMs on the GPU took."""
+    """How long the command took in one number of VMs on the GPU."""
 
     scheduler: SchedulerPolicy
     sharers: int
-    times_s: Annotated[list[float], "of each VM; empty = it failed"]
+    times_s: Annotated[list[float], "seconds of each VM; empty = it failed"]
     apart_s: Annotated[float, "between the first start and the last, of those that begin together"]
-    slowdown: Annotated[float | None, "in the mean, times as long as one VM alone under that scheduler"]
-    low: Annotated[float | None, "of the VM that was least slowed down"]
+    slowdown: Annotated[float | None, "mean, times as long as one VM alone under that scheduler"]
+    low: Annotated[float | None, "of the VM with the least slowdown"]
     high: float | None
-    model: Annotated[float | None, "what the fitted busy share foresees"]
-    gpu_use: Annotated[float | None, "of the GPU meanwhile, 0 to 1; null = its host has no whole sample of that time"]
+    model: Annotated[float | None, "slowdown by the model with the fitted busy share"]
+    gpu_use: Annotated[
+        float | None, "use of the GPU meanwhile, 0 to 1; null = its host has no complete sample of that time"
+    ]
     error: str | None
 
     @classmethod
@@ -153,7 +155,7 @@ class MeasuredSharersRecord(DocumentRecord, frozen=True):
 
 
 class MeasuredWholeRecord(DocumentRecord, frozen=True):
-    """What one VM with a whole GPU took."""
+    """How long the command took in one VM with a complete GPU."""
 
     device: MeasuredDevice
     times_s: Annotated[list[float], "empty = it failed"]
@@ -168,7 +170,7 @@ class MeasuredChangeRecord(DocumentRecord, frozen=True):
     """A rolling change of the host that sets its scheduler."""
 
     feasible: bool
-    applied: Annotated[bool, "false = it is foreseen"]
+    applied: Annotated[bool, "false = it is planned"]
     exit_code: Annotated[int, "as of gpuops scheduler set"]
     rejections: list[str]
 
@@ -182,7 +184,7 @@ class MeasuredChangeRecord(DocumentRecord, frozen=True):
 class SizeMeasureDocument(PrintedDocument, frozen=True):
     """How long a command took in VMs that shared a GPU."""
 
-    id: Annotated[str, "of the measurement, in the names of its VMs"]
+    id: Annotated[str, "of the measurement, part of the names of its VMs"]
     template: str
     profile: str
     command: str
@@ -193,19 +195,19 @@ class SizeMeasureDocument(PrintedDocument, frozen=True):
     applied: Annotated[bool, "whether VMs were made, or only planned"]
     now: Annotated[list[int], "the counts that this call measures"]
     later: list[LaterSchedulerRecord]
-    rejections: Annotated[list[str], "why nothing is begun"]
-    counts: Annotated[list[MeasuredSharersRecord], "all that was measured, by earlier calls as well"]
-    whole: Annotated[list[MeasuredWholeRecord], "one VM with a whole GPU"]
+    rejections: Annotated[list[str], "why the measurement does not start"]
+    counts: Annotated[list[MeasuredSharersRecord], "all measured counts, with those of earlier calls"]
+    whole: Annotated[list[MeasuredWholeRecord], "one VM with a complete GPU"]
     overheads: Annotated[
         dict[str, float], "one VM alone to DirectPath I/O, times as long; by scheduler, and of the whole vGPU"
     ]
     notes: Annotated[list[str], "what is not measured, and why"]
     changes: Annotated[
-        list[MeasuredChangeRecord], "of the host, for schedulers that are set in between, and the first one again"
+        list[MeasuredChangeRecord], "of the host, to set each scheduler and at the end the first one again"
     ]
     busy: Annotated[float | None, "the busy share by which the model is closest; null = not known"]
-    worst_error: Annotated[float | None, "by how much the model is off, as a share"]
-    left: Annotated[list[str], "VMs of it that could not be removed, each with its reason"]
+    worst_error: Annotated[float | None, "largest error of the model, as a share"]
+    left: Annotated[list[str], "VMs of the measurement that could not be removed, each with its reason"]
 
 
 def measured_document(
@@ -264,10 +266,12 @@ def removal_text(
 
 @printed("size-measure-remove", by="gpuops size --measure --remove")
 class SizeMeasureRemoveDocument(PrintedDocument, frozen=True):
-    """What a measurement that was cut off has left."""
+    """The VMs of an unfinished measurement."""
 
     id: Annotated[str | None, "null = no measurement was cut off"]
-    vms: Annotated[list[str], "its VMs that were there"]
+    vms: Annotated[list[str], "its VMs that still existed"]
     left: Annotated[list[str], "those that could not be removed, each with its reason"]
-    undone: Annotated[str | None, "that a GPU has another scheduler than before it was measured, and what sets it back"]
+    undone: Annotated[
+        str | None, "a scheduler that differs from the one before the measurement, and the command that sets it back"
+    ]
     applied: bool

@@ -17,7 +17,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 from gpuops.report.text import count
 
 _MOST_VMS = 20
-"""So many VMs have a row of their own."""
+"""Number of VMs that have a row."""
 _A_WEEK = timedelta(days=7)
 
 
@@ -96,7 +96,7 @@ def _vms_with_hours(answer: SizingAnswer) -> list[tuple[SizedVm, float | None]]:
 def _recommendation(answer: SizingAnswer) -> Iterator[Text]:
     allowed, advice = answer.sizing.limits.at_most, answer.sizing.advice
     if allowed is None:
-        yield Text("say --at-most 1.2, and the most VMs are recommended by which none takes longer", "dim")
+        yield Text("add --at-most 1.2 for a recommendation: the most VMs on a GPU of which none takes longer", "dim")
         return
     if advice is None:
         yield Text(f"recommended: none; not even one VM stays within {allowed:g}", "bold yellow")
@@ -171,7 +171,7 @@ class RecommendedSharersRecord(DocumentRecord, frozen=True):
 
     sharers: int
     scheduler: SchedulerPolicy
-    gpus: Annotated[int, "that all VMs need, with those that should not share; 1 of plain numbers"]
+    gpus: Annotated[int, "GPUs for all VMs, with those that should not share; 1 for plain numbers"]
     slowdown: Annotated[float, "times as long as alone, in the mean of VMs"]
     low: Annotated[float | None, "a tenth of what VMs had on their days is below; null = there is nothing that differs"]
     high: Annotated[float | None, "a tenth is above"]
@@ -187,7 +187,7 @@ class SizedVmRecord(DocumentRecord, frozen=True):
     """One VM, of a file or of a vCenter."""
 
     name: str
-    busy: Annotated[float, "the share of the time that it keeps a GPU busy alone, in the mean"]
+    busy: Annotated[float, "mean share of the time that it keeps a GPU busy alone"]
     hours: Annotated[float | None, "of history; null = its busy share was stated"]
     may_share: Annotated[bool, "false = it should have a GPU of its own"]
     slowdown: Annotated[dict[str, float], "by scheduler"]
@@ -197,11 +197,9 @@ class BusyHistoryRecord(DocumentRecord, frozen=True):
     """The length of the measured history."""
 
     since: Moment
-    hours_least: Annotated[float, "of the VM with the least"]
+    hours_least: Annotated[float, "of the VM with the shortest history"]
     hours_most: float
-    full: Annotated[
-        float, "in which share of the time GPUs that VMs share now were full, so that more may have been wanted"
-    ]
+    full: Annotated[float, "share of the time in which shared GPUs were full, so that VMs may have needed more"]
 
     @classmethod
     def made_of(cls, history: BusyHistory) -> Self:
@@ -215,8 +213,8 @@ class LearnedPairsRecord(DocumentRecord, frozen=True):
     mean_error: Annotated[
         float | None, "by how much a speed is off on pairs that the fit does not know; null = too few pairs"
     ]
-    sensitivity: Annotated[dict[str, float], "by workload, the share of its speed that it loses beside an average one"]
-    pressure: Annotated[dict[str, float], "by workload, the share of its speed that an average one loses beside it"]
+    sensitivity: Annotated[dict[str, float], "by workload, the share of its speed that it loses next to an average one"]
+    pressure: Annotated[dict[str, float], "by workload, the share of its speed that an average one loses next to it"]
 
 
 @printed("size", by="gpuops size")
@@ -226,20 +224,20 @@ class SizeDocument(PrintedDocument, frozen=True):
     source: Annotated[SizingSource, "where the busy shares are from"]
     vcenter: Annotated[str | None, "its instance uuid; null = no vCenter was read"]
     read_at: Moment | None
-    profile: Annotated[str | None, "the vGPU profile of all of them; null = none was said, or there are several"]
-    most_per_gpu: Annotated[int | None, "as many vGPUs as a GPU holds of the profile, by which fixed share goes"]
-    busy: Annotated[float | None, "of plain numbers the share of the time that each VM keeps a GPU busy alone"]
+    profile: Annotated[str | None, "the vGPU profile of all VMs; null = none was given, or there are several"]
+    most_per_gpu: Annotated[int | None, "vGPUs of the profile that fit on a GPU; fixed share divides by this"]
+    busy: Annotated[float | None, "for plain numbers, the share of the time that each VM keeps a GPU busy alone"]
     overlap: Annotated[
-        float, "of plain numbers the share of its work that each VM has beside the next; 1 = all together"
+        float, "for plain numbers, the share of its work in which each VM overlaps the next; 1 = all together"
     ]
     at_most: Annotated[float | None, "the slowdown that is allowed; null = nothing is recommended"]
-    guaranteed: Annotated[bool, "whether that must hold whatever the others do"]
+    guaranteed: Annotated[bool, "whether it must hold at any load of the other VMs"]
     sizes: list[SharersOnGpuRecord]
     recommended: Annotated[
-        RecommendedSharersRecord | None, "null = not asked for, or not even one VM stays within what is allowed"
+        RecommendedSharersRecord | None, "null = not requested, or not even one VM stays within at_most"
     ]
     vms_at: Annotated[int | None, "the number of VMs on a GPU for the slowdown of each VM"]
-    vms: Annotated[list[SizedVmRecord], "none of plain numbers"]
+    vms: Annotated[list[SizedVmRecord], "empty for plain numbers"]
     history: Annotated[BusyHistoryRecord | None, "null = the busy shares were stated"]
     pairs: Annotated[LearnedPairsRecord | None, "null = no pair was observed"]
     left_out: Annotated[dict[str, str], "reason by name, for each VM without a judgement"]

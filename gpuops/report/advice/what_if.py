@@ -124,7 +124,7 @@ def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
     if len(fleet.stranded) > _FEW:
         yield Text(f"and {len(fleet.stranded) - _FEW} more find none (--output json names them)", "yellow")
     if fleet.stranded and not fleet.proven:
-        yield Text("not every way was tried: there may be a place for each of them", "dim")
+        yield Text("not every placement was tried: there may be a place for each of them", "dim")
     if fleet.more_asked:
         placed = _figure(answer.then.more_placed)
         yield Text(f"of {count(fleet.more_asked, 'VM')} that are added run: {placed}")
@@ -204,7 +204,7 @@ class RequestsRecord(DocumentRecord, frozen=True):
     placed: DrawnRecord
     waiting: DrawnRecord
     placed_mib: Annotated[DrawnRecord, "GPU memory of those with a place"]
-    draws: Annotated[list[RequestDrawRecord], "one of each seed or recorded day"]
+    draws: Annotated[list[RequestDrawRecord], "one for each seed or recorded day"]
 
     @classmethod
     def made_of(cls, draws: Sequence[PlacedDemand]) -> Self:
@@ -264,7 +264,7 @@ class WhatIfDocument(VersionedSiteDocument, frozen=True):
     """The fleet as it is, and the fleet after changes that were not made."""
 
     changes: Annotated[list[str], "in words"]
-    notes: Annotated[list[str], "what could not be checked, or was left as it is"]
+    notes: Annotated[list[str], "what could not be checked, or was not changed"]
     models_not_asked_for: Annotated[list[str], "GPU models that are added, and that no request asks for"]
     requests_from: DemandSource
     night_at: Annotated[Moment | None, "when the night begins; null = no policy was given"]
@@ -272,7 +272,7 @@ class WhatIfDocument(VersionedSiteDocument, frozen=True):
     then: FleetRecord
     starts_anew: Annotated[list[RestartedRecord], "VMs that ran on a changed host or GPU, and start again"]
     without_place: Annotated[list[WithoutPlaceRecord], "VMs that ran, and find no place any more"]
-    without_place_proven: Annotated[bool, "false = not every way was tried"]
+    without_place_proven: Annotated[bool, "false = not every placement was tried"]
     vms_added: int
 
     @classmethod

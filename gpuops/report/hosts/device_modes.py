@@ -92,14 +92,14 @@ class ModeDeviceRecord(DocumentRecord, frozen=True):
     address: Annotated[str | None, "PCI address"]
     name: str
     mode: Annotated[str, "in force"]
-    configurable_modes: Annotated[list[str], "what it can be configured to"]
+    configurable_modes: Annotated[list[str], "modes that it can be set to"]
     interconnect: str | None
     driver: Annotated[str | None, "name of the driver"]
     driver_version: str | None
     memory_mib: int | None
-    used_memory_mib: Annotated[int | None, "of it, used by VMs"]
-    reserved_memory_mib: Annotated[int | None, "of it, reserved"]
-    reserved_used_memory_mib: Annotated[int | None, "of what is reserved, in use"]
+    used_memory_mib: Annotated[int | None, "memory used by VMs"]
+    reserved_memory_mib: Annotated[int | None, "reserved memory"]
+    reserved_used_memory_mib: Annotated[int | None, "reserved memory in use"]
     vms: Annotated[list[NamedRecord] | None, "those that use it"]
     vm_classes: Annotated[list[ModeVmClassRecord] | None, "those of a Supervisor that use it"]
     direct_path_profiles: Annotated[list[str] | None, "ids of the DirectPath profiles that use it"]

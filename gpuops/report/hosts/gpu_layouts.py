@@ -83,12 +83,12 @@ class LayoutPartRecord(DocumentRecord, frozen=True):
     """The intended layout of some GPUs of a host, judged on an empty GPU."""
 
     gpus: Annotated[list[int] | None, "their numbers on the host; null = all"]
-    devices: Annotated[list[PciTypeRecord], "GPU models that it is for; empty = any"]
+    devices: Annotated[list[PciTypeRecord], "GPU models that it applies to; empty = any"]
     mig_mode: Annotated[bool, "false = MIG mode is off"]
     counts: Annotated[dict[str, int], "GPU instances or vGPU types by name"]
     verdict: LayoutVerdict
     because: Annotated[str, "why it does not fit, or why that is not known"]
-    vgpu_mode: Annotated[VgpuMode | None, "that the GPU is in; null = it does not fit, or MIG mode is off"]
+    vgpu_mode: Annotated[VgpuMode | None, "of the GPU; null = it does not fit, or MIG mode is off"]
     free: Annotated[list[FreeRoomRecord] | None, "null = it does not fit, or not known"]
 
     @classmethod

@@ -38,7 +38,8 @@ NEXT: Final = {
 }
 """The next step for each component."""
 SETTLE: Final = (
-    "when it is found, confirm or correct it by its id, and the next model learns from it: gpuops help diagnose"
+    "when the cause is known, confirm or correct the diagnosis by its id: the next model learns from it"
+    " (gpuops help diagnose)"
 )
 
 
@@ -88,7 +89,8 @@ def _evidence_text(suspect: Suspect) -> str:
 def _notes(model: Forest) -> Iterator[str]:
     """Yield how the model was trained and how often it is right."""
     learned = f", {count(len(model.corrections), 'confirmed case')} among them" if model.corrections else ""
-    yield f"by rules and by a model of {model.cases} cases{learned}; {model.right:.0%} right of made ones never seen"
+    rated = f"{model.right:.0%} right in generated cases outside its training"
+    yield f"by rules and by a model of {model.cases} cases{learned}; {rated}"
 
 
 class SuspectRecord(DocumentRecord, frozen=True):
@@ -96,8 +98,8 @@ class SuspectRecord(DocumentRecord, frozen=True):
 
     component: Component
     probability: Annotated[float, "0 to 1"]
-    by_rule: Annotated[bool, "whether a rule is certain of it"]
-    evidence: Annotated[list[str], "numbers that speak for it"]
+    by_rule: Annotated[bool, "whether a rule identified it with certainty"]
+    evidence: Annotated[list[str], "the measured figures that support it"]
     next: Annotated[str, "what to do about it"]
 
     @classmethod
@@ -108,9 +110,9 @@ class SuspectRecord(DocumentRecord, frozen=True):
 class DiagnosisModelRecord(DocumentRecord, frozen=True):
     """The model that judged the VMs."""
 
-    cases: Annotated[int, "of how many it was made"]
-    confirmed: Annotated[int, "how many of these people confirmed or corrected"]
-    right: Annotated[float, "the share of components that it had right in made cases never seen"]
+    cases: Annotated[int, "number of cases in its training"]
+    confirmed: Annotated[int, "how many of them a person confirmed or corrected"]
+    right: Annotated[float, "share of correct components in generated cases outside its training"]
 
     @classmethod
     def made_of(cls, model: Forest) -> Self:
@@ -120,11 +122,11 @@ class DiagnosisModelRecord(DocumentRecord, frozen=True):
 class DiagnosedVmRecord(DocumentRecord, frozen=True):
     """The diagnosis of one VM."""
 
-    id: Annotated[str, "by which it is confirmed or corrected"]
+    id: Annotated[str, "of the diagnosis, for `gpuops diagnose confirm`"]
     vm: str
     host: str | None
-    hours: Annotated[float, "of its history"]
-    suspects: Annotated[list[SuspectRecord], "the most probable first; without a model and a certain rule none"]
+    hours: Annotated[float, "length of its history"]
+    suspects: Annotated[list[SuspectRecord], "the most probable first; empty without a model or a certain rule"]
     cannot_be_told: Annotated[dict[str, str], "by component without a counter of its own, what is needed to tell it"]
     contradictions: Annotated[list[str], "counters that contradict each other and were treated as unknown"]
 
@@ -143,7 +145,7 @@ class DiagnoseDocument(SiteDocument, frozen=True):
 
     model: DiagnosisModelRecord
     vms: list[DiagnosedVmRecord]
-    left_out: Annotated[dict[str, str], "by VM of which nothing is said, why"]
+    left_out: Annotated[dict[str, str], "reason by VM, for each VM without a diagnosis"]
 
 
 def diagnosed_document(diagnoses: Diagnosed, inventory: Inventory) -> DiagnoseDocument:
@@ -183,16 +185,16 @@ class DiagnosedCaseRecord(DocumentRecord, frozen=True):
     """A case and its diagnosis."""
 
     name: str
-    at_fault: Annotated[list[Component], "what was; empty = nothing"]
+    at_fault: Annotated[list[Component], "the known cause; empty = none"]
     suspects: list[SuspectRecord]
     cannot_be_told: Annotated[dict[str, str], "by component without a counter of its own, what is needed to tell it"]
 
 
 @printed("diagnose-cases", by="gpuops diagnose --cases")
 class DiagnoseCasesDocument(PrintedDocument, frozen=True):
-    """What is said of cases of which it is known what was at fault."""
+    """Diagnoses of cases with a known cause, and how many were right."""
 
-    right: Annotated[float, "the share of components that are among as many most probable ones as were at fault"]
+    right: Annotated[float, "share of causes that are among as many most probable components as there are causes"]
     model: DiagnosisModelRecord
     cases: list[DiagnosedCaseRecord]
 
@@ -217,7 +219,7 @@ def settled_text(name: str, components: Sequence[Component]) -> Shown:
 
 @printed("diagnose-settled", by="gpuops diagnose confirm")
 class DiagnoseSettledDocument(PrintedDocument, frozen=True):
-    """What a person found was noted."""
+    """A diagnosis that a person confirmed or corrected."""
 
     id: Annotated[str, "of the diagnosis"]
     at_fault: list[Component]
@@ -225,20 +227,20 @@ class DiagnoseSettledDocument(PrintedDocument, frozen=True):
 
 def trained_text(training: Trained) -> Shown:
     """Return whether the new model replaces the previous one, and how both were rated."""
-    comparison = "" if training.before is None else f"; the one before had {training.before:.1%}"
-    verdict = "the new model stands" if training.replaced else "the one before is better, and stands"
+    comparison = "" if training.before is None else f"; the previous one {training.before:.1%}"
+    verdict = "the new model is used" if training.replaced else "the previous model is better, and stays in use"
     settings = training.model.settings
     return [
         Text(
-            f"{verdict}: of cases never seen the new one had {training.after:.1%} of the components right{comparison}",
+            f"{verdict}; of cases outside its training the new model had {training.after:.1%} right{comparison}",
             "bold",
         ),
         Text(
-            f"{len(training.tried)} candidates; the model is of {settings.trees} trees, each split looks at "
+            f"{len(training.tried)} candidates; the model has {settings.trees} trees, each split looks at "
             f"{settings.features_tried:.0%} of the numbers of a case"
         ),
         Text(
-            f"made of {training.model.cases} cases, {len(training.model.corrections)} of them confirmed by people",
+            f"trained with {training.model.cases} cases, {len(training.model.corrections)} of them confirmed by people",
             "dim",
         ),
     ]
@@ -250,17 +252,17 @@ class DiagnosisCandidateRecord(DocumentRecord, frozen=True):
     trees: int
     features_tried: Annotated[float, "the share of a case's numbers that a split looks at"]
     least_in_leaf: int
-    right: Annotated[float, "the share of components in cases that it was not made of"]
+    right: Annotated[float, "share of correct components in cases outside its training"]
 
 
 @printed("diagnose-train", by="gpuops diagnose train")
 class DiagnoseTrainDocument(PrintedDocument, frozen=True):
-    """A model was trained."""
+    """The result of training a model."""
 
-    replaced: Annotated[bool, "whether it stands from now on; otherwise the one before was better"]
-    right: Annotated[float, "the share of components that the new one had right in cases never seen"]
-    right_before: Annotated[float | None, "what the one before had right of these; null = there was none"]
-    model: Annotated[DiagnosisModelRecord, "the one that stands"]
+    replaced: Annotated[bool, "whether the new model is used from now on; false = the previous one is better"]
+    right: Annotated[float, "share of correct components of the new model, in cases outside its training"]
+    right_before: Annotated[float | None, "the same of the previous model; null = there was none"]
+    model: Annotated[DiagnosisModelRecord, "the model in use"]
     candidates: list[DiagnosisCandidateRecord]
 
     @classmethod

@@ -39,7 +39,7 @@ class FindingRecord(DocumentRecord, frozen=True):
 
 @printed("doctor", by="gpuops doctor")
 class DoctorDocument(VersionedSiteDocument, frozen=True):
-    """What stands in the way on hosts, GPUs and VMs."""
+    """Problems of hosts, GPUs and VMs, with their fixes."""
 
     healthy: bool
     findings: Annotated[list[FindingRecord], "worst first"]
@@ -102,7 +102,7 @@ class RoleRecord(DocumentRecord, frozen=True):
     """A role that accounts of gpuops need."""
 
     name: str
-    where: Annotated[str, "on what it is given"]
+    where: Annotated[str, "the object to grant it on"]
     there: bool
     right: bool
     lacks: Annotated[list[str], "privileges"]
@@ -117,7 +117,7 @@ class RoleRecord(DocumentRecord, frozen=True):
 
 @printed("roles", by="gpuops roles")
 class RolesDocument(PrintedDocument, frozen=True):
-    """vCenter's roles beside those that gpuops needs."""
+    """The roles that gpuops needs, compared with those in vCenter."""
 
     roles: list[RoleRecord]
     changed: Annotated[bool, "whether a role was written"]

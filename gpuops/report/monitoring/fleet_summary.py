@@ -21,7 +21,7 @@ from gpuops.report.monitoring.inventory import heading, without_gpus
 from gpuops.report.text import count
 
 MOST_HOSTS: Final = 20
-"""Of so many hosts with GPUs a tree each is printed unasked."""
+"""Up to so many hosts with GPUs, each has a tree by default."""
 _FEW: Final = 3
 
 

@@ -58,8 +58,8 @@ class CheckedRowRecord(DocumentRecord, frozen=True):
 
     check: Annotated[str, "what was looked at, such as driver, licence or the name of a framework"]
     state: GuestState
-    says: Annotated[str, "why, with numbers; a guest's own words are among it"]
-    next: Annotated[str, "what to do about it; empty where it passes"]
+    says: Annotated[str, "why, with figures; may hold text from the guest"]
+    next: Annotated[str, "the next step; empty if it passes"]
 
     @classmethod
     def made_of(cls, row: GuestRow) -> Self:

@@ -230,7 +230,7 @@ class GpuRecord(DocumentRecord, frozen=True):
     device_id: Annotated[str, "four hexadecimal digits"]
     subsystem_id: Annotated[str | None, "four hexadecimal digits"]
     memory_mib: int | None
-    mode: Annotated[str, "what it takes now, in a few words"]
+    mode: Annotated[str, "in force, in a few words"]
     graphics_type: GraphicsType | None
     configured_graphics_type: GraphicsType | None
     vgpu_mode: VgpuMode | None
@@ -241,7 +241,7 @@ class GpuRecord(DocumentRecord, frozen=True):
         GpuHealthRecord | None, "with a host shell; null = its host was not asked, or did not answer about it"
     ]
     holders: Annotated[list[NamedRecord] | None, "the VMs on it now"]
-    free: Annotated[dict[str, SlotsRecord], "how many more vGPUs, by profile"]
+    free: Annotated[dict[str, SlotsRecord], "room for more vGPUs, by profile"]
 
     @classmethod
     def made_of(cls, view: GpuView) -> Self:
@@ -275,7 +275,7 @@ class OtherDeviceRecord(DocumentRecord, frozen=True):
     subsystem_id: Annotated[str | None, "hexadecimal"]
     memory_mib: int | None
     numa_node: int | None
-    mode: Annotated[str, "how it is set, for people"]
+    mode: Annotated[str, "in a few words"]
     passthrough_enabled: Annotated[bool | None, "configured"]
     passthrough_active: Annotated[bool | None, "in force"]
     label: Annotated[str | None, "its hardware label"]
@@ -334,7 +334,7 @@ class HostRecord(DocumentRecord, frozen=True):
     numa_nodes: list[NumaNodeRecord]
     other_devices: Annotated[list[OtherDeviceRecord], "none of them counts as a GPU"]
     profiles: list[ProfileRecord] | None
-    vms_not_on_a_gpu: Annotated[list[NamedRecord], "VMs that carry a GPU device and hold none now"]
+    vms_not_on_a_gpu: Annotated[list[NamedRecord], "VMs that have a GPU device but hold none now"]
     unreadable: list[str]
 
     @classmethod
@@ -366,7 +366,7 @@ class GpuDeviceRecord(DocumentRecord, frozen=True):
     allowed: Annotated[list[str] | UnsetType, "of a dynamic, vendor and device ids"] = UNSET
     label: Annotated[str | UnsetType | None, "of a dynamic or other"] = UNSET
     assigned: Annotated[str | UnsetType | None, "of a dynamic, the PCI address"] = UNSET
-    unreadable: Annotated[bool | UnsetType, "of other, whether what it is could not be read"] = UNSET
+    unreadable: Annotated[bool | UnsetType, "of other, whether its type could not be read"] = UNSET
 
     @classmethod
     def made_of(cls, device: GpuDevice) -> Self:
@@ -410,10 +410,10 @@ class VmRecord(DocumentRecord, frozen=True):
 class InventoryDocument(VersionedSiteDocument, frozen=True):
     """Hosts with GPUs, who holds them, what is free, and the VMs with GPU devices."""
 
-    hosts: Annotated[Iterable[HostRecord], "those with GPUs, and those that give VMs other devices whole"]
+    hosts: Annotated[Iterable[HostRecord], "those with GPUs, and those that give VMs other complete devices"]
     hosts_without_gpus: int
     vms: Annotated[Iterable[VmRecord], "those with a GPU device"]
-    vms_total: Annotated[int, "of the whole vCenter"]
+    vms_total: Annotated[int, "number of all VMs of the vCenter"]
     hosts_left_out: Annotated[int | UnsetType, "with --limit"] = UNSET
     vms_left_out: Annotated[int | UnsetType, "with --limit"] = UNSET
 

@@ -18,7 +18,7 @@ from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count
 
 _FEW: Final = 3
-"""Names and reasons on a line."""
+"""Number of names or reasons on a line."""
 
 
 def readiness_text(readiness: Readiness, scope: Scope) -> Shown:
@@ -168,7 +168,7 @@ class LeavingNowRecord(DocumentRecord, frozen=True):
     vm: NamedRecord
     leaves_by: Annotated[str, "vmotion, drs, shut_down or power_off"]
     target: Annotated[str | None, "the host's name; null = where DRS puts it"]
-    stun: Annotated[StunRecord | None, "by vCenter's own estimate; null = it tells none, or the VM has no vGPU"]
+    stun: Annotated[StunRecord | None, "vCenter's estimate; null = it has none, or the VM has no vGPU"]
 
 
 class ProfileLossRecord(DocumentRecord, frozen=True):
@@ -176,7 +176,7 @@ class ProfileLossRecord(DocumentRecord, frozen=True):
 
     profile: Annotated[str, "whole GPU for DirectPath"]
     running: int
-    placed: Annotated[int, "so many come back elsewhere"]
+    placed: Annotated[int, "how many come back on other hosts"]
 
 
 class NewPlaceRecord(DocumentRecord, frozen=True):
@@ -201,7 +201,7 @@ class LossRecord(DocumentRecord, frozen=True):
     """What happens to the VMs with GPUs of a failed host."""
 
     spared: Annotated[bool, "whether each of them has a place elsewhere"]
-    proven: Annotated[bool, "false = not every way was tried, and there may be one with a place for all"]
+    proven: Annotated[bool, "false = not every placement was tried, and one may have a place for all"]
     profiles: list[ProfileLossRecord]
     places: Annotated[list[NewPlaceRecord], "in this order"]
     without_place: list[StrandedVmRecord]
@@ -217,11 +217,11 @@ class HostReadinessRecord(DocumentRecord, frozen=True):
 
     host: NamedRecord
     cluster: Annotated[str | None, "its name"]
-    ready: Annotated[bool, "whether all that must leave it can"]
+    ready: Annotated[bool, "whether all VMs that must leave it can leave"]
     proven: Annotated[bool, "false = not every order of moves was tried, and there may be one that empties it"]
     leaving: Annotated[list[LeavingNowRecord], "in this order"]
     blockers: Annotated[list[RejectionRecord], "not empty = it cannot be emptied"]
-    maintenance_mode_waits_because: Annotated[list[str], "why vCenter alone moves no VM with a vGPU off it"]
+    maintenance_mode_waits_because: Annotated[list[str], "why vCenter alone would not move VMs with vGPUs off it"]
     notes: list[str]
     lost: LossRecord
 

@@ -111,22 +111,22 @@ def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
 class TopRowRecord(DocumentRecord, frozen=True):
     """One host, GPU or VM; null = not known, or not of this kind of row."""
 
-    key: Annotated[str, "the same for the same thing at each look"]
+    key: Annotated[str, "stays the same for a host, GPU or VM in each reading"]
     name: Annotated[str, "of a GPU its PCI address"]
     host: Annotated[str | None, "its name"]
     cluster: Annotated[str | None, "of a host"]
     model: Annotated[str | None, "of a GPU"]
     devices: Annotated[str | None, "of a VM, its GPU devices"]
     state: Annotated[
-        str, "of a host what is out of the ordinary, of a GPU its mode, of a VM its power and where a night has it"
+        str, "of a host what is unusual, of a GPU its mode, of a VM its power state and its state in a night"
     ]
-    utilization_percent: Annotated[float | None, "of a host the mean of its GPUs that are measured"]
+    utilization_percent: Annotated[float | None, "of a host the mean of its measured GPUs"]
     memory_used_mib: Annotated[int | None, "GPU memory in use"]
     temperature_c: Annotated[int | None, "of a host its hottest GPU"]
-    power_w: Annotated[int | None, "of a host all of its GPUs together"]
-    memory_mib: Annotated[int | None, "GPU memory there is"]
+    power_w: Annotated[int | None, "of a host the sum of its GPUs"]
+    memory_mib: Annotated[int | None, "GPU memory in total"]
     gpus: Annotated[int | None, "of a host"]
-    gpus_held: Annotated[int | None, "on how many of them a VM is"]
+    gpus_held: Annotated[int | None, "how many of them have a VM"]
     vms: Annotated[list[str] | None, "names of the VMs on it"]
     sessions: Annotated[int | None, "console connections to its VMs"]
     cpu_mhz: Annotated[int | None, "of a VM that runs"]
@@ -140,7 +140,7 @@ class TopRotationRecord(DocumentRecord, frozen=True):
     cut_off: Annotated[str | None, "the run that began last and did not end"]
     away: Annotated[int, "VMs that are suspended or run for a night"]
     changing: int
-    lost: Annotated[int, "VMs that are not where the night has left them, and not back"]
+    lost: Annotated[int, "VMs that are neither in the state of their night nor back"]
 
 
 class TopChangeRecord(DocumentRecord, frozen=True):
@@ -157,7 +157,7 @@ class TopDocument(SiteDocument, frozen=True):
     """Hosts, GPUs or VMs with what they use now, and what runs for a night or a change."""
 
     level: TopLevel
-    rows: Annotated[list[TopRowRecord], "in the order that was asked for"]
+    rows: Annotated[list[TopRowRecord], "in the requested order"]
     rotation: TopRotationRecord
     change: Annotated[TopChangeRecord | None, "the change of hosts or move of VMs that has not ended"]
 

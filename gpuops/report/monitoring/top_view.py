@@ -19,15 +19,15 @@ class TopView:
     containing: str = ""
     """Only rows with this text."""
     typing: bool = False
-    """Whether keys are letters of that text."""
+    """Whether keys are added to that text."""
     inside: TopRow | None = None
-    """The host or GPU that the user went into; None = rows of all."""
+    """The host or GPU whose rows are shown; None = all rows."""
     within: TopView | None = None
-    """The view that it was left from."""
+    """The view to go back to."""
     selected: str = ""
     """The key of the selected row; empty = the first one."""
     number: int = 0
-    """Where that row was, for when it is gone."""
+    """The position of that row, used if the row is gone."""
 
     def selected_number(self, rows: Sequence[TopRow]) -> int:
         """Return the number of the selected row; if the row is gone, the selection stays at its position."""

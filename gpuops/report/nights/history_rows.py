@@ -115,14 +115,16 @@ class PastNightRecord(DocumentRecord, frozen=True):
     began: Moment
     ended: Annotated[Moment | None, "when its last run ended; null also = a run has not"]
     outcome: PastOutcome
-    by_markers: Annotated[bool, "whether the journal knows of its return alone"]
+    by_markers: Annotated[bool, "whether the journal has only its return"]
     by: Annotated[list[str], "USER@MACHINE of its runs, or unknown"]
     desktops_taken: int
     desktops_back: int
     ml_vms: Annotated[int, "how many ran"]
     gpu_hours: Annotated[float | None, "what the ML VMs had, GPUs times hours"]
     gpu_hours_at_least: Annotated[float, "what they had in any case"]
-    gpu_hours_available: Annotated[float | None, "what the desktops gave, and what was free on the hosts of the night"]
+    gpu_hours_available: Annotated[
+        float | None, "of the taken desktops' GPUs, and of free GPUs on the hosts of the night"
+    ]
     share: Annotated[float | None, "of what could be had, 1 = all of it"]
     incident_count: Annotated[int, "how often something went wrong"]
 
@@ -175,10 +177,12 @@ class HistoryTotalsRecord(DocumentRecord, frozen=True):
     """The sums of the nights that are shown; null = not known."""
 
     nights: int
-    left_off: Annotated[int, "so many older nights and changes are not shown for the limit"]
+    left_off: Annotated[int, "how many older nights and changes the limit leaves out"]
     gpu_hours: Annotated[float | None, "what the ML VMs had, GPUs times hours"]
     gpu_hours_at_least: Annotated[float, "what they had in any case"]
-    gpu_hours_available: Annotated[float | None, "what the desktops gave, and what was free on the hosts of the nights"]
+    gpu_hours_available: Annotated[
+        float | None, "of the taken desktops' GPUs, and of free GPUs on the hosts of the nights"
+    ]
     share: Annotated[float | None, "of what could be had, 1 = all of it"]
 
     @classmethod

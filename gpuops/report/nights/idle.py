@@ -52,15 +52,17 @@ class EvidenceReadingRecord(DocumentRecord, frozen=True):
     """The reading of one source for a VM."""
 
     source: Source
-    metric: Annotated[str, "which performance counter; empty = there is but one number of the source"]
+    metric: Annotated[str, "the performance counter; empty = the source has one figure only"]
     says: Use
-    required: Annotated[bool, "whether the VM is idle only if this source says so; any other can veto, and no more"]
-    veto: Annotated[bool, "whether it keeps the VM"]
+    required: Annotated[bool, "whether the VM is idle only if this source reports idle; other sources can only veto"]
+    veto: Annotated[bool, "whether it prevents an idle verdict"]
     value: Annotated[int | None, "null = it cannot be read, or is no number"]
     unit: str
     below: Annotated[int | None, "idle is below this"]
-    disconnected_s: Annotated[int | None, "so long all of its sessions are disconnected; null = not so, or not told"]
-    age_s: Annotated[float | None, "how old the value is; null = nothing was read"]
+    disconnected_s: Annotated[
+        int | None, "for how long all of its sessions are disconnected; null = they are not, or not known"
+    ]
+    age_s: Annotated[float | None, "age of the value; null = nothing was read"]
     because: str
 
     @classmethod
@@ -76,9 +78,11 @@ class VmVerdictRecord(DocumentRecord, frozen=True):
     pool: str | None
     verdict: Use
     because: str
-    kept_by_marks: Annotated[str | None, "why no night takes it, idle or not, such as an opt-out"]
-    decided_by: Annotated[Source | None, "null = it is idle, by all that is required"]
-    idle_for_s: Annotated[float | None, "so long it is known to be idle; null = at the look alone, or it is not"]
+    kept_by_marks: Annotated[str | None, "why no night takes it even if idle, such as an opt-out"]
+    decided_by: Annotated[Source | None, "null = it is idle by all required sources"]
+    idle_for_s: Annotated[
+        float | None, "for how long it is known to be idle; null = at this reading only, or it is not idle"
+    ]
     sources: Annotated[list[EvidenceReadingRecord], "in the order in which they decide"]
 
     @classmethod

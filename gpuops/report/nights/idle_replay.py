@@ -45,13 +45,15 @@ class ReplayedNightRecord(DocumentRecord, frozen=True):
     opens: Moment
     closes: Moment
     back_by: Moment
-    taken: Annotated[int, "desktops that were idle at some time of it, each counted once"]
+    taken: Annotated[int, "desktops that were idle at some time of the night, each counted once"]
     used: Annotated[int, "desktops that were used whenever a night could take them"]
     unknown: Annotated[dict[str, int], "desktops that were never known to be idle, by the reason"]
-    harvested_s: Annotated[int, "from each suspend until use came back or the desktop was due, as far as it is known"]
-    not_known_s: Annotated[int, "the part of that while of which nothing is known"]
-    false_idle_within_s: Annotated[list[int], "of each false idle, within which time use came back"]
-    false_idle_unknown: Annotated[int, "taken desktops of which it is not known whether use came back so soon"]
+    harvested_s: Annotated[
+        int, "sum of the times from a suspend until use came back or the desktop was due, where known"
+    ]
+    not_known_s: Annotated[int, "the part of that time without measurements"]
+    false_idle_within_s: Annotated[list[int], "for each false idle, the time until use came back"]
+    false_idle_unknown: Annotated[int, "taken desktops without measurements soon after their suspend"]
     used_later: Annotated[int, "taken desktops whose use came back later, before they were due"]
 
     @classmethod
@@ -74,10 +76,10 @@ class ReplayedPoolRecord(DocumentRecord, frozen=True):
     """A pool of the policy."""
 
     pool: str
-    desktops: Annotated[int, "that are in it today, and may be taken"]
-    left_out: Annotated[int, "that are in it today, and that no night takes"]
-    users_kept_away: Annotated[bool, "whether it is parked or gated; of another one a night takes nothing"]
-    not_replayed: Annotated[list[Source], "what it requires, and was not kept"]
+    desktops: Annotated[int, "in it today, and allowed to be taken"]
+    left_out: Annotated[int, "in it today, and never taken by a night"]
+    users_kept_away: Annotated[bool, "whether it is parked or gated; a night takes nothing from other pools"]
+    not_replayed: Annotated[list[Source], "sources that it requires, and that are not stored"]
     refusal: Annotated[str | None, "why it cannot be replayed"]
     next: Annotated[str | None, "what to do about that"]
     nights: Annotated[list[ReplayedNightRecord], "none where it cannot be replayed"]
@@ -91,13 +93,13 @@ class ReplayedPoolRecord(DocumentRecord, frozen=True):
 
 @printed("idle-replay", by="gpuops idle --replay")
 class IdleReplayDocument(VcenterDocument, frozen=True):
-    """What nights of a policy would have had taken, by stored performance counters alone."""
+    """What nights of a policy would have taken, by stored performance counters only."""
 
     policy: Annotated[str, "its name"]
-    since: Annotated[Moment, "nights that opened from then on"]
-    until: Annotated[Moment, "and ended by then"]
+    since: Annotated[Moment, "nights that opened since then"]
+    until: Annotated[Moment, "nights that ended by then"]
     step_s: Annotated[int, "all ages are in whole steps"]
-    false_idle_within_s: Annotated[int, "use that came back so soon after a suspend is a false idle"]
+    false_idle_within_s: Annotated[int, "use that comes back within this time after a suspend makes it a false idle"]
     pools: Annotated[list[ReplayedPoolRecord], "in the order of the policy"]
     not_observed: Annotated[list[ObservedSpanRecord], "gaps in the observation, within the hours that the nights need"]
     gone: Annotated[int, "VMs and hosts that were measured then, and are no longer in vCenter"]

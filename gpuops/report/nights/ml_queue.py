@@ -103,24 +103,24 @@ class FairShareRecord(DocumentRecord, frozen=True):
     """How teams share the queue."""
 
     by: Annotated[str, "the property of a VM that names its team"]
-    half_life_days: Annotated[float, "GPU-hours of so long ago count half"]
+    half_life_days: Annotated[float, "GPU-hours of this age count half"]
 
 
 class TeamStandingRecord(DocumentRecord, frozen=True):
-    """What a team had, has and may have."""
+    """The past use, current use and limits of a team."""
 
     team: str
     weight: float
-    share: Annotated[float, "its weight as a part of that of all teams here, 0 to 1"]
-    gpu_hours: Annotated[float, "that it had, by the half-life"]
+    share: Annotated[float, "its weight divided by that of all teams in the queue, 0 to 1"]
+    gpu_hours: Annotated[float, "past use, weighted by the half-life"]
     used_share: Annotated[float | None, "its part of all such hours, 0 to 1; null = no team had any"]
-    gpu_hours_week: Annotated[float, "of the last 7 days, each hour whole"]
-    gpu_hours_coming: Annotated[float, "that what was started of it may still use until desktops are due"]
-    gpu_hours_at_most: Annotated[float | None, "in any 7 days; null = any number"]
-    gpu_hours_left: Annotated[float | None, "that may still be started"]
+    gpu_hours_week: Annotated[float, "of the last 7 days, unweighted"]
+    gpu_hours_coming: Annotated[float, "that its running ML VMs may still use until desktops are due"]
+    gpu_hours_at_most: Annotated[float | None, "limit in any 7 days; null = no limit"]
+    gpu_hours_left: Annotated[float | None, "left in that limit; null = no limit"]
     gpus: Annotated[float, "that its VMs hold now"]
     gpus_at_most: float | None
-    uncounted_runs: Annotated[int, "whose GPU-hours are not known"]
+    uncounted_runs: Annotated[int, "runs whose GPU-hours are not known"]
 
     @classmethod
     def made_of(cls, standing: TeamStanding) -> Self:
@@ -149,9 +149,11 @@ class QueuePlaceRecord(DocumentRecord, frozen=True):
     team: Annotated[str | None, "null = the policy knows no teams, or there is no such VM"]
     place: Annotated[int | None, "among those that wait for a start, from 1 on"]
     priority: int
-    gpus: Annotated[float | None, "what its devices amount to"]
+    gpus: Annotated[float | None, "GPUs that its devices amount to"]
     turn: QueueState
-    starts_at: Annotated[Moment | None, "when it is expected to start; null = it does not, or a watch does not say"]
+    starts_at: Annotated[
+        Moment | None, "when it is expected to start; null = it does not start, or a watch sets no time"
+    ]
     reason: Annotated[str, "why it starts, waits, or does neither"]
 
     @classmethod
@@ -174,12 +176,12 @@ class MlQueueDocument(SiteDocument, frozen=True):
     """The ML queue in the order in which a night or a watch would take it, and how its teams stand."""
 
     policy: Annotated[str, "its name"]
-    at: Annotated[Moment, "of which the queue is shown"]
+    at: Annotated[Moment, "the moment for which the queue is shown"]
     night: str
     fair_share: Annotated[FairShareRecord | None, "null = the policy knows no teams"]
     teams: Annotated[list[TeamStandingRecord], "by name"]
     queue: Annotated[list[QueuePlaceRecord], "in the order in which they are tried"]
-    rejections: Annotated[list[RejectionRecord], "why there is no night then"]
+    rejections: Annotated[list[RejectionRecord], "why there is no night at that time"]
     warnings: list[str]
 
 

@@ -25,7 +25,7 @@ from gpuops.report.text import count
 _HOUR: Final = timedelta(hours=1)
 _NUMBER: Final = re.compile(r"(?<![\w.-])\d[\d.,]*(?![\w-])")
 MOST_NAMES: Final = 5
-"""So many VMs are named for a reason why they stay."""
+"""Number of VMs named for each reason to stay."""
 
 
 def preview_text(preview: NightPreview, *, every_vm: bool = False) -> Shown:
@@ -274,7 +274,7 @@ class ReturnProofRecord(DocumentRecord, frozen=True):
     """Whether the desktops of a host come back in every order of events."""
 
     host: NamedRecord
-    nothing_taken_from: Annotated[Moment | None, "from then on nothing is taken there"]
+    nothing_taken_from: Annotated[Moment | None, "nothing is taken there from then on"]
     proved: bool
     instants: Annotated[int, "how many moments of the night were checked"]
     refusals: list[RejectionRecord]
@@ -282,20 +282,20 @@ class ReturnProofRecord(DocumentRecord, frozen=True):
 
 
 class ExpectedUseRecord(DocumentRecord, frozen=True):
-    """What is expected in a quarter of an hour."""
+    """The expected use in a quarter of an hour."""
 
     begin: Moment
     in_use: Annotated[int, "desktops"]
     basis: Annotated[str, "earlier-weeks or day-before"]
-    weeks: Annotated[int, "how many earlier weeks it is the mean of"]
+    weeks: Annotated[int, "number of earlier weeks in the mean"]
 
 
 class ForecastErrorRecord(DocumentRecord, frozen=True):
     """How far forecasts were off, where desktops were in use or expected to be."""
 
-    slots: Annotated[int, "of so many quarters of an hour"]
-    mean: Annotated[float, "desktops, whichever way"]
-    short: Annotated[int, "in nine slots of ten no more than so many were in use beyond what was expected"]
+    slots: Annotated[int, "number of quarters of an hour"]
+    mean: Annotated[float, "mean absolute error, in desktops"]
+    short: Annotated[int, "in nine slots of ten, at most so many more desktops were in use than expected"]
 
     @classmethod
     def made_of(cls, error: Error) -> Self:
@@ -306,11 +306,11 @@ class PoolForecastRecord(DocumentRecord, frozen=True):
     """How many desktops of a pool are expected in use."""
 
     pool: Annotated[str, "its name"]
-    error: Annotated[ForecastErrorRecord | None, "of such forecasts on what was measured; null = too little was"]
-    week_before_error: Annotated[ForecastErrorRecord | None, "of what was a week before alone"]
+    error: Annotated[ForecastErrorRecord | None, "of such forecasts for the past; null = too little was measured"]
+    week_before_error: Annotated[ForecastErrorRecord | None, "of forecasts by the week before only"]
     slots: Annotated[
         list[ExpectedUseRecord],
-        "quarters of an hour from the begin of the night on; one of which nothing is known is left out",
+        "quarters of an hour from the begin of the night; unknown ones are left out",
     ]
 
 

@@ -13,7 +13,7 @@ from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count
 
 SHOWN: Final = 8
-"""Names of desktops in one line; the document has them all."""
+"""Number of desktops named in one line; the document has all of them."""
 
 
 def setup_text(setup: Setup) -> Shown:
@@ -97,12 +97,12 @@ class RotateInitDocument(PrintedDocument, frozen=True):
     policy: Annotated[str, "its name"]
     attributes: list[AttributeRecord]
     lock_vm: str | None
-    lock_vm_made_on: Annotated[LockVmPlaceRecord | None, "null = it is there, or the policy has none"]
+    lock_vm_made_on: Annotated[LockVmPlaceRecord | None, "null = it exists, or the policy has none"]
     lock_vm_snapshots: int | None
     keeps_drs_off: bool
     unmarked: list[UnmarkedRecord]
     complete: bool
-    changed: Annotated[bool, "whether what was missing was made"]
+    changed: Annotated[bool, "whether the missing parts were made"]
 
 
 def setup_document(setup: Setup) -> RotateInitDocument:
@@ -136,7 +136,7 @@ class RotateSkipNextDocument(PrintedDocument, frozen=True):
     opens: Moment
     closes: Moment
     skipped: bool
-    changed: Annotated[bool, "false = it was so already"]
+    changed: Annotated[bool, "false = nothing was to be changed"]
 
 
 def skip_document(skip: Skip) -> RotateSkipNextDocument:

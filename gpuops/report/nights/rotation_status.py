@@ -76,7 +76,7 @@ class LeaseRecord(DocumentRecord, frozen=True):
     """The holder of the lease on a lock VM, and its end by vCenter's clock."""
 
     owner: Annotated[str, "machine and process"]
-    id: Annotated[str, "of this one run"]
+    id: Annotated[str, "of this run"]
     epoch: Annotated[int, "the number of the lease, higher with each new holder"]
     expires: Moment
 
@@ -89,9 +89,9 @@ class OverdueRecord(DocumentRecord, frozen=True):
     """A vCenter whose nights have closed without a recorded return."""
 
     vcenter: Annotated[str, "its instance uuid"]
-    vms: Annotated[list[str], "names of those that are not known to be back"]
+    vms: Annotated[list[str], "names of VMs that are not known to be back"]
     closed: Annotated[Moment, "when the first of their nights closed"]
-    last_return: Annotated[Moment | None, "when a return last wrote something down"]
+    last_return: Annotated[Moment | None, "when a return last wrote to the journal"]
 
 
 class RunUnderWayRecord(DocumentRecord, frozen=True):
@@ -114,13 +114,13 @@ class TakenVmRecord(DocumentRecord, frozen=True):
     profiles: list[str]
     whereabouts: Whereabouts
     reason: str
-    first: Annotated[str, "what somebody has to do before the command; empty = nothing"]
-    command: Annotated[str, "what brings it back; empty = nothing does, or need"]
+    first: Annotated[str, "what to do before the command; empty = nothing"]
+    command: Annotated[str, "the command that brings it back; empty = none can, or none is needed"]
 
 
 @printed("rotation-status", by="gpuops rotate status")
 class RotationStatusDocument(VcenterDocument, frozen=True):
-    """What the nights took and where each VM is now, and whether a run is under way or was cut off."""
+    """The VMs of open nights and where each is now, and whether a run is under way or was cut off."""
 
     policy: Annotated[str | None, "its name"]
     remembered: Annotated[bool, "whether the journal of this machine knows a night of this vCenter"]
@@ -221,7 +221,7 @@ def _overdue_lines(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> li
 
 @printed("rotation-overdue", by="gpuops rotate overdue")
 class RotationOverdueDocument(PrintedDocument, frozen=True):
-    """The vCenters of the journal whose night is over and which no return has brought back since."""
+    """The vCenters of the journal with a closed night that no run has returned yet."""
 
     overdue: Annotated[list[OverdueRecord], "those with desktops away"]
     overdue_unknown: Annotated[list[str], "why some vCenters cannot be checked"]
@@ -258,7 +258,7 @@ class AuditedChainRecord(DocumentRecord, frozen=True):
 
 @printed("rotate-audit", by="gpuops rotate audit verify")
 class RotateAuditDocument(PrintedDocument, frozen=True):
-    """Whether somebody changed the journal."""
+    """Whether the journal is as gpuops wrote it."""
 
     journal: Annotated[str, "where it is"]
     whole: bool

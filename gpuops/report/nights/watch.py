@@ -132,7 +132,7 @@ class WaitingVmRecord(DocumentRecord, frozen=True):
 
 @printed("rotate-watch", by="gpuops rotate watch")
 class RotateWatchDocument(SiteDocument, frozen=True):
-    """One look of a watch, what follows from it, and what became of that."""
+    """One look of a watch, its plan, and the outcomes."""
 
     kept: list[KeptFreeRecord]
     pools: Annotated[list[PoolAheadRecord], "those whose `ready` follows a forecast"]
