@@ -1,7 +1,6 @@
 """Text and document of `gpuops capacity`: tables as deep as the options ask, and the complete tree.
 
 Text: clusters; with --cluster its hosts too, with --host its NUMA nodes; with --profile every place, for that profile.
-
 """
 
 from __future__ import annotations
@@ -332,7 +331,6 @@ def _because(slots: Slots) -> str:
     """Return why nothing fits or why the figure is a range; empty for an exact figure of one or more.
 
     A sum may keep the reason of one of its parts, which says nothing about the others.
-
     """
     return "" if slots.exact and slots.at_least else slots.because
 

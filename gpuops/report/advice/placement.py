@@ -1,7 +1,6 @@
 """Text and document of `gpuops place`: a table in the order of placing, and the reasons for refusals.
 
 The document is the contract for programs. YAML is the same document.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Text and document of `gpuops what-if`: the fleet now and after the changes, side by side.
 
 A figure of several draws is their mean, with the least and the most in brackets.
-
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def _number(figure: float) -> str:
 
 
 def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
-    """Yield the VMs that restart elsewhere, and those that find no place any more."""
+    """Yield the VMs that start again after the changes, and those that find no place any more."""
     fleet = answer.then.fleet
     if fleet.restarts:
         names = _first_names([f"{vm.name} on {host.name}" for vm, host in fleet.restarts])

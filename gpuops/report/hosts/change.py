@@ -106,9 +106,9 @@ class ChangeDocument(SiteDocument, frozen=True):
 
 def status_text(status: ChangeStatus) -> Shown:
     """Return the state of the change, host by host."""
-    missed_hosts = missed_lines(status.given_up)
+    not_back_lines = missed_lines(status.given_up)
     if not status.verb or status.began is None:
-        return (Text("no change of hosts is under way", "bold"), *missed_hosts)
+        return (Text("no change of hosts is under way", "bold"), *not_back_lines)
     lines = [
         Text("  ")
         .append(f"{host.state:<10}", _STATES[host.state])
@@ -123,7 +123,7 @@ def status_text(status: ChangeStatus) -> Shown:
         f"{status.verb}, begun {format_zoned_minute(status.began)}: "
         f"{done_count} of {count(len(status.parts), status.noun)} done"
     )
-    return (*lines, Text(f"{closing}; {holder_text}", "bold"), *missed_hosts)
+    return (*lines, Text(f"{closing}; {holder_text}", "bold"), *not_back_lines)
 
 
 @printed("change-status", by="gpuops change status")

@@ -1,7 +1,6 @@
 """Text and documents of `mode show`, `mig show` and `scheduler show`.
 
 For each host and GPU: what is in force, what is configured, and what waits for a reset or a reboot.
-
 """
 
 from __future__ import annotations

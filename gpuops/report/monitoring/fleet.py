@@ -1,7 +1,6 @@
 """Views of one inventory for `gpuops inventory` and Ansible: hosts, NUMA nodes, GPUs, their holders, free room.
 
 Text and JSON are two renderings of these values, so they cannot disagree.
-
 """
 
 from __future__ import annotations
@@ -117,7 +116,6 @@ class Fleet:
     """The hosts that match the filters, with and without GPUs.
 
     Not slotted: the views of a thousand hosts are made when they are first read.
-
     """
 
     inventory: Inventory
@@ -191,7 +189,6 @@ def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None =
     """Return a view of the inventory, or of the part that matches the filters.
 
     Raises UsageError for an unknown cluster, HostNotFound, VmNotFound, VmAmbiguous, ProfileUnknown, ProfileAmbiguous.
-
     """
     filters = filters or FleetFilters()
     scope = Scope(cluster=filters.cluster)

@@ -2,7 +2,6 @@
 
 A GPU is in use if a VM holds it or a part of it now, and free if none does; if the host does not report its holders, it
 is neither. A tree of a hundred hosts has 1,500 lines: for more than twenty hosts, trees need `--hosts` or a filter.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Text and document of `gpuops inventory`: a tree of hosts, NUMA nodes and GPUs, or a table of VMs.
 
 The document is the contract for programs. null means unknown, never off, free or zero.
-
 """
 
 from __future__ import annotations
@@ -182,7 +181,6 @@ def free_figures(free: Free) -> str:
     """Return `7 grid_a100-1-5c, 4 nvidia_a40-8a|c|q`: profiles that differ in the series only share a figure.
 
     Profiles without room are left out, unless no profile has room.
-
     """
     series: dict[tuple[str, str], list[str]] = {}
     for name in sorted((name for name, slots in free.items() if slots.possible), key=by_size):
@@ -423,7 +421,6 @@ def fleet_document(fleet: Fleet, limit: int | None = None) -> InventoryDocument:
 
     Records are made as they are read. With a limit there are at most so many hosts and VMs, and two keys hold how many
     more there are.
-
     """
     inventory = fleet.inventory
     left_out = {}

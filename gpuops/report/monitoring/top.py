@@ -2,7 +2,6 @@
 
 The table in a terminal, the table in a pipe and the JSON document are made of the same rows
 (gpuops.report.monitoring.top_table).
-
 """
 
 from __future__ import annotations

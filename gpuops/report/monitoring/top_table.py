@@ -198,7 +198,6 @@ def picture(top: Top, view: TopView, width: int, height: int, note: str = "") ->
     """Yield the lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
 
     `note` is the error of the last reading; the figures are then older ones.
-
     """
     heads = [line.pieces for line in heading_lines(top)]
     if note:
@@ -256,7 +255,6 @@ def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[l
     """Return the columns that fit into the width, and the width of each.
 
     First the columns of names become narrower, the widest first, down to their least width; then columns are left out.
-
     """
     fitting_columns = list(columns)
     while True:

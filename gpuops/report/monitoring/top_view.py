@@ -62,7 +62,6 @@ def view_after_key(view: TopView, key: str, top: Top, page: int) -> TopView | No
     """Return the view after a key; None if the user quits. `page` is the number of rows shown at once.
 
     A key is a character, or the name of a key: up, down, page-up, page-down, home, end, enter, back, escape.
-
     """
     if view.typing:
         return _after_filter_key(view, key)

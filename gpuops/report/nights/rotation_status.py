@@ -1,7 +1,6 @@
 """Text and documents of `rotate status`, `rotate overdue`, `rotate audit` and `rotate unlock`.
 
 The VMs of open nights and where they are now, and whether the journal is as gpuops wrote it.
-
 """
 
 from __future__ import annotations
