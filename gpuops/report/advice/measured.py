@@ -190,7 +190,7 @@ class SizeMeasureDocument(PrintedDocument, frozen=True):
     command: str
     overlap: Annotated[float, "the share of its work that each VM has beside the next; 1 = all together"]
     host: str | None
-    gpu: Annotated[str | None, "PCI address; null = none takes them"]
+    gpu: Annotated[str | None, "PCI address; null = no GPU takes the VMs"]
     scheduler: Annotated[SchedulerPolicy | None, "in force on that GPU; null = not known"]
     applied: Annotated[bool, "whether VMs were made, or only planned"]
     now: Annotated[list[int], "the counts that this call measures"]

@@ -62,7 +62,7 @@ def test_a_licence_that_is_missing_is_certain_and_what_nobody_measured_cannot_be
     assert (
         "ECC errors of the GPU, PCIe link below its width, GPU slowed by heat or power: needs nvidia-smi on the" in text
     )
-    assert "confirm or correct it by its id" in text
+    assert "confirm or correct the diagnosis by its id" in text
 
 
 @pytest.mark.usefixtures("trained")
