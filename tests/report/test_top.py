@@ -24,9 +24,9 @@ from gpuops.plan.hosts.change.rolling_plan import ChangeStatus, PartProgress
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.layout import cells, plain
 from gpuops.report.monitoring.fleet import fleet
-from gpuops.report.monitoring.top import Top, arranged, heading_lines
+from gpuops.report.monitoring.top import Top, filter_and_sort, heading_lines
 from gpuops.report.monitoring.top_table import bar, picture, top_document, top_text
-from gpuops.report.monitoring.top_view import TopView, meant_rows, pressed
+from gpuops.report.monitoring.top_view import TopView, view_after_key, visible_rows
 from gpuops.report.monitoring.top_words import SortKey, TopLevel
 
 NOW = datetime(2026, 11, 2, 18, tzinfo=UTC)
@@ -101,7 +101,7 @@ def test_hosts_gpus_and_vms_are_those_of_the_inventory() -> None:
         ("esx-01", "0000:5e:00.0", ()),
         ("esx-02", "0000:3b:00.0", (HOSTILE,)),
     ]
-    assert {row.name: (row.what, row.cpu_mhz) for row in top().rows(TopLevel.VMS)}["desk-2"] == ("nvidia_a40-8q", 200)
+    assert {row.name: (row.detail, row.cpu_mhz) for row in top().rows(TopLevel.VMS)}["desk-2"] == ("nvidia_a40-8q", 200)
 
 
 def test_what_is_not_known_is_no_zero() -> None:
@@ -119,17 +119,21 @@ def test_what_is_not_known_is_no_zero() -> None:
 
 def test_unknown_figures_are_last_whatever_is_sorted_by() -> None:
     for key in (SortKey.USE, SortKey.MEMORY):
-        assert next(row.name for row in arranged(top().rows(TopLevel.VMS), key)) == "desk-1"
-    assert [row.name for row in arranged(top().rows(TopLevel.VMS), SortKey.SESSIONS)][-1] == "desk-2"
-    assert [row.host for row in arranged(top().rows(TopLevel.GPUS), SortKey.VMS)] == ["esx-01", "esx-02", "esx-01"]
-    assert [row.name for row in arranged(top().rows(TopLevel.GPUS), SortKey.NAME, "DESK-2")] == ["0000:3b:00.0"]
+        assert next(row.name for row in filter_and_sort(top().rows(TopLevel.VMS), key)) == "desk-1"
+    assert [row.name for row in filter_and_sort(top().rows(TopLevel.VMS), SortKey.SESSIONS)][-1] == "desk-2"
+    assert [row.host for row in filter_and_sort(top().rows(TopLevel.GPUS), SortKey.VMS)] == [
+        "esx-01",
+        "esx-02",
+        "esx-01",
+    ]
+    assert [row.name for row in filter_and_sort(top().rows(TopLevel.GPUS), SortKey.NAME, "DESK-2")] == ["0000:3b:00.0"]
 
 
 def test_a_change_that_nobody_is_at_names_the_command() -> None:
     parts = (PartProgress("host-1", "esx-01", "done", ()), PartProgress("host-2", "esx-02", "to do", ()))
     cut_off = ChangeStatus("scheduler set", NOW, "", parts)
     text = plain(heading_lines(top(change=cut_off)))
-    assert "scheduler set: 1 of 2 hosts done; nobody is at it, next: gpuops change status" in text
+    assert "scheduler set: 1 of 2 hosts done; no process works on it, next: gpuops change status" in text
 
 
 def test_enter_goes_into_a_host_and_a_gpu_and_escape_comes_back() -> None:
@@ -137,42 +141,42 @@ def test_enter_goes_into_a_host_and_a_gpu_and_escape_comes_back() -> None:
     shown = []
     for key in ("enter", "enter", "down", "enter", "escape", "escape", "escape"):
         assert view is not None
-        view = pressed(view, key, top(), 10)
+        view = view_after_key(view, key, top(), 10)
         assert view is not None
-        shown.append((view.level, len(meant_rows(top(), view))))
+        shown.append((view.level, len(visible_rows(top(), view))))
     gpus, vms, hosts = (TopLevel.GPUS, 2), (TopLevel.VMS, 2), (TopLevel.HOSTS, 2)
     assert shown == [gpus, vms, vms, vms, gpus, hosts, hosts]
 
 
 def test_the_vms_of_a_gpu_are_those_that_are_on_it_now() -> None:
-    view = pressed(TopView(TopLevel.GPUS, SortKey.NAME), "enter", top(), 10)
+    view = view_after_key(TopView(TopLevel.GPUS, SortKey.NAME), "enter", top(), 10)
     assert view is not None and view.inside is not None
     moved = replace(HOSTS["host-1"], gpus=(a40(0x3B, "vm-2"), a40(0x5E, "vm-1")))
     later = top(replace(INVENTORY, hosts={**HOSTS, "host-1": moved}))
-    assert [row.name for row in meant_rows(later, view)] == ["desk-2"]
+    assert [row.name for row in visible_rows(later, view)] == ["desk-2"]
 
 
 def test_letters_of_a_filter_are_no_keys() -> None:
     view: TopView | None = TopView(TopLevel.VMS)
     for key in ("/", "q", "back", "d", "e", "s", "k", "-", "2", "enter"):
         assert view is not None
-        view = pressed(view, key, top(), 10)
+        view = view_after_key(view, key, top(), 10)
     assert view is not None
     assert (view.containing, view.typing) == ("desk-2", False)
-    assert [row.name for row in meant_rows(top(), view)] == ["desk-2"]
-    back = pressed(view, "escape", top(), 10)
+    assert [row.name for row in visible_rows(top(), view)] == ["desk-2"]
+    back = view_after_key(view, "escape", top(), 10)
     assert back is not None and back.containing == ""
-    assert pressed(back, "q", top(), 10) is None
+    assert view_after_key(back, "q", top(), 10) is None
 
 
 def test_the_selected_row_stays_selected_when_figures_change() -> None:
-    view = pressed(TopView(TopLevel.VMS, SortKey.NAME), "down", top(), 10)
+    view = view_after_key(TopView(TopLevel.VMS, SortKey.NAME), "down", top(), 10)
     assert view is not None and view.selected == "vm-2"
     busy = replace(USE, vms={"vm-2": MeasuredUse(90.0, 1)})
     by_use = replace(view, sort=SortKey.USE)
-    assert by_use.selected_number(meant_rows(top(use=busy), by_use)) == 0
+    assert by_use.selected_number(visible_rows(top(use=busy), by_use)) == 0
     gone = top(replace(INVENTORY, vms={ref: each for ref, each in VMS.items() if ref != "vm-2"}))
-    assert view.selected_number(meant_rows(gone, view)) == 1
+    assert view.selected_number(visible_rows(gone, view)) == 1
 
 
 @given(
@@ -186,7 +190,7 @@ def test_the_selected_row_stays_selected_when_figures_change() -> None:
 def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, height: int, keys: list[str]) -> None:
     view = TopView()
     for key in keys:
-        view = pressed(view, key, top(), max(1, height - 5)) or view
+        view = view_after_key(view, key, top(), max(1, height - 5)) or view
     lines = list(picture(top(), view, width, height, "vCenter is away"))
     texts = ["".join(text for text, _ in line) for line in lines]
     assert len(lines) <= max(height, 6)

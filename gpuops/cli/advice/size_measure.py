@@ -109,7 +109,7 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
     from gpuops.api.measuring import remove_measurement
     from gpuops.cli.opening import open_site
     from gpuops.cli.running import confirm
-    from gpuops.report.advice.measured import SizeMeasureRemoveDocument, left_text
+    from gpuops.report.advice.measured import SizeMeasureRemoveDocument, removal_text
 
     def told(found: MeasurementLeft) -> tuple[SharingMeasurement | None, tuple[str, ...], tuple[str, ...], str]:
         return found.measurement, found.vms, found.left, found.undone
@@ -118,12 +118,12 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
         found = remove_measurement(site, apply=False)
         if found.measurement is not None and not options.dry_run:
             if found.vms and not options.yes:
-                confirm(left_text(*told(found), applied=False), "the VMs above are removed")
+                confirm(removal_text(*told(found), applied=False), "the VMs above are removed")
             found = remove_measurement(site, apply=True)
     document = SizeMeasureRemoveDocument.from_attributes(
         found, id=found.measurement and found.measurement.id, undone=found.undone or None
     )
-    output.show(left_text(*told(found), applied=found.applied), document)
+    output.show(removal_text(*told(found), applied=found.applied), document)
     output.leave(report_exit_code(partly=found.left or (found.undone and found.applied)))
 
 

@@ -44,7 +44,7 @@ def look(
     """Say which component slows VMs down, how probable it is, and by which numbers. Changes nothing in vCenter.
 
     By what `gpuops observe` has measured, one bulk read, settings of hosts, and a model. It names the components that
-    cannot be told here, and what they need.
+    cannot be judged here, and what they need.
 
     \b
     Example:

@@ -60,7 +60,7 @@ def top(
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
     from gpuops.report.monitoring.fleet import FleetFilters
-    from gpuops.report.monitoring.top import arranged
+    from gpuops.report.monitoring.top import filter_and_sort
     from gpuops.report.monitoring.top_table import top_document, top_text
     from gpuops.report.monitoring.top_view import TopView
 
@@ -77,7 +77,7 @@ def top(
 
             TopScreen(look, every, TopView(level, sort, containing), found).run()
             return
-    rows = arranged(found.rows(level), sort, containing)
+    rows = filter_and_sort(found.rows(level), sort, containing)
     output.show(top_text(found, level, rows), top_document(found, level, rows))
 
 

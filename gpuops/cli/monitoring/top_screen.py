@@ -27,7 +27,7 @@ from gpuops.model.time_text import format_clock_second
 from gpuops.report.layout import Line
 from gpuops.report.monitoring.top import Top, heading_lines
 from gpuops.report.monitoring.top_table import picture, rows_shown
-from gpuops.report.monitoring.top_view import TopView, pressed
+from gpuops.report.monitoring.top_view import TopView, view_after_key
 
 KEY_WAIT_S: Final = 0.25
 """How long after a look its rows are drawn, at the latest."""
@@ -93,7 +93,7 @@ class TopScreen:
         while self._ended_by is None:
             for key in _keys(KEY_WAIT_S):
                 with self._lock:
-                    view = pressed(self._view, key, self._top, self._page())
+                    view = view_after_key(self._view, key, self._top, self._page())
                     if view is None:
                         return
                     self._view = view

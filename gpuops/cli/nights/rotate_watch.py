@@ -69,8 +69,8 @@ def _tell(told: WatchReport) -> None:
     """A line or a document for each look that did something, or found too little; each look with --verbose."""
     from gpuops.clock import wall_clock
     from gpuops.report.layout import Text
-    from gpuops.report.nights.watch import look_document, told_lines
+    from gpuops.report.nights.watch import look_document, watch_lines
 
     if told.outcomes or told.look.gives.still_missing or output.manners().verbose:
         output.note(Text(format_second(wall_clock().astimezone()), "dim"))
-        output.show(told_lines(told), look_document(told))
+        output.show(watch_lines(told), look_document(told))

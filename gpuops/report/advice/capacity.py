@@ -1,6 +1,6 @@
-"""What `gpuops capacity` prints: tables that go as deep as what was asked for, and the whole tree as a JSON document.
+"""Text and document of `gpuops capacity`: tables as deep as the options ask, and the complete tree.
 
-Text: clusters; with --cluster its hosts too, with --host its NUMA nodes; with --profile every place, for it alone.
+Text: clusters; with --cluster its hosts too, with --host its NUMA nodes; with --profile every place, for that profile.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ _KEY_OF_PARTS: Final = {Level.ALL: "clusters", Level.CLUSTER: "hosts", Level.HOS
 
 
 @dataclass(frozen=True, slots=True)
-class _Both:
-    """One place now and, where a night was asked about, after it."""
+class _PlaceComparison:
+    """One place now and, with --policy, after the night."""
 
     now: FleetPart
     after: FleetPart | None
 
     @property
-    def parts(self) -> tuple[_Both, ...]:
+    def parts(self) -> tuple[_PlaceComparison, ...]:
         after = self.after.parts if self.after is not None else (None,) * len(self.now.parts)
-        return tuple(_Both(*pair) for pair in zip(self.now.parts, after, strict=True))
+        return tuple(_PlaceComparison(*pair) for pair in zip(self.now.parts, after, strict=True))
 
     @property
     def worlds(self) -> tuple[FleetPart, ...]:
         return (self.now,) if self.after is None else (self.now, self.after)
 
 
-def capacity_text(found: Capacity, scope: Scope, policy: str | None) -> Shown:
-    """A heading, and a table for each place that the scope leads to."""
-    whole = _Both(found.now, found.after)
-    lines: list[Shown] = [Text(_heading(found), "bold")]
-    if found.after is not None:
+def capacity_text(capacity: Capacity, scope: Scope, policy: str | None) -> Shown:
+    """Return a heading, and a table for each place in the scope."""
+    whole = _PlaceComparison(capacity.now, capacity.after)
+    lines: list[Shown] = [Text(_heading(capacity), "bold")]
+    if capacity.after is not None:
         night = f"policy {policy}" if policy else "the policy"
-        lines.append(Text(f"after: when {count(found.desktops, 'desktop')} that {night} may take now are suspended"))
-    if not found.now.gpus and not found.now.devices:
+        lines.append(Text(f"after: when {count(capacity.desktops, 'desktop')} that {night} may take now are suspended"))
+    if not capacity.now.gpus and not capacity.now.devices:
         return (*lines, Text("no GPU to answer for"))
-    if found.profile is not None:
-        table = _places_table(whole, found.profile)
-        return (*lines, table, *_largest_lines(whole), *_notes(whole), *_suspended(found))
-    for place in _shown(whole, scope):
+    if capacity.profile is not None:
+        table = _places_table(whole, capacity.profile)
+        return (*lines, table, *_largest_lines(whole), *_notes(whole), *_suspended_note(capacity))
+    for place in _places_in_scope(whole, scope):
         lines += [Text(), Text(_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
-    return (*lines, *_notes(whole), *_suspended(found))
+    return (*lines, *_notes(whole), *_suspended_note(capacity))
 
 
-def _suspended(found: Capacity) -> Iterator[Text]:
-    """Whose GPUs are counted although they come back to them, unlike in `gpuops place`."""
-    if found.suspended:
-        more = f" and {len(found.suspended) - _FEW} more" if len(found.suspended) > _FEW else ""
-        names = ", ".join(found.suspended[:_FEW]) + more
-        yield Text(f"counted as free: the GPUs of {count(len(found.suspended), 'suspended VM')}: {names}", "dim")
+def _suspended_note(capacity: Capacity) -> Iterator[Text]:
+    """Yield the suspended VMs whose GPUs are counted as free, unlike in `gpuops place`."""
+    if capacity.suspended:
+        remainder = f" and {len(capacity.suspended) - _FEW} more" if len(capacity.suspended) > _FEW else ""
+        names = ", ".join(capacity.suspended[:_FEW]) + remainder
+        yield Text(f"counted as free: the GPUs of {count(len(capacity.suspended), 'suspended VM')}: {names}", "dim")
 
 
 class FitRecord(DocumentRecord, frozen=True):
@@ -71,9 +71,9 @@ class FitRecord(DocumentRecord, frozen=True):
 
     at_least: int
     at_most: int
-    because: Annotated[str, "why it is none, or a range"]
+    because: Annotated[str, "why nothing fits, or why the figure is a range"]
     in_one_vm: RangeRecord
-    in_one_vm_beside_one_node: Annotated[RangeRecord, "beside one NUMA node"]
+    in_one_vm_beside_one_node: Annotated[RangeRecord, "with all vGPUs on one NUMA node"]
 
     @classmethod
     def made_of(cls, fit: Fit) -> Self:
@@ -84,7 +84,7 @@ class FitRecord(DocumentRecord, frozen=True):
 
 
 class ProfileRoomRecord(DocumentRecord, frozen=True):
-    """Room for vGPUs of one profile, now and after the night; after is null where none was asked about."""
+    """Room for vGPUs of one profile, now and after the night; `after` is null without a policy."""
 
     name: str
     now: FitRecord
@@ -102,7 +102,7 @@ class WholeGpusRecord(DocumentRecord, frozen=True):
 
 
 class OtherDevicesRecord(DocumentRecord, frozen=True):
-    """Free devices of one kind in DirectPath I/O that are no NVIDIA GPU."""
+    """Free devices of one kind in DirectPath I/O that are not NVIDIA GPUs."""
 
     name: str
     device_kind: Annotated[str, "GPU (of another vendor), FPGA, accelerator, NIC, storage controller, PCI device"]
@@ -185,7 +185,7 @@ class HostRoomRecord(RoomRecord, frozen=True):
 class ClusterRoomRecord(RoomRecord, frozen=True):
     """Room in a cluster."""
 
-    notes: Annotated[list[str], "what of it is reserved, or why that is not known"]
+    notes: Annotated[list[str], "its reservations, or why they are not known"]
     hosts: list[HostRoomRecord]
 
 
@@ -193,9 +193,9 @@ class ClusterRoomRecord(RoomRecord, frozen=True):
 class CapacityDocument(VersionedSiteDocument, frozen=True):
     """How many more vGPUs and whole GPUs fit."""
 
-    profile: Annotated[str | None, "the full name of the profile that was asked about"]
-    policy: Annotated[str | None, "the policy of the night that was asked about"]
-    desktops_to_suspend: Annotated[int | None, "by that night"]
+    profile: Annotated[str | None, "full name of the profile in the options"]
+    policy: Annotated[str | None, "name of the policy in the options"]
+    desktops_to_suspend: Annotated[int | None, "number of desktops that this night suspends"]
     suspended_vms: Annotated[list[str], "VMs whose GPUs are counted as free"]
     gpus: int
     profiles: list[ProfileRoomRecord]
@@ -205,28 +205,29 @@ class CapacityDocument(VersionedSiteDocument, frozen=True):
     clusters: list[ClusterRoomRecord]
 
 
-def capacity_document(found: Capacity, policy: str | None) -> CapacityDocument:
-    """Clusters > hosts > NUMA nodes, each with its figures; `after` is null without a policy."""
+def capacity_document(capacity: Capacity, policy: str | None) -> CapacityDocument:
+    """Return clusters > hosts > NUMA nodes with their figures; `after` is null without a policy."""
     return CapacityDocument.from_attributes(
-        found,
-        found.inventory,
-        read_at=found.inventory.taken_at,
+        capacity,
+        capacity.inventory,
+        read_at=capacity.inventory.taken_at,
         policy=policy,
-        desktops_to_suspend=None if found.after is None else found.desktops,
-        suspended_vms=found.suspended,
-        **_room(_Both(found.now, found.after), {}),
+        desktops_to_suspend=None if capacity.after is None else capacity.desktops,
+        suspended_vms=capacity.suspended,
+        **_room(_PlaceComparison(capacity.now, capacity.after), {}),
     )
 
 
-def _heading(found: Capacity) -> str:
-    inventory = found.inventory
+def _heading(capacity: Capacity) -> str:
+    inventory = capacity.inventory
     return (
-        f"vCenter {inventory.api_version}: {count(found.now.hosts, 'host')} with "
-        f"{count(found.now.gpus, 'GPU')}, read {format_zoned_minute(inventory.taken_at)}"
+        f"vCenter {inventory.api_version}: {count(capacity.now.hosts, 'host')} with "
+        f"{count(capacity.now.gpus, 'GPU')}, read {format_zoned_minute(inventory.taken_at)}"
     )
 
 
-def _shown(whole: _Both, scope: Scope) -> Iterator[_Both]:
+def _places_in_scope(whole: _PlaceComparison, scope: Scope) -> Iterator[_PlaceComparison]:
+    """Yield the clusters; with --cluster their hosts, with --host only that host and its NUMA nodes."""
     for cluster in whole.parts:
         if scope.host is None:
             yield cluster
@@ -245,7 +246,7 @@ def _title(place: FleetPart) -> str:
     return f"{place.name}: {beside}{count(place.gpus, 'GPU')}"
 
 
-def _profiles_table(place: _Both) -> TextTable:
+def _profiles_table(place: _PlaceComparison) -> TextTable:
     table = _table("profile", len(place.worlds))
     merged: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name in sorted(place.now.fits, key=by_size):
@@ -259,24 +260,24 @@ def _profiles_table(place: _Both) -> TextTable:
     return table
 
 
-def _places_table(whole: _Both, profile: str) -> TextTable:
+def _places_table(whole: _PlaceComparison, profile: str) -> TextTable:
     table = _table(profile, len(whole.worlds), "why")
-    for place in (each for cluster in whole.parts for each in _with_parts(cluster)):
-        fits = [world.fits.get(profile, _NOTHING) for world in place.worlds]
+    for place in (part for cluster in whole.parts for part in _with_parts(cluster)):
+        fits = [world.fits.get(profile, _NO_ROOM) for world in place.worlds]
         why = _because(fits[-1].slots) if place.now.level is Level.NODE else ""
         table.add_row(_INDENT[place.now.level] + place.now.name, *_cells(fits), why)
     return table
 
 
-def _with_parts(place: _Both) -> Iterator[_Both]:
+def _with_parts(place: _PlaceComparison) -> Iterator[_PlaceComparison]:
     yield place
     for part in place.parts:
         yield from _with_parts(part)
 
 
-def _table(first: str, worlds: int, *more: str) -> TextTable:
+def _table(first: str, worlds: int, *more_headers: str) -> TextTable:
     figures = (*("now", "after")[:worlds], *("in one VM", "in one VM after")[:worlds])
-    return TextTable(first, *figures, *more, right=range(1, 1 + worlds))
+    return TextTable(first, *figures, *more_headers, right=range(1, 1 + worlds))
 
 
 def _cells(fits: list[Fit]) -> tuple[str, ...]:
@@ -284,12 +285,12 @@ def _cells(fits: list[Fit]) -> tuple[str, ...]:
 
 
 def _in_one_vm(fit: Fit) -> str:
-    """`2`, or `2 (4 over NUMA nodes)`."""
+    """Return `2`, or `2 (4 over NUMA nodes)`."""
     beside, anywhere = figure(fit.beside_one_node), figure(fit.on_one_host)
     return beside if beside == anywhere else f"{beside} ({anywhere} over NUMA nodes)"
 
 
-def _device_rows(place: _Both) -> Iterator[tuple[Device, tuple[str, ...]]]:
+def _device_rows(place: _PlaceComparison) -> Iterator[tuple[Device, tuple[str, ...]]]:
     for device in place.now.devices:
         yield device, tuple(figure(world.devices[device]) for world in place.worlds)
 
@@ -299,7 +300,7 @@ def _device_name(device: Device) -> str:
     return f"{device.name} ({kind}DirectPath{f', label {device.label}' if device.label else ''})"
 
 
-def _largest_lines(place: _Both) -> Iterator[Text]:
+def _largest_lines(place: _PlaceComparison) -> Iterator[Text]:
     for word, world in zip(("now", "after"), place.worlds, strict=False):
         yield Text(f"largest {word}: ", "dim").append(_largest_text(world.largest))
 
@@ -312,7 +313,7 @@ def _largest_text(largest: Largest | None) -> str:
 
 
 def _beside(beside: Beside) -> str:
-    """`32 cores, 384 GiB to 512 GiB`."""
+    """Return `32 cores, 384 GiB to 512 GiB`."""
     cores = "unknown cores" if beside.cores is None else count(beside.cores, "core")
     least, most = beside.memory_at_least_mib, beside.memory_at_most_mib
     if most is None:
@@ -320,55 +321,62 @@ def _beside(beside: Beside) -> str:
     return f"{cores}, {size(most) if least == most else f'{size(least)} to {size(most)}'} free"
 
 
-def _notes(place: _Both) -> Iterator[Text]:
-    for each in _with_parts(place):
-        for note in each.now.notes:
-            yield Text(f"note: {each.now.name} {note}", "yellow")
+def _notes(place: _PlaceComparison) -> Iterator[Text]:
+    for part in _with_parts(place):
+        for note in part.now.notes:
+            yield Text(f"note: {part.now.name} {note}", "yellow")
 
 
 def _because(slots: Slots) -> str:
-    """Why there is none, or why it is not certain; sums keep a reason of one part that means nothing of the others."""
+    """Return why nothing fits or why the figure is a range; empty for an exact figure of one or more.
+
+    A sum may keep the reason of one of its parts, which says nothing about the others.
+    """
     return "" if slots.exact and slots.at_least else slots.because
 
 
 _ROOMS: Final = {Level.CLUSTER: ClusterRoomRecord, Level.HOST: HostRoomRecord, Level.NODE: NodeRoomRecord}
 
 
-def _room(place: _Both, known: dict[tuple[int, int], list[ProfileRoomRecord]]) -> dict[str, Any]:
-    """One place with its parts. `known`: the profiles of a fleet's nodes, most of which are like another one's."""
+def _room(place: _PlaceComparison, profiles_by_fits: dict[tuple[int, int], list[ProfileRoomRecord]]) -> dict[str, Any]:
+    """Return the fields of one place and its parts.
+
+    `profiles_by_fits` keeps the profiles of places seen before: most NUMA nodes of a fleet have the same figures.
+    """
     now, after = place.now, place.after
-    alike = (id(now.fits), id(after.fits) if after is not None else 0)
-    if alike not in known:
-        known[alike] = [
-            ProfileRoomRecord(name, *_both(place, lambda world, name=name: FitRecord.made_of(world.fits[name])))  # type: ignore[misc]
+    key = (id(now.fits), id(after.fits) if after is not None else 0)
+    if key not in profiles_by_fits:
+        profiles_by_fits[key] = [
+            ProfileRoomRecord(name, *_in_both(place, lambda world, name=name: FitRecord.made_of(world.fits[name])))  # type: ignore[misc]
             for name in now.fits
         ]
-    values: dict[str, Any] = {"gpus": now.gpus, "profiles": known[alike], **_devices(place)}
-    values["largest"] = LargestBothRecord(
-        *_both(place, lambda world: world.largest and LargestRecord.made_of(world.largest))
+    fields: dict[str, Any] = {"gpus": now.gpus, "profiles": profiles_by_fits[key], **_devices(place)}
+    fields["largest"] = LargestBothRecord(
+        *_in_both(place, lambda world: world.largest and LargestRecord.made_of(world.largest))
     )
     if now.level is Level.NODE:
-        beside = _both(place, lambda world: world.beside and BesideRecord.made_of(world.beside))
-        values["beside"] = BesideBothRecord(*beside)
+        beside = _in_both(place, lambda world: world.beside and BesideRecord.made_of(world.beside))
+        fields["beside"] = BesideBothRecord(*beside)
     if now.level in (Level.CLUSTER, Level.HOST):
-        values["notes"] = list(now.notes)
+        fields["notes"] = list(now.notes)
     if now.level in _KEY_OF_PARTS:
-        values[_KEY_OF_PARTS[now.level]] = [
-            _ROOMS[part.now.level](name=part.now.name, **_room(part, known)) for part in place.parts
+        fields[_KEY_OF_PARTS[now.level]] = [
+            _ROOMS[part.now.level](name=part.now.name, **_room(part, profiles_by_fits)) for part in place.parts
         ]
-    return values
+    return fields
 
 
-def _both(place: _Both, view: Callable[[FleetPart], Any]) -> tuple[Any, Any]:
+def _in_both(place: _PlaceComparison, view: Callable[[FleetPart], Any]) -> tuple[Any, Any]:
+    """Return a view of the place now and after the night."""
     return view(place.now), None if place.after is None else view(place.after)
 
 
-def _devices(place: _Both) -> dict[str, Any]:
-    """NVIDIA's GPUs that are given whole, and the other devices."""
+def _devices(place: _PlaceComparison) -> dict[str, Any]:
+    """Return NVIDIA GPUs that are given to VMs as complete devices, and the other devices."""
     whole_gpus, other_devices = [], []
     for device in place.now.devices:
         device_type, label = f"{device.vendor_id:04x}:{device.device_id:04x}", device.label or None
-        now, after = _both(place, lambda world, device=device: _slots(world.devices[device]))  # type: ignore[misc]
+        now, after = _in_both(place, lambda world, device=device: _slots(world.devices[device]))  # type: ignore[misc]
         if device.kind:
             other_devices.append(OtherDevicesRecord(device.name, device.kind, device_type, label, now, after))
         else:
@@ -380,4 +388,4 @@ def _slots(slots: Slots) -> SlotsRecord:
     return SlotsRecord.from_attributes(slots, because=_because(slots))
 
 
-_NOTHING: Final = Fit(*[Slots(0, 0, "has no GPU that runs it")] * 3)
+_NO_ROOM: Final = Fit(*[Slots(0, 0, "has no GPU that runs it")] * 3)

@@ -1,4 +1,4 @@
-"""What `gpuops profiles` prints: the GPU models, or the vGPU profiles of one and which may run together."""
+"""Text and documents of `gpuops profiles`: the GPU models, or the vGPU profiles of one and which may run together."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpuops.report.monitoring.inventory import figure, without_series
 from gpuops.report.text import size
 
 _MOST_STARTS = 8
-"""So many starts of a size are printed, or the first ones and the last."""
+"""Number of starts of a size that are printed; of more, the first ones and the last."""
 
 
 def models_text(boards: Sequence[Board]) -> Shown:
-    """One line for each GPU model."""
+    """Return one line for each GPU model."""
     table = table_of(
         boards,
         Column("model", lambda board: board.key),
@@ -36,7 +36,7 @@ def _modes(board: Board) -> str:
 
 
 def profiles_text(answer: GpuProfiles) -> Iterator[Shown]:
-    """The profiles of a GPU model, and for each of its modes which of them run together."""
+    """Yield the profiles of a GPU model and, for each of its modes, which of them run together."""
     board = answer.board
     heading = f"{board.name}  {board.generation}, {size(board.framebuffer_mib)}, model {board.key}"
     yield Text(heading, "bold")
@@ -63,7 +63,7 @@ def _time_sliced(answer: GpuProfiles) -> TextTable:
 
 
 def _fold_series(rows: Iterable[tuple[VgpuProfile, *tuple[str, ...]]]) -> Iterator[tuple[str, ...]]:
-    """Profiles that differ in the letter of their series alone share a row: `nvidia_a40-8c|q`."""
+    """Yield one row for profiles that differ in the letter of their series only: `nvidia_a40-8c|q`."""
     series: dict[tuple[str, ...], list[str]] = {}
     for profile, *figures in rows:
         name = profile.name or profile.short_name
@@ -147,7 +147,7 @@ class GpuModelRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, board: Board) -> Self:
-        return cls.from_attributes(board, **_of_board(board))
+        return cls.from_attributes(board, **_board_fields(board))
 
 
 class ListedModelRecord(GpuModelRecord, frozen=True):
@@ -159,7 +159,7 @@ class ListedModelRecord(GpuModelRecord, frozen=True):
     @classmethod
     def made_of(cls, board: Board) -> Self:
         profiles = len(board.profiles) + len(board.nameless)
-        return cls.from_attributes(board, profiles=profiles, sources=dict(board.sources), **_of_board(board))
+        return cls.from_attributes(board, profiles=profiles, sources=dict(board.sources), **_board_fields(board))
 
 
 @printed("profiles-models", by="gpuops profiles")
@@ -239,7 +239,7 @@ class ProfilesDocument(PrintedDocument, frozen=True):
 
 
 def profiles_document(answer: GpuProfiles) -> ProfilesDocument:
-    """The same, with every start and every profile by itself."""
+    """Return the profiles as a document, with every start and every profile by itself."""
     board = answer.board
     return ProfilesDocument.from_attributes(
         model=board,
@@ -249,7 +249,7 @@ def profiles_document(answer: GpuProfiles) -> ProfilesDocument:
     )
 
 
-def _of_board(board: Board) -> dict[str, Any]:
+def _board_fields(board: Board) -> dict[str, Any]:
     return {"model": board.key, "memory_mib": board.framebuffer_mib, "mig_mode": board.mig is not None}
 
 

@@ -1,4 +1,4 @@
-"""What `gpuops place` prints: a table in the order of placing, why the rest has no place; and the JSON document.
+"""Text and document of `gpuops place`: a table in the order of placing, and the reasons for refusals.
 
 The document is the contract for programs. YAML is the same document.
 """
@@ -25,32 +25,37 @@ from gpuops.report.text import PINNED, count, size
 _FEW: Final = 4
 
 
-def placements_text(found: Placements, *, explain: bool = False) -> Shown:
-    """Why each went where it did if that was asked, the places, the refusals, warnings, and one closing line."""
+def placements_text(placements: Placements, *, explain: bool = False) -> Shown:
+    """Return the places, the refusals, warnings and one closing line; with `explain`, all choices first."""
     lines: list[Shown] = []
     if explain:
-        lines += [line for answer in found.answers for line in _explained(answer)]
-    if found.placed:
-        lines.append(_table(found.placed))
-    lines += [line for refusal in found.refused for line in refused_lines(refusal)]
-    lines += [_warning(text) for placed in found.placed for text in placed.warnings]
-    lines += [*map(_warning, found.warnings), *_pins(found.placed), *_claims(found.claims), *_later(found)]
-    lines += _kept_text(found)
-    lines += _optimum_text(found)
-    return (*lines, Text(summary(found), "bold"))
+        lines += [line for answer in placements.answers for line in _explanation(answer)]
+    if placements.placed:
+        lines.append(_table(placements.placed))
+    lines += [line for refusal in placements.refused for line in refused_lines(refusal)]
+    lines += [_warning(text) for placed in placements.placed for text in placed.warnings]
+    lines += [
+        *map(_warning, placements.warnings),
+        *_pins(placements.placed),
+        *_claims(placements.claims),
+        *_later_returns(placements),
+    ]
+    lines += _kept_text(placements)
+    lines += _optimum_text(placements)
+    return (*lines, Text(summary(placements), "bold"))
 
 
-def summary(found: Placements) -> str:
-    """`2 of 3 requests placed, if those in turn of one host are started in this order; nothing was changed`."""
-    done, total = len(found.placed), len(found.answers)
-    in_turn = [each for each in found.placed if each.steering is Steering.LISTED_ORDER]
-    order = ", if those in turn of one host are started in this order" if in_turn else ""
-    return f"{done} of {count(total, 'request')} placed{order}; nothing was changed"
+def summary(placements: Placements) -> str:
+    """Return `2 of 3 requests placed, if those in turn of one host are started in this order; nothing was changed`."""
+    placed_count, request_count = len(placements.placed), len(placements.answers)
+    in_turn_answers = [answer for answer in placements.placed if answer.steering is Steering.LISTED_ORDER]
+    order = ", if those in turn of one host are started in this order" if in_turn_answers else ""
+    return f"{placed_count} of {count(request_count, 'request')} placed{order}; nothing was changed"
 
 
-def _optimum_text(found: Placements) -> Iterator[Text]:
-    """How much of the GPU memory is placed, how much more is possible, and by whom."""
-    optimum = found.optimum
+def _optimum_text(placements: Placements) -> Iterator[Text]:
+    """Yield how much of the requested GPU memory is placed, and how much is possible at most."""
+    optimum = placements.optimum
     if optimum is None:
         return
     if optimum.note:
@@ -60,9 +65,9 @@ def _optimum_text(found: Placements) -> Iterator[Text]:
     text = f"placed {optimum.placed_percent:.1f} % of the GPU memory asked for"
     if optimum.most_percent is not None:
         text += f", at most {optimum.most_percent:.1f} % is possible"
-    rest = len(found.placed) - optimum.by_solver
+    placed_in_turn = len(placements.placed) - optimum.by_solver
     if optimum.by_solver:
-        text += f" (at once: {optimum.by_solver}, one after another: {rest})"
+        text += f" (at once: {optimum.by_solver}, one after another: {placed_in_turn})"
     yield Text(text)
     if optimum.expects_starts:
         where = "mixed-size GPUs and MIG from Hopper on keep large vGPUs possible, MIG on Ampere takes the lowest slice"
@@ -70,51 +75,55 @@ def _optimum_text(found: Placements) -> Iterator[Text]:
 
 
 def _pins(placed: Sequence[Placed]) -> Iterator[Text]:
-    """What it costs to bind a vGPU to a GPU."""
-    if any(each.placement.pins for each in placed):
+    """Yield the cost of binding a vGPU to a GPU, if a place needs it."""
+    if any(answer.placement.pins for answer in placed):
         yield Text(PINNED, "dim")
 
 
 def _claims(claims: Sequence[Claim]) -> Iterator[Text]:
-    """Whose GPUs are not given away, and who has none to come back to anyway."""
-    kept = [claim.vm.name for claim in claims if not claim.lost]
-    if kept:
-        text = f"kept for {count(len(kept), 'suspended VM')}: the GPUs of {_some(kept)} (--suspended ignore)"
+    """Yield the suspended VMs whose GPUs are kept, and warnings for those that would find no GPU even now."""
+    kept_names = [claim.vm.name for claim in claims if not claim.lost]
+    if kept_names:
+        vms = count(len(kept_names), "suspended VM")
+        text = f"kept for {vms}: the GPUs of {_first_names(kept_names)} (--suspended ignore)"
         yield Text(text, "dim")
     for claim in claims:
         if claim.lost:
             yield _warning(f"{claim.vm.name} is suspended and would find no GPU on {claim.host.name} even now")
 
 
-def _later(found: Placements) -> Iterator[Text]:
-    """Whose GPUs are given away until they come back."""
-    if found.later:
-        names = [f"{each.vm.name} ({each.at.isoformat(timespec='minutes')})" for each in found.later]
-        yield Text(f"not kept, they come back when all of this is gone: the GPUs of {_some(names)}", "dim")
+def _later_returns(placements: Placements) -> Iterator[Text]:
+    """Yield the suspended VMs that come back after all requests have ended, and whose GPUs are therefore used."""
+    if placements.later:
+        names = [f"{vm.vm.name} ({vm.at.isoformat(timespec='minutes')})" for vm in placements.later]
+        text = f"not kept: the GPUs of {_first_names(names)}, which come back after all requests have ended"
+        yield Text(text, "dim")
 
 
-def _kept_text(found: Placements) -> Iterator[Text]:
-    """How many vGPUs of each profile that is kept free are left, and where."""
-    for kept in found.keep.profiles:
-        places = [each for each in found.kept if each.profile == kept.profile]
-        left = ", ".join(f"{each.after} of {each.before} left in {each.where}" for each in places)
-        yield Text(f"to be kept free: {kept.count} of {kept.profile}; {left or 'none of it was free'}", "dim")
+def _kept_text(placements: Placements) -> Iterator[Text]:
+    """Yield, for each profile of --keep-free, how many vGPUs stay free, and where."""
+    for profile in placements.keep.profiles:
+        places = [place for place in placements.kept if place.profile == profile.profile]
+        places_text = ", ".join(f"{place.after} of {place.before} left in {place.where}" for place in places)
+        yield Text(
+            f"to be kept free: {profile.count} of {profile.profile}; {places_text or 'none of it was free'}", "dim"
+        )
 
 
-def needs(workload: Workload) -> str:
-    """`2 x a100-3-20c, 16 vCPUs, 128 GiB`."""
-    what = _what(workload)
-    return f"{what}, {count(workload.vcpus, 'vCPU')}, {size(workload.memory_mib)}"
+def requirements_text(workload: Workload) -> str:
+    """Return `2 x a100-3-20c, 16 vCPUs, 128 GiB`."""
+    devices = _devices_text(workload)
+    return f"{devices}, {count(workload.vcpus, 'vCPU')}, {size(workload.memory_mib)}"
 
 
-def _what(workload: Workload) -> str:
+def _devices_text(workload: Workload) -> str:
     if workload.device:
         return f"GPU {', '.join(map(str, workload.device))}"
     if workload.device_group is not None:
         return f"group {workload.device_group}"
     if workload.vgpus:
         return " + ".join(
-            each.profile if each.count == 1 else f"{each.count} x {each.profile}" for each in workload.vgpus
+            vgpus.profile if vgpus.count == 1 else f"{vgpus.count} x {vgpus.profile}" for vgpus in workload.vgpus
         )
     kind = f"whole {workload.model or 'GPU'}" + (f" labelled {workload.label}" if workload.label else "")
     return kind if workload.gpus == 1 else f"{workload.gpus} x {kind}"
@@ -126,18 +135,18 @@ def _table(placed: Sequence[Placed]) -> TextTable:
             str(number),
             answer.workload.name,
             answer.placement.host.name,
-            _gpus(answer),
+            _expected_gpus(answer),
             ", ".join(map(str, answer.placement.bound_to)) or "-",
             "in turn" if answer.steering is Steering.LISTED_ORDER else "any time",
-            Text(needs(answer.workload), "dim"),
+            Text(requirements_text(answer.workload), "dim"),
         )
         for number, answer in enumerate(placed, 1)
     )
     return TextTable("", "request", "host", "GPUs", "NUMA node", "start", "needs", rows=rows)
 
 
-def _gpus(answer: Placed) -> str:
-    """The GPUs it is expected on, with how many of its devices each, and which of them must be pinned."""
+def _expected_gpus(answer: Placed) -> str:
+    """Return the expected GPUs, the number of devices on each, and whether they must be pinned."""
     seats = list(answer.placement.seats.values())
     pinned = set(answer.placement.pins.values())
     texts = []
@@ -148,10 +157,10 @@ def _gpus(answer: Placed) -> str:
 
 
 def refused_lines(refusal: Refusal) -> Iterator[Text]:
-    """Why it has no place, and what to do next."""
+    """Yield why a request has no place, and the next steps."""
     name = refusal.workload.name
-    yield Text("no place: ", "bold red").append(f"{name}: {needs(refusal.workload)}")
-    for line, hint in _grouped(refusal.rejections, refusal.workload.name):
+    yield Text("no place: ", "bold red").append(f"{name}: {requirements_text(refusal.workload)}")
+    for line, hint in _reasons_with_subjects(refusal.rejections, refusal.workload.name):
         yield Text(f"          {line}")
         if hint:
             yield Text(f"          next: {hint}", "dim")
@@ -161,27 +170,28 @@ def refused_lines(refusal: Refusal) -> Iterator[Text]:
         yield Text(f"          next: {refusal.nearest}", "green")
 
 
-def _grouped(rejections: Iterable[Rejection], name: str) -> Iterator[tuple[str, str]]:
-    """One line per reason with the hosts and GPUs it holds for: a fleet says the same thing hundreds of times."""
+def _reasons_with_subjects(rejections: Iterable[Rejection], name: str) -> Iterator[tuple[str, str]]:
+    """Yield one line for each reason with its hosts and GPUs, and the hint. Many hosts share a reason."""
     groups: dict[str, list[Rejection]] = {}
     for rejection in rejections:
-        # Who holds each of many GPUs is in the document and in --explain: here it would tell them apart.
+        # The holder of a GPU differs for each GPU and would split the group; the document and --explain name it.
         rule, reason = rejection.rule, rejection.reason
         groups.setdefault(rule.partition("; held by ")[0] + reason[len(rule) :], []).append(rejection)
-    for short_reason, alike in groups.items():
-        reason = alike[0].reason if len(alike) == 1 else short_reason
-        subjects = [rejection.subject for rejection in alike if rejection.subject != name]
-        where = f"{_some(subjects)}: " if subjects else ""
-        yield f"{where}{reason}", alike[0].hint
+    for short_reason, rejections_alike in groups.items():
+        reason = rejections_alike[0].reason if len(rejections_alike) == 1 else short_reason
+        subjects = [rejection.subject for rejection in rejections_alike if rejection.subject != name]
+        where = f"{_first_names(subjects)}: " if subjects else ""
+        yield f"{where}{reason}", rejections_alike[0].hint
 
 
-def _some(subjects: Sequence[str]) -> str:
-    more = len(subjects) - _FEW
-    return ", ".join(subjects[:_FEW]) + (f" and {more} more" if more > 0 else "")
+def _first_names(subjects: Sequence[str]) -> str:
+    hidden_count = len(subjects) - _FEW
+    return ", ".join(subjects[:_FEW]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
 
 
-def _explained(answer: Placed | Refusal) -> Iterator[Text]:
-    yield Text(f"{answer.workload.name}: {needs(answer.workload)}", "bold")
+def _explanation(answer: Placed | Refusal) -> Iterator[Text]:
+    """Yield every choice for one request."""
+    yield Text(f"{answer.workload.name}: {requirements_text(answer.workload)}", "bold")
     yield from map(_choice_text, answer.choices)
 
 
@@ -197,7 +207,7 @@ def _warning(text: str) -> Text:
 
 
 class RequestRecord(DocumentRecord, frozen=True):
-    """What was asked for."""
+    """The requested VM."""
 
     vcpus: int
     memory_mib: int
@@ -258,7 +268,7 @@ class PlaceRecord(DocumentRecord, frozen=True):
 
 
 class LookedAtRecord(DocumentRecord, frozen=True):
-    """A host or GPU that was looked at."""
+    """A host or GPU that was considered."""
 
     subject: str
     chosen: bool
@@ -267,7 +277,7 @@ class LookedAtRecord(DocumentRecord, frozen=True):
 
 
 class AnswerRecord(DocumentRecord, frozen=True):
-    """The place that one request would get, or every reason why there is none."""
+    """The place of one request, or every reason for its refusal."""
 
     name: str
     request: RequestRecord
@@ -275,9 +285,9 @@ class AnswerRecord(DocumentRecord, frozen=True):
     place: PlaceRecord | None
     warnings: list[str]
     rejections: list[RejectionRecord]
-    nearest: Annotated[str, "the nearest request that could be met; empty = it is placed, or none is known"]
-    after_moves: Annotated[str, "the vMotions that would make room; empty = it is placed, or none are known"]
-    choices: Annotated[list[LookedAtRecord], "every host and GPU that was looked at"]
+    nearest: Annotated[str, "the nearest request that fits; empty if it is placed or no such request is known"]
+    after_moves: Annotated[str, "the vMotions that would make room; empty if it is placed or no such moves are known"]
+    choices: Annotated[list[LookedAtRecord], "every host and GPU that was considered"]
 
 
 class ClaimRecord(DocumentRecord, frozen=True):
@@ -321,7 +331,7 @@ class KeptProfileRecord(DocumentRecord, frozen=True):
 
 
 class OptimumRecord(DocumentRecord, frozen=True):
-    """How much of the GPU memory that was asked for is placed, and how much any plan could place."""
+    """How much of the requested GPU memory is placed, and how much any plan could place."""
 
     asked_mib: int
     placed_mib: int
@@ -342,31 +352,31 @@ class PlacementDocument(SiteDocument, frozen=True):
     refused: Annotated[int, "how many requests"]
     requests: Annotated[list[AnswerRecord], "in the order of placing"]
     claims: Annotated[list[ClaimRecord], "suspended VMs whose place is kept for their return"]
-    later: Annotated[list[LaterReturnRecord], "suspended VMs that come back later than all requests end"]
+    later: Annotated[list[LaterReturnRecord], "suspended VMs that come back after all requests have ended"]
     kept_free: list[KeptProfileRecord]
     warnings: list[str]
     optimum: Annotated[OptimumRecord | None, "with --optimize"]
 
 
-def placements_document(found: Placements, catalog: Catalog) -> PlacementDocument:
-    """Each request in the order of placing: the place it would get, or every reason why there is none."""
+def placements_document(placements: Placements, catalog: Catalog) -> PlacementDocument:
+    """Return each request in the order of placing, with its place or all reasons for the refusal."""
     kept_free = []
-    for kept in found.keep.profiles:
-        counts = [each for each in found.kept if each.profile == kept.profile]
-        places = [KeptPlaceRecord(each.where, each.before, each.after) for each in counts]
-        kept_free.append(KeptProfileRecord(kept.profile, kept.count, places))
+    for profile in placements.keep.profiles:
+        counts = [place for place in placements.kept if place.profile == profile.profile]
+        places = [KeptPlaceRecord(place.where, place.before, place.after) for place in counts]
+        kept_free.append(KeptProfileRecord(profile.profile, profile.count, places))
     return PlacementDocument.from_attributes(
-        found,
-        found.before,
-        read_at=found.before.taken_at,
-        placed=len(found.placed),
-        refused=len(found.refused),
-        requests=[_answer(answer, found, catalog) for answer in found.answers],
+        placements,
+        placements.before,
+        read_at=placements.before.taken_at,
+        placed=len(placements.placed),
+        refused=len(placements.refused),
+        requests=[_answer(answer, placements, catalog) for answer in placements.answers],
         kept_free=kept_free,
     )
 
 
-def _answer(answer: Placed | Refusal, found: Placements, catalog: Catalog) -> AnswerRecord:
+def _answer(answer: Placed | Refusal, placements: Placements, catalog: Catalog) -> AnswerRecord:
     request = plain(answer.workload)
     name = request.pop("name")
     placed = isinstance(answer, Placed)
@@ -375,7 +385,7 @@ def _answer(answer: Placed | Refusal, found: Placements, catalog: Catalog) -> An
         name=name,
         request=RequestRecord(**request),
         placed=placed,
-        place=_place(answer, found, catalog) if isinstance(answer, Placed) else None,
+        place=_place(answer, placements, catalog) if isinstance(answer, Placed) else None,
         warnings=answer.warnings if isinstance(answer, Placed) else [],
         rejections=[] if isinstance(answer, Placed) else answer.rejections,
         nearest="" if isinstance(answer, Placed) else answer.nearest,
@@ -383,9 +393,9 @@ def _answer(answer: Placed | Refusal, found: Placements, catalog: Catalog) -> An
     )
 
 
-def _place(answer: Placed, found: Placements, catalog: Catalog) -> PlaceRecord:
+def _place(answer: Placed, placements: Placements, catalog: Catalog) -> PlaceRecord:
     placement = answer.placement
-    cluster = found.before.clusters.get(placement.host.cluster) if placement.host.cluster else None
+    cluster = placements.before.clusters.get(placement.host.cluster) if placement.host.cluster else None
     seats = sorted(placement.seats.items())
     return PlaceRecord.from_attributes(
         placement,
@@ -398,11 +408,11 @@ def _place(answer: Placed, found: Placements, catalog: Catalog) -> PlaceRecord:
 
 
 def _vm(answer: Placed, catalog: Catalog) -> RecipeRecord:
-    """How the VM is made, so that its place comes true."""
-    made = recipe(answer, catalog)
+    """Return the settings to make the VM with, so that it gets its place."""
+    vm_recipe = recipe(answer, catalog)
     return RecipeRecord.from_attributes(
-        made,
-        devices=[NewDeviceRecord(signature(device), getattr(device, "numa_node", None)) for device in made.add],
+        vm_recipe,
+        devices=[NewDeviceRecord(signature(device), getattr(device, "numa_node", None)) for device in vm_recipe.add],
         memory_reservation_mib=answer.workload.memory_mib,
-        extra_config=dict(sorted(made.extra_config.items())),
+        extra_config=dict(sorted(vm_recipe.extra_config.items())),
     )

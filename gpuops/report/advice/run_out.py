@@ -1,4 +1,4 @@
-"""What `gpuops capacity --forecast` prints: profile by profile, when its slots run out and how sure that is."""
+"""Text and document of `gpuops capacity --forecast`: when each profile runs out, and how certain that is."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpuops.report.layout import Column, Shown, Text, table_of
 from gpuops.report.text import count
 
 
-def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
-    """A row for each profile, the one that runs out first at the top."""
+def run_out_text(profiles: Sequence[RunOut], inventory: Inventory) -> Shown:
+    """Return a row for each profile, the one that runs out first at the top."""
     read_at = f"read {format_zoned_minute(inventory.taken_at)}"
     head = f"vCenter {inventory.api_version}: when vGPU profiles run out, {read_at}"
-    if not found:
+    if not profiles:
         return (Text(head, "bold"), Text("no VM has a vGPU, and no history has one"))
     table = table_of(
-        found,
+        profiles,
         Column("profile", lambda profile: profile.profile, whole=True),
         Column("run now", lambda profile: str(profile.running), right=True),
         Column("fit", lambda profile: str(profile.fit), right=True),
@@ -31,7 +31,7 @@ def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
             lambda profile: "?" if profile.growth_per_week is None else f"{profile.growth_per_week:+.1f}",
             right=True,
         ),
-        Column("runs out", _when),
+        Column("runs out", _run_out_day),
         Column("earliest", lambda profile: _day(profile.not_before)),
         Column("latest", lambda profile: _day(profile.not_after)),
         Column("off by", lambda profile: "?" if profile.error is None else f"{profile.error:.1f}", right=True),
@@ -40,24 +40,24 @@ def run_out_text(found: Sequence[RunOut], inventory: Inventory) -> Shown:
         ),
         Column("days", lambda profile: str(profile.days), right=True),
     )
-    return (Text(head, "bold"), table, *_notes(found))
+    return (Text(head, "bold"), table, *_notes(profiles))
 
 
-def _notes(found: Sequence[RunOut]) -> list[Text]:
+def _notes(profiles: Sequence[RunOut]) -> list[Text]:
     tested = f"{TESTED_AHEAD.days} days ahead, on days of the past"
     notes = [
         "each profile for itself: profiles share the same GPUs",
         f"off by: vGPUs, {tested}; naive: the same, by the same weekday two weeks before alone",
     ]
-    if any(each.days < FEWEST_DAYS for each in found):
+    if any(profile.days < FEWEST_DAYS for profile in profiles):
         notes.append(f"`?`: {count(FEWEST_DAYS, 'day')} of `gpuops observe` are needed (gpuops help observe)")
     return [Text(note, "dim") for note in notes]
 
 
-def _when(each: RunOut) -> str | Text:
-    if each.runs_out is not None:
-        return Text(f"{each.runs_out}", "bold yellow")
-    return "?" if each.growth_per_week is None else f"not in {HORIZON.days} days"
+def _run_out_day(profile: RunOut) -> str | Text:
+    if profile.runs_out is not None:
+        return Text(f"{profile.runs_out}", "bold yellow")
+    return "?" if profile.growth_per_week is None else f"not in {HORIZON.days} days"
 
 
 def _day(day: date | None) -> str:
@@ -69,11 +69,11 @@ def _number(figure: int | None) -> str:
 
 
 class ProfileForecastRecord(DocumentRecord, frozen=True):
-    """One vGPU profile, for itself; profiles share the same GPUs."""
+    """The forecast of one vGPU profile by itself; profiles share the same GPUs."""
 
     profile: str
     running: Annotated[int, "vGPUs of it that run now"]
-    fit: Annotated[int, "so many more fit at the least"]
+    fit: Annotated[int, "how many more fit at least"]
     days_known: Annotated[int, "of history"]
     most_in_7_days: Annotated[int | None, "null = not known"]
     growth_per_week: Annotated[float | None, "null = there is too little history"]
@@ -102,19 +102,19 @@ class ProfileForecastRecord(DocumentRecord, frozen=True):
 class CapacityForecastDocument(SiteDocument, frozen=True):
     """When each vGPU profile runs out, by the history of gpuops observe."""
 
-    horizon_days: Annotated[int, "a profile that lasts longer is not said to run out"]
+    horizon_days: Annotated[int, "profiles that last longer have no date"]
     tested_ahead_days: Annotated[int, "the errors are those of forecasts so far ahead"]
     profiles: Annotated[list[ProfileForecastRecord], "what runs out first comes first"]
 
 
-def run_out_document(found: Sequence[RunOut], inventory: Inventory) -> CapacityForecastDocument:
-    """The same for programs. null = not known, or not within the horizon."""
+def run_out_document(profiles: Sequence[RunOut], inventory: Inventory) -> CapacityForecastDocument:
+    """Return the forecasts as a document. null = not known, or not within the horizon."""
     return CapacityForecastDocument.from_attributes(
         inventory,
         read_at=inventory.taken_at,
         horizon_days=HORIZON.days,
         tested_ahead_days=TESTED_AHEAD.days,
-        profiles=found,
+        profiles=profiles,
     )
 
 

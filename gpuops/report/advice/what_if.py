@@ -1,4 +1,4 @@
-"""What `gpuops what-if` prints: the fleet now and then side by side, and the same as a JSON document.
+"""Text and document of `gpuops what-if`: the fleet now and after the changes, side by side.
 
 A figure of several draws is their mean, with the least and the most in brackets.
 """
@@ -19,136 +19,138 @@ from gpuops.report.text import count
 _FEW: Final = 6
 
 
-def what_if_text(found: WhatIfAnswer, saved: Path | None = None) -> Shown:
-    """The changes, one table, and what it stands on."""
-    inventory, then = found.inventory, found.then.fleet
+def what_if_text(answer: WhatIfAnswer, saved: Path | None = None) -> Shown:
+    """Return the changes, one table, and its basis."""
+    inventory, then = answer.inventory, answer.then.fleet
     lines: list[Shown] = [
         Text(
             f"vCenter {inventory.api_version}, read {format_zoned_minute(inventory.taken_at)}; what if:",
             "bold",
         )
     ]
-    lines += [Text(f"  {each}") for each in then.done]
-    lines.append(TextTable("", "now", "then", "difference", right=(1, 2), rows=_rows(found)))
-    lines += [Text(f"note: {each}", "yellow") for each in then.notes]
-    for name in found.unwanted:
+    lines += [Text(f"  {line}") for line in then.done]
+    lines.append(TextTable("", "now", "then", "difference", right=(1, 2), rows=_rows(answer)))
+    lines += [Text(f"note: {line}", "yellow") for line in then.notes]
+    for name in answer.unwanted:
         lines.append(
             Text(
                 f"note: no request asks for {name} (--any-model: one without a place may have its size there)",
                 "yellow",
             )
         )
-    lines += _anew(found)
-    lines += _waiting(found)
-    lines += _nights(found)
-    lines += [Text(_source(found), "dim")]
+    lines += _restart_lines(answer)
+    lines += _waiting(answer)
+    lines += _nights(answer)
+    lines += [Text(_basis_text(answer), "dim")]
     if saved is not None:
         lines.append(Text(f"the changed fleet is in {saved}: for --inventory of other commands"))
     return (*lines, Text("nothing was changed", "bold"))
 
 
-def _rows(found: WhatIfAnswer) -> Iterator[tuple[str, str, str, str]]:
-    now, then = found.now, found.then
-    yield _row("hosts with GPUs", _one(now.hosts), _one(then.hosts))
-    yield _row("GPUs", _one(now.gpus), _one(then.gpus))
-    yield _row("GPU memory, GiB", _one(now.gpu_memory_mib // 1024), _one(then.gpu_memory_mib // 1024))
+def _rows(answer: WhatIfAnswer) -> Iterator[tuple[str, str, str, str]]:
+    now, then = answer.now, answer.then
+    yield _row("hosts with GPUs", _constant_figure(now.hosts), _constant_figure(then.hosts))
+    yield _row("GPUs", _constant_figure(now.gpus), _constant_figure(then.gpus))
+    yield _row(
+        "GPU memory, GiB", _constant_figure(now.gpu_memory_mib // 1024), _constant_figure(then.gpu_memory_mib // 1024)
+    )
     yield _row("VMs with GPUs that run", now.running, then.running)
     if now.requests:
-        yield _row("requests with a place", *_of_requests(found, lambda each: each.placed))
-        yield _row("requests that wait", *_of_requests(found, lambda each: len(each.waiting)))
-        yield _row("their GPU memory placed, GiB", *_of_requests(found, lambda each: each.placed_mib / 1024))
-        for kind in sorted({kind for each in now.requests for kind in each.kinds}):
-            yield _row_of_kind(found, kind)
+        yield _row("requests with a place", *_request_figures(answer, lambda demand: demand.placed))
+        yield _row("requests that wait", *_request_figures(answer, lambda demand: len(demand.waiting)))
+        yield _row("their GPU memory placed, GiB", *_request_figures(answer, lambda demand: demand.placed_mib / 1024))
+        for kind in sorted({kind for demand in now.requests for kind in demand.kinds}):
+            yield _kind_row(answer, kind)
     if now.nights:
-        yield _row("desktops that a night suspends", *_of_nights(found, lambda each: each.desktops))
-        yield _row("ML VMs that start", *_of_nights(found, lambda each: each.starts))
-        yield _row("ML VMs that wait", *_of_nights(found, lambda each: each.waiting))
-        hours = [each.gpu_hours for each in (*now.nights, *then.nights)]
+        yield _row("desktops that a night suspends", *_night_figures(answer, lambda night: night.desktops))
+        yield _row("ML VMs that start", *_night_figures(answer, lambda night: night.starts))
+        yield _row("ML VMs that wait", *_night_figures(answer, lambda night: night.waiting))
+        hours = [night.gpu_hours for night in (*now.nights, *then.nights)]
         if None not in hours:
-            yield _row("GPU-hours harvested", *_of_nights(found, lambda each: each.gpu_hours or 0.0))
+            yield _row("GPU-hours harvested", *_night_figures(answer, lambda night: night.gpu_hours or 0.0))
         else:
             yield ("GPU-hours harvested", "?", "?", "")
 
 
-def _row_of_kind(found: WhatIfAnswer, kind: str) -> tuple[str, str, str, str]:
-    """How many requests of a kind have a place, of how many."""
-    placed = _of_requests(found, lambda each: each.kinds.get(kind, (0, 0))[0])
-    asked = _figure_of(found.then.requests, lambda each: each.kinds.get(kind, (0, 0))[1])
-    return _row(f"  {kind}, of {_figure(asked)}", *placed)
+def _kind_row(answer: WhatIfAnswer, kind: str) -> tuple[str, str, str, str]:
+    """Return how many requests of a kind have a place, and of how many."""
+    placed = _request_figures(answer, lambda demand: demand.kinds.get(kind, (0, 0))[0])
+    requested = _figure_of(answer.then.requests, lambda demand: demand.kinds.get(kind, (0, 0))[1])
+    return _row(f"  {kind}, of {_figure(requested)}", *placed)
 
 
-def _row(what: str, now: DrawnFigure, then: DrawnFigure) -> tuple[str, str, str, str]:
+def _row(label: str, now: DrawnFigure, then: DrawnFigure) -> tuple[str, str, str, str]:
     difference = then.mean - now.mean
-    return what, _figure(now), _figure(then), f"{difference:+.3g}" if abs(difference) < 100 else f"{difference:+.0f}"
+    return label, _figure(now), _figure(then), f"{difference:+.3g}" if abs(difference) < 100 else f"{difference:+.0f}"
 
 
-def _one(value: float) -> DrawnFigure:
-    return DrawnFigure((value,))
+def _constant_figure(figure: float) -> DrawnFigure:
+    return DrawnFigure((figure,))
 
 
-def _of_requests(found: WhatIfAnswer, read: Callable[[PlacedDemand], float]) -> tuple[DrawnFigure, DrawnFigure]:
-    return _figure_of(found.now.requests, read), _figure_of(found.then.requests, read)
+def _request_figures(answer: WhatIfAnswer, read: Callable[[PlacedDemand], float]) -> tuple[DrawnFigure, DrawnFigure]:
+    return _figure_of(answer.now.requests, read), _figure_of(answer.then.requests, read)
 
 
 def _figure_of(draws: Sequence[PlacedDemand], read: Callable[[PlacedDemand], float]) -> DrawnFigure:
-    return DrawnFigure(tuple(read(each) for each in draws))
+    return DrawnFigure(tuple(read(draw) for draw in draws))
 
 
-def _of_nights(found: WhatIfAnswer, read: Callable[[NightOutcome], float]) -> tuple[DrawnFigure, DrawnFigure]:
-    now, then = (DrawnFigure(tuple(read(each) for each in side.nights)) for side in (found.now, found.then))
+def _night_figures(answer: WhatIfAnswer, read: Callable[[NightOutcome], float]) -> tuple[DrawnFigure, DrawnFigure]:
+    now, then = (DrawnFigure(tuple(read(night) for night in side.nights)) for side in (answer.now, answer.then))
     return now, then
 
 
 def _figure(figure: DrawnFigure) -> str:
-    """`41`, or `41.2 (38 to 44)`."""
+    """Return `41`, or `41.2 (38 to 44)`."""
     if figure.least == figure.most:
         return _number(figure.mean)
     return f"{_number(figure.mean)} ({_number(figure.least)} to {_number(figure.most)})"
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value == round(value) else f"{value:.1f}"
+def _number(figure: float) -> str:
+    return f"{figure:.0f}" if figure == round(figure) else f"{figure:.1f}"
 
 
-def _anew(found: WhatIfAnswer) -> Iterator[Text]:
-    """Who starts anew, and who finds no place any more."""
-    fleet = found.then.fleet
+def _restart_lines(answer: WhatIfAnswer) -> Iterator[Text]:
+    """Yield the VMs that start again after the changes, and those that find no place any more."""
+    fleet = answer.then.fleet
     if fleet.restarts:
-        names = _some([f"{vm.name} on {host.name}" for vm, host in fleet.restarts])
+        names = _first_names([f"{vm.name} on {host.name}" for vm, host in fleet.restarts])
         yield Text(f"starts anew: {count(len(fleet.restarts), 'VM')}: {names}")
-    for each in fleet.stranded[:_FEW]:
-        yield Text(f"finds no place any more: {each.vm.name}: {each.reasons[0]}", "yellow")
+    for stranded in fleet.stranded[:_FEW]:
+        yield Text(f"finds no place any more: {stranded.vm.name}: {stranded.reasons[0]}", "yellow")
     if len(fleet.stranded) > _FEW:
         yield Text(f"and {len(fleet.stranded) - _FEW} more find none (--output json names them)", "yellow")
     if fleet.stranded and not fleet.proven:
-        yield Text("not every way was tried: there may be a place for each of them", "dim")
+        yield Text("not every placement was tried: there may be a place for each of them", "dim")
     if fleet.more_asked:
-        placed = _figure(found.then.more_placed)
+        placed = _figure(answer.then.more_placed)
         yield Text(f"of {count(fleet.more_asked, 'VM')} that are added run: {placed}")
 
 
-def _waiting(found: WhatIfAnswer) -> Iterator[Text]:
-    """Which requests of a file wait; of several draws there are only figures."""
-    if found.demand.source is DemandSource.FILE:
-        for word, side in (("now", found.now), ("then", found.then)):
+def _waiting(answer: WhatIfAnswer) -> Iterator[Text]:
+    """Yield which requests of a file wait; several draws have figures only."""
+    if answer.demand.source is DemandSource.FILE:
+        for word, side in (("now", answer.now), ("then", answer.then)):
             names = side.requests[0].waiting
             if names:
-                yield Text(f"waits {word}: {_some(names)}")
+                yield Text(f"waits {word}: {_first_names(names)}")
 
 
-def _nights(found: WhatIfAnswer) -> Iterator[Text]:
-    for word, side in (("now", found.now), ("then", found.then)):
-        for refusal in dict.fromkeys(each for night in side.nights for each in night.refusals):
+def _nights(answer: WhatIfAnswer) -> Iterator[Text]:
+    for word, side in (("now", answer.now), ("then", answer.then)):
+        for refusal in dict.fromkeys(refusal for night in side.nights for refusal in night.refusals):
             yield Text(f"no night {word}: {refusal}", "yellow")
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + more
+def _first_names(names: Sequence[str]) -> str:
+    remainder = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + remainder
 
 
-def _source(found: WhatIfAnswer) -> str:
-    demand = found.demand
+def _basis_text(answer: WhatIfAnswer) -> str:
+    demand = answer.demand
     match demand.source:
         case DemandSource.FILE:
             return "requests: those of the file, placed as gpuops place does"
@@ -156,8 +158,10 @@ def _source(found: WhatIfAnswer) -> str:
             days = count(len(demand.draws), "recorded day")
             return f"requests: what ran beyond now on {days}; the mean, and in brackets the least and the most day"
         case DemandSource.MADE_UP:
-            made = f"requests: {len(demand.draws[0])} made up as what runs now, {count(len(demand.draws), 'seed')}"
-            return f"{made}; the mean, and in brackets the least and the most"
+            requests_text = (
+                f"requests: {len(demand.draws[0])} made up as what runs now, {count(len(demand.draws), 'seed')}"
+            )
+            return f"{requests_text}; the mean, and in brackets the least and the most"
         case DemandSource.NONE:
             return f"requests: none, for {demand.because}"
 
@@ -179,7 +183,7 @@ class RequestKindRecord(DocumentRecord, frozen=True):
 
 
 class RequestDrawRecord(DocumentRecord, frozen=True):
-    """What becomes of the requests of one seed or recorded day."""
+    """The places of the requests of one seed or recorded day."""
 
     asked: int
     placed: int
@@ -189,30 +193,30 @@ class RequestDrawRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, draw: PlacedDemand) -> Self:
-        kinds = [RequestKindRecord(kind, done, of) for kind, (done, of) in draw.kinds.items()]
+        kinds = [RequestKindRecord(kind, placed, requested) for kind, (placed, requested) in draw.kinds.items()]
         return cls.from_attributes(draw, kinds=kinds)
 
 
 class RequestsRecord(DocumentRecord, frozen=True):
-    """What becomes of the requests."""
+    """The places of the requests."""
 
     placed: DrawnRecord
     waiting: DrawnRecord
     placed_mib: Annotated[DrawnRecord, "GPU memory of those with a place"]
-    draws: Annotated[list[RequestDrawRecord], "one of each seed or recorded day"]
+    draws: Annotated[list[RequestDrawRecord], "one for each seed or recorded day"]
 
     @classmethod
     def made_of(cls, draws: Sequence[PlacedDemand]) -> Self:
         return cls.from_attributes(
-            placed=_figure_of(draws, lambda each: each.placed),
-            waiting=_figure_of(draws, lambda each: len(each.waiting)),
-            placed_mib=_figure_of(draws, lambda each: each.placed_mib),
+            placed=_figure_of(draws, lambda draw: draw.placed),
+            waiting=_figure_of(draws, lambda draw: len(draw.waiting)),
+            placed_mib=_figure_of(draws, lambda draw: draw.placed_mib),
             draws=draws,
         )
 
 
 class NightThereRecord(DocumentRecord, frozen=True):
-    """What a night would be."""
+    """The result of a night."""
 
     desktops: Annotated[int, "that are suspended or shut down"]
     starts: Annotated[int, "ML VMs that start"]
@@ -222,15 +226,15 @@ class NightThereRecord(DocumentRecord, frozen=True):
 
 
 class FleetRecord(DocumentRecord, frozen=True):
-    """One of the two fleets, and what becomes of requests and nights there."""
+    """One of the two fleets, with the places of requests and the results of nights."""
 
     hosts: Annotated[int, "with GPUs, that vCenter reaches"]
     gpus: int
     gpu_memory_mib: int
     running_vms: Annotated[DrawnRecord, "VMs with GPUs that run"]
     added_vms_running: Annotated[DrawnRecord, "VMs that were added and run"]
-    requests: Annotated[RequestsRecord | None, "null = there are none"]
-    nights: Annotated[list[NightThereRecord], "one of each seed that tells fleets apart; empty = no policy was given"]
+    requests: Annotated[RequestsRecord | None, "null = no requests"]
+    nights: Annotated[list[NightThereRecord], "one for each drawn fleet; empty = no policy was given"]
 
     @classmethod
     def made_of(cls, side: FleetOutcome) -> Self:
@@ -256,31 +260,31 @@ class WithoutPlaceRecord(DocumentRecord, frozen=True):
 
 @printed("what-if", by="gpuops what-if")
 class WhatIfDocument(VersionedSiteDocument, frozen=True):
-    """The fleet as it is beside the fleet after changes that nobody has made."""
+    """The fleet as it is, and the fleet after changes that were not made."""
 
     changes: Annotated[list[str], "in words"]
-    notes: Annotated[list[str], "what could not be checked, or was left as it is"]
+    notes: Annotated[list[str], "what could not be checked, or was not changed"]
     models_not_asked_for: Annotated[list[str], "GPU models that are added, and that no request asks for"]
     requests_from: DemandSource
     night_at: Annotated[Moment | None, "when the night begins; null = no policy was given"]
     now: FleetRecord
     then: FleetRecord
-    starts_anew: Annotated[list[RestartedRecord], "who ran on what changed, and runs again"]
-    without_place: Annotated[list[WithoutPlaceRecord], "who ran, and finds no place any more"]
-    without_place_proven: Annotated[bool, "false = not every way was tried"]
+    starts_anew: Annotated[list[RestartedRecord], "VMs that ran on a changed host or GPU, and start again"]
+    without_place: Annotated[list[WithoutPlaceRecord], "VMs that ran, and find no place any more"]
+    without_place_proven: Annotated[bool, "false = not every placement was tried"]
     vms_added: int
 
     @classmethod
-    def made_of(cls, found: WhatIfAnswer) -> Self:
-        fleet = found.then.fleet
+    def made_of(cls, answer: WhatIfAnswer) -> Self:
+        fleet = answer.then.fleet
         return cls.from_attributes(
-            found,
-            found.inventory,
-            read_at=found.inventory.taken_at,
+            answer,
+            answer.inventory,
+            read_at=answer.inventory.taken_at,
             changes=fleet.done,
             notes=fleet.notes,
-            models_not_asked_for=found.unwanted,
-            requests_from=found.demand.source,
+            models_not_asked_for=answer.unwanted,
+            requests_from=answer.demand.source,
             starts_anew=[RestartedRecord.from_attributes(vm=vm, host=host) for vm, host in fleet.restarts],
             without_place=fleet.stranded,
             without_place_proven=fleet.proven,

@@ -1,4 +1,4 @@
-"""What `gpuops change` prints of rolling changes, as text and JSON."""
+"""Text and documents of `gpuops change`: rolling changes of hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given
 
 
 def change_text(report: ChangeReport) -> Shown:
-    """One run: refusals, or each round with its hosts and VMs and, once applied, what became of each host."""
+    """Return one run: refusals, or each round with its hosts and VMs and, after an apply, the outcome of each host."""
     return (*_lines(report), Text(change_summary(report), "bold"))
 
 
@@ -38,9 +38,9 @@ class LeavingVmRecord(DocumentRecord, frozen=True):
     why: list[str]
 
     @classmethod
-    def made_of(cls, away: Away) -> Self:
-        target = away.target.name if away.target is not None else None
-        return cls.from_attributes(away, leaves_by=LEAVES_BY[away.leaving], target=target)
+    def made_of(cls, leaving_vm: Away) -> Self:
+        target = leaving_vm.target.name if leaving_vm.target is not None else None
+        return cls.from_attributes(leaving_vm, leaves_by=LEAVES_BY[leaving_vm.leaving], target=target)
 
 
 class PlannedHostRecord(DocumentRecord, frozen=True):
@@ -56,7 +56,7 @@ class PlannedHostRecord(DocumentRecord, frozen=True):
 
 
 class ChangedHostRecord(DocumentRecord, frozen=True):
-    """What became of one host."""
+    """The outcome of one host."""
 
     host: NamedRecord
     verdict: Verdict
@@ -65,12 +65,12 @@ class ChangedHostRecord(DocumentRecord, frozen=True):
 
 @printed("change", by="the verbs that change hosts with --reboot rolling, gpuops change resume and gpuops change abort")
 class ChangeDocument(SiteDocument, frozen=True):
-    """A rolling change of hosts, and what became of each host."""
+    """A rolling change of hosts, and the outcome of each host."""
 
     verb: Annotated[str, "the command whose change it is"]
     max_hosts: Annotated[int, "so many hosts are out of service at the same time at most"]
     window: Annotated[str | None, "when hosts may be begun"]
-    vms: Annotated[Displacement, "what becomes of VMs that cannot be moved"]
+    vms: Annotated[Displacement, "what happens to VMs that cannot be moved"]
     vsan_mode: VsanMode
     feasible: Annotated[bool, "whether it can be done"]
     applied: Annotated[bool, "whether a host was begun; never true of a dry run or a refusal"]
@@ -87,8 +87,8 @@ class ChangeDocument(SiteDocument, frozen=True):
     def made_of(cls, report: ChangeReport) -> Self:
         rolling, before = report.rolling, report.before
         outcomes = [
-            ChangedHostRecord.from_attributes(each, host=NamedRecord(each.step.host, host_name(each, report)))
-            for each in report.outcomes
+            ChangedHostRecord.from_attributes(outcome, host=NamedRecord(outcome.step.host, host_name(outcome, report)))
+            for outcome in report.outcomes
         ]
         window = rolling.window.name if rolling.window is not None else None
         return cls.from_attributes(
@@ -105,32 +105,34 @@ class ChangeDocument(SiteDocument, frozen=True):
 
 
 def status_text(status: ChangeStatus) -> Shown:
-    """Where the change stands, host by host."""
-    missed = missed_lines(status.given_up)
+    """Return the state of the change, host by host."""
+    not_back_lines = missed_lines(status.given_up)
     if not status.verb or status.began is None:
-        return (Text("no change of hosts is under way", "bold"), *missed)
+        return (Text("no change of hosts is under way", "bold"), *not_back_lines)
     lines = [
         Text("  ")
         .append(f"{host.state:<10}", _STATES[host.state])
         .append(host.name + (f"  not back: {', '.join(host.away)}" if host.away else ""))
         for host in status.parts
     ]
-    done = sum(part.state == "done" for part in status.parts)
-    at_it = f"{status.holder} is at it" if status.holder else "nobody is at it: gpuops change resume, or abort"
+    done_count = sum(part.state == "done" for part in status.parts)
+    holder_text = (
+        f"{status.holder} works on it" if status.holder else "no process works on it: gpuops change resume, or abort"
+    )
     closing = (
         f"{status.verb}, begun {format_zoned_minute(status.began)}: "
-        f"{done} of {count(len(status.parts), status.noun)} done"
+        f"{done_count} of {count(len(status.parts), status.noun)} done"
     )
-    return (*lines, Text(f"{closing}; {at_it}", "bold"), *missed)
+    return (*lines, Text(f"{closing}; {holder_text}", "bold"), *not_back_lines)
 
 
 @printed("change-status", by="gpuops change status")
 class ChangeStatusDocument(PrintedDocument, frozen=True, kw_only=True):
-    """Where a change that has not ended stands."""
+    """The state of a change that has not ended."""
 
     verb: Annotated[str | None, "the command whose change it is; null = none is under way"]
     began: Moment | None
-    holder: Annotated[str | None, "who is at it now; null = nobody"]
+    holder: Annotated[str | None, "the process that works on it now; null = none"]
     hosts: Annotated[list[PartProgress] | UnsetType, "of a change of hosts"] = UNSET
     moves: Annotated[list[PartProgress] | UnsetType, "of moves of VMs, instead of `hosts`"] = UNSET
     given_up: list[GivenUpRecord]
@@ -149,7 +151,7 @@ def _lines(report: ChangeReport) -> Iterator[Text]:
             yield Text(f"round {number}", "bold")
             for planned in planned_hosts:
                 yield from _planned_lines(planned)
-    yield from (_of_outcome(outcome, report) for outcome in report.outcomes)
+    yield from (_outcome_line(outcome, report) for outcome in report.outcomes)
     yield from (Text(f"warning: {text}", "yellow") for text in plan.warnings)
     if plan.rounds or report.outcomes:
         yield from (Text(f"note: {text}", "dim") for text in plan.because)
@@ -158,38 +160,39 @@ def _lines(report: ChangeReport) -> Iterator[Text]:
 
 def _planned_lines(planned: PlannedHost) -> Iterator[Text]:
     yield Text(f"  {planned.host.name}: out of service, set and rebooted")
-    rows = [(each.what, f"{each.before or 'none'} -> {each.after or 'none'}") for each in changes(planned.step)]
+    rows = [(change.what, f"{change.before or 'none'} -> {change.after or 'none'}") for change in changes(planned.step)]
     rows = [row for row in rows if row[1].split(" -> ")[0] != row[1].split(" -> ")[1]]
-    rows += [(each.vm.name, _goes(each)) for each in planned.away]
-    for what, (_, how) in zip(padded(what for what, _ in rows), rows, strict=True):
-        yield Text(f"      {what}  ").append(how)
+    rows += [(change.vm.name, _destination(change)) for change in planned.away]
+    for subject, (_, how) in zip(padded(subject for subject, _ in rows), rows, strict=True):
+        yield Text(f"      {subject}  ").append(how)
 
 
-def _goes(away: Away) -> str:
-    why = f": {'; '.join(away.why)}" if away.why else ""
-    match away.leaving:
+def _destination(leaving_vm: Away) -> str:
+    """Return how a VM leaves its host, and where to."""
+    why = f": {'; '.join(leaving_vm.why)}" if leaving_vm.why else ""
+    match leaving_vm.leaving:
         case Leaving.VMOTION:
-            return f"to {away.target.name if away.target else 'another host'} by vMotion, and back"
+            return f"to {leaving_vm.target.name if leaving_vm.target else 'another host'} by vMotion, and back"
         case Leaving.DRS:
             return "moved by vCenter itself"
         case Leaving.SHUT_DOWN | Leaving.POWER_OFF:
-            return f"{away.leaving}, and started again{why}"
+            return f"{leaving_vm.leaving}, and started again{why}"
 
 
-def _of_outcome(outcome: Outcome[HostStep], report: ChangeReport) -> Text:
+def _outcome_line(outcome: Outcome[HostStep], report: ChangeReport) -> Text:
     line = Text("  ").append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
     line.append(host_name(outcome, report))
     return line.append(f"  {outcome.reason}" if outcome.reason else "")
 
 
 def host_name(outcome: Outcome[HostStep], report: ChangeReport) -> str:
-    """The host that it became of, by its name."""
+    """Return the name of the host of an outcome."""
     host = report.before.hosts.get(outcome.step.host)
     return host.name if host is not None else report.names.get(outcome.step.host, outcome.step.host)
 
 
 def change_summary(report: ChangeReport) -> str:
-    """The closing line: what became of the hosts, would become of them, or why nothing does."""
+    """Return the closing line: the outcomes, the plan, or the reason for a refusal."""
     plan = report.plan
     if not plan.feasible:
         return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"

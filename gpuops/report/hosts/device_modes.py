@@ -1,4 +1,4 @@
-"""How `mode show` shows the DirectPath devices that a vCenter 9.1 lists: mode, driver, memory, reservations."""
+"""DirectPath devices in `mode show`, as vCenter 9.1 lists them: mode, driver, memory, reservations."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from gpuops.report.layout import Text
 
 
 def device_lines(host: Host, inventory: Inventory) -> Iterator[Text]:
-    """A few lines for each device; why they are not told; nothing of a vCenter that lists none."""
+    """Yield a few lines for each device, and why devices are unknown; nothing if the vCenter lists none."""
     settings = host.settings or HostSettings()
     if settings.devices is not None:
         yield Text(f"  DirectPath devices{'' if settings.devices else ': none'}")
     for device in settings.devices or ():
         yield Text(f"    {device.id}  {device.name}: {device.mode}")
-        for line in _of_device(device, inventory):
+        for line in _device_facts(device, inventory):
             yield Text(f"      {line}", "dim")
     yield from (Text(f"  unknown: {reason}", "yellow") for reason in settings.unread)
 
 
-def _of_device(device: HostDevice, inventory: Inventory) -> Iterator[str]:
-    others = [mode for mode in device.configurable if mode != device.mode]
+def _device_facts(device: HostDevice, inventory: Inventory) -> Iterator[str]:
+    other_modes = [mode for mode in device.configurable if mode != device.mode]
     driver = " ".join(filter(None, ("driver", device.driver_name, device.driver_version)))
-    told = (
-        f"can be {', '.join(others)}" if others else "can be nothing else",
+    facts = (
+        f"can be {', '.join(other_modes)}" if other_modes else "can be nothing else",
         driver if driver != "driver" else "",
         device.interconnect or "",
     )
-    yield "; ".join(filter(None, told))
-    yield from filter(None, (_memory(device), _reserved(device), _profiles(device)))
+    yield "; ".join(filter(None, facts))
+    yield from filter(None, (_memory(device), _reservations(device), _profiles(device)))
     if device.vms:
         yield f"used by {', '.join(sorted(_name(ref, inventory) for ref in device.vms))}"
 
@@ -48,22 +48,23 @@ def _memory(device: HostDevice) -> str:
     return f"{text}, {device.reserved_mib} MiB reserved ({_number(device.reserved_used_mib)} of it in use)"
 
 
-def _reserved(device: HostDevice) -> str:
-    classes = [each for each in device.vm_classes or () if each.total != 0]
-    return f"reserved in its cluster: {', '.join(map(_class, classes))}" if classes else ""
+def _reservations(device: HostDevice) -> str:
+    """Return the VM classes for which devices are reserved in the cluster."""
+    classes = [reservation for reservation in device.vm_classes or () if reservation.total != 0]
+    return f"reserved in its cluster: {', '.join(map(_class_text, classes))}" if classes else ""
 
 
 def _profiles(device: HostDevice) -> str:
     return f"DirectPath profiles: {', '.join(device.profiles)}" if device.profiles else ""
 
 
-def _class(each: VmClassReservation) -> str:
-    where = f" in {each.zone}" if each.zone else ""
-    return f"{each.vm_class}{where}, {_number(each.in_use)} of {_number(each.total)} in use"
+def _class_text(reservation: VmClassReservation) -> str:
+    where = f" in {reservation.zone}" if reservation.zone else ""
+    return f"{reservation.vm_class}{where}, {_number(reservation.in_use)} of {_number(reservation.total)} in use"
 
 
-def _number(value: int | None) -> str:
-    return "unknown" if value is None else str(value)
+def _number(figure: int | None) -> str:
+    return "unknown" if figure is None else str(figure)
 
 
 def _name(ref: str, inventory: Inventory) -> str:
@@ -71,7 +72,7 @@ def _name(ref: str, inventory: Inventory) -> str:
 
 
 class ModeVmClassRecord(DocumentRecord, frozen=True):
-    """What is reserved for a VM class in the cluster of the host; null = not told."""
+    """The reservation for a VM class in the cluster of the host; null = not known."""
 
     name: str
     zone: str | None
@@ -85,29 +86,29 @@ class ModeVmClassRecord(DocumentRecord, frozen=True):
 
 
 class ModeDeviceRecord(DocumentRecord, frozen=True):
-    """A DirectPath device of a host; null = not told."""
+    """A DirectPath device of a host; null = not known."""
 
     id: Annotated[str, "as vCenter names it"]
     address: Annotated[str | None, "PCI address"]
     name: str
     mode: Annotated[str, "in force"]
-    configurable_modes: Annotated[list[str], "what it can be configured to"]
+    configurable_modes: Annotated[list[str], "modes that it can be set to"]
     interconnect: str | None
     driver: Annotated[str | None, "name of the driver"]
     driver_version: str | None
     memory_mib: int | None
-    used_memory_mib: Annotated[int | None, "of it, used by VMs"]
-    reserved_memory_mib: Annotated[int | None, "of it, reserved"]
-    reserved_used_memory_mib: Annotated[int | None, "of what is reserved, in use"]
+    used_memory_mib: Annotated[int | None, "memory used by VMs"]
+    reserved_memory_mib: Annotated[int | None, "reserved memory"]
+    reserved_used_memory_mib: Annotated[int | None, "reserved memory in use"]
     vms: Annotated[list[NamedRecord] | None, "those that use it"]
     vm_classes: Annotated[list[ModeVmClassRecord] | None, "those of a Supervisor that use it"]
     direct_path_profiles: Annotated[list[str] | None, "ids of the DirectPath profiles that use it"]
 
 
 def device_records(host: Host, inventory: Inventory) -> list[ModeDeviceRecord] | None:
-    """The devices; None = the vCenter lists none, or does not tell."""
+    """Return the devices; None if the vCenter lists none or does not report them."""
     devices = (host.settings or HostSettings()).devices
-    return None if devices is None else [_device(each, inventory) for each in devices]
+    return None if devices is None else [_device(device, inventory) for device in devices]
 
 
 def _device(device: HostDevice, inventory: Inventory) -> ModeDeviceRecord:

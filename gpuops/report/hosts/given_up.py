@@ -1,4 +1,4 @@
-"""What `gpuops change abandon` prints, and what `status` says of hosts and VMs that a person gave up; text and JSON."""
+"""Text and document of `gpuops change abandon`, and the lines of `status` about given up hosts and VMs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuops.report.layout import Shown, Text
 
 
 def missed_lines(missed: Iterable[Missed]) -> list[Text]:
-    """A line for each that is not back, and what brings it back below it."""
+    """Return a line for each given up host or VM that is not back, and the next step below it."""
     lines = []
-    for each in missed:
-        given = each.given
-        lines.append(Text("given up ", "yellow").append(f"{given.thing} {given.name} {each.since}"))
-        lines.append(Text(f"         next: {each.move}", "dim"))
+    for missed_thing in missed:
+        record = missed_thing.given
+        lines.append(Text("given up ", "yellow").append(f"{record.thing} {record.name} {missed_thing.since}"))
+        lines.append(Text(f"         next: {missed_thing.move}", "dim"))
     return lines
 
 
@@ -37,13 +37,15 @@ class GivenUpRecord(DocumentRecord, frozen=True):
         return cls.from_attributes(missed.given, kind=missed.given.thing, since=missed.given.at, now=missed.now)
 
 
-def abandonment_text(found: Abandonment) -> Shown:
-    """What is given up, and what that means."""
-    said = "was given up before" if found.already else "given up" if found.applied else "would be given up"
+def abandonment_text(abandonment: Abandonment) -> Shown:
+    """Return what is given up, and the consequences."""
+    outcome = (
+        "was given up before" if abandonment.already else "given up" if abandonment.applied else "would be given up"
+    )
     return (
-        *(Text(f"  {line}") for line in found.means),
-        Text(f"{found.name}: {said}", "bold"),
-        *(Text(f"next: {line}", "yellow") for line in found.left),
+        *(Text(f"  {line}") for line in abandonment.means),
+        Text(f"{abandonment.name}: {outcome}", "bold"),
+        *(Text(f"next: {line}", "yellow") for line in abandonment.left),
     )
 
 
@@ -57,8 +59,8 @@ class AbandonedThingRecord(DocumentRecord, frozen=True):
     of: Annotated[str, "the change or the night that waited for it"]
 
     @classmethod
-    def made_of(cls, given: GivenUp) -> Self:
-        return cls.from_attributes(given, kind=given.thing)
+    def made_of(cls, record: GivenUp) -> Self:
+        return cls.from_attributes(record, kind=record.thing)
 
 
 @printed("abandon", by="gpuops change abandon and gpuops rotate abandon")
@@ -72,6 +74,6 @@ class AbandonDocument(PrintedDocument, frozen=True):
     applied: Annotated[bool, "whether it is written; false of a dry run"]
 
 
-def abandonment_document(found: Abandonment) -> AbandonDocument:
-    """The same for programs."""
-    return AbandonDocument.from_attributes(found, given_up=found.things, next=found.left)
+def abandonment_document(abandonment: Abandonment) -> AbandonDocument:
+    """Return the abandonment as a document."""
+    return AbandonDocument.from_attributes(abandonment, given_up=abandonment.things, next=abandonment.left)

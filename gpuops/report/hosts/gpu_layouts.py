@@ -1,4 +1,4 @@
-"""What `gpuops mig check` prints: one line for each part of each layout, and the same as a JSON document."""
+"""Text and document of `gpuops mig check`: one line for each part of each layout."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _STYLES: Final = {
 
 
 def layouts_exit_code(layouts: Sequence[JudgedLayout]) -> int:
-    """3 if one does not fit or is not known to, or if none is for the GPU model."""
+    """Return 3 if a layout does not fit or may not fit, or if none is for the GPU model; otherwise 0."""
     verdicts = {judged.verdict for judged in layouts}
     is_refused = verdicts & {LayoutVerdict.DOES_NOT_FIT, LayoutVerdict.UNKNOWN} or LayoutVerdict.FITS not in verdicts
     return report_exit_code(refused=is_refused)
 
 
 def layouts_text(layouts: Sequence[JudgedLayout], board: Board, file: Path) -> Iterator[Shown]:
-    """A heading, and one line for each part of each layout."""
+    """Yield a heading, and one line for each part of each layout."""
     yield Text(f"{file}: {count(len(layouts), 'layout')}, on {board.name}", "bold")
     table = TextTable("layout", "GPUs", "has", "verdict", "")
     for judged in layouts:
@@ -80,15 +80,15 @@ class FreeRoomRecord(DocumentRecord, frozen=True):
 
 
 class LayoutPartRecord(DocumentRecord, frozen=True):
-    """What some GPUs of a host are to have, on a GPU that has nothing else."""
+    """The intended layout of some GPUs of a host, judged on an empty GPU."""
 
     gpus: Annotated[list[int] | None, "their numbers on the host; null = all"]
-    devices: Annotated[list[PciTypeRecord], "GPU models that it is for; empty = any"]
+    devices: Annotated[list[PciTypeRecord], "GPU models that it applies to; empty = any"]
     mig_mode: Annotated[bool, "false = MIG mode is off"]
     counts: Annotated[dict[str, int], "GPU instances or vGPU types by name"]
     verdict: LayoutVerdict
     because: Annotated[str, "why it does not fit, or why that is not known"]
-    vgpu_mode: Annotated[VgpuMode | None, "that the GPU is in; null = it does not fit, or MIG mode is off"]
+    vgpu_mode: Annotated[VgpuMode | None, "of the GPU; null = it does not fit, or MIG mode is off"]
     free: Annotated[list[FreeRoomRecord] | None, "null = it does not fit, or not known"]
 
     @classmethod
@@ -131,6 +131,6 @@ class MigCheckDocument(PrintedDocument, frozen=True):
 
 
 def layouts_document(layouts: Sequence[JudgedLayout], board: Board, file: Path) -> MigCheckDocument:
-    """The verdict of each layout and of its parts."""
+    """Return the verdict on each layout and on its parts."""
     exit_code, records = layouts_exit_code(layouts), list(map(LayoutRecord.made_of, layouts))
     return MigCheckDocument(str(file), board.key, board.name, exit_code, records)

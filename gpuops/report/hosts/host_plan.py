@@ -1,4 +1,4 @@
-"""What commands that set something on hosts print: their plan and its outcomes, as text and as the JSON document."""
+"""Text and documents of commands that change host settings: their plan and its outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
 
 
 def host_report_text(report: Report[HostStep]) -> Shown:
-    """One run: refusals, or each host with its changes and, once applied, its outcome; and one closing line."""
+    """Return one run: refusals, or each host with its changes and, after an apply, its outcome."""
     return (*_lines(report), Text(summary(report), "bold"))
 
 
@@ -45,7 +45,7 @@ class HostStepRecord(DocumentRecord, frozen=True):
 
 
 class HostOutcomeRecord(DocumentRecord, frozen=True):
-    """What became of one step."""
+    """The outcome of one step."""
 
     kind: str
     title: str
@@ -55,7 +55,7 @@ class HostOutcomeRecord(DocumentRecord, frozen=True):
 
 
 class HostRunDocument(SiteDocument, frozen=True):
-    """A change of hosts, and its outcomes. `request` holds what `plain` makes of the class that it names."""
+    """A change of hosts, and its outcomes. `request` holds the options, as `plain` renders their class."""
 
     request: Any
     feasible: Annotated[bool, "whether it can be done"]
@@ -73,10 +73,10 @@ class HostRunDocument(SiteDocument, frozen=True):
     def made_of(cls, report: Report[HostStep]) -> Self:
         plan, before = report.plan, report.before
         steps = [
-            HostStepRecord.from_attributes(**_described(step, before), changes=changes(step)) for step in plan.steps
+            HostStepRecord.from_attributes(**_step_fields(step, before), changes=changes(step)) for step in plan.steps
         ]
         outcomes = [
-            HostOutcomeRecord.from_attributes(outcome, **_described(outcome.step, before))
+            HostOutcomeRecord.from_attributes(outcome, **_step_fields(outcome.step, before))
             for outcome in report.outcomes
         ]
         return cls.from_attributes(
@@ -92,7 +92,7 @@ class HostRunDocument(SiteDocument, frozen=True):
 
 
 def host_report_document(report: Report[HostStep], kind: str) -> PrintedDocument:
-    """One run. `kind` is the verb: `scheduler-set`."""
+    """Return one run as a document. `kind` is the verb: `scheduler-set`."""
     return DOCUMENTS[kind].made_of(report)
 
 
@@ -139,7 +139,7 @@ class MigSetOffDocument(HostRunDocument, frozen=True):
 
 
 def title(step: HostStep, inventory: Inventory) -> str:
-    """What the step does, in a few words."""
+    """Return a short description of the step."""
     host = inventory.hosts[step.host].name
     match step:
         case ConfigureModule():
@@ -157,20 +157,20 @@ def title(step: HostStep, inventory: Inventory) -> str:
 
 
 def changes(step: HostStep) -> tuple[Change, ...]:
-    """What the step alters, GPU by GPU, and as the host keeps it."""
-    gpus = tuple(Change(str(each.gpu), each.before, each.after) for each in step.gpus)
+    """Return what the step changes, for each GPU and for the host."""
+    gpus = tuple(Change(str(gpu_change.gpu), gpu_change.before, gpu_change.after) for gpu_change in step.gpus)
     match step:
         case ConfigureModule(before=before, after=after):
             return (*gpus, Change("module options", before or None, after or None))
-        case ConfigureGraphics(before=was, after=will):
-            return (*_of_host(was, will), *gpus)
+        case ConfigureGraphics(before=old, after=new):
+            return (*_host_changes(old, new), *gpus)
         case ConfigurePassthrough() | ConfigureModes() | ConfigureMig():
             return gpus
         case _:
             assert_never(step)
 
 
-def _of_host(before: GraphicsSettings, after: GraphicsSettings) -> Iterator[Change]:
+def _host_changes(before: GraphicsSettings, after: GraphicsSettings) -> Iterator[Change]:
     if before.default_type != after.default_type:
         yield Change("default type", before.default_type, after.default_type)
     if before.assignment_policy != after.assignment_policy:
@@ -193,7 +193,8 @@ def _kind(step: HostStep) -> str:
             assert_never(step)
 
 
-def _described(step: HostStep, before: Inventory) -> dict[str, Any]:
+def _step_fields(step: HostStep, before: Inventory) -> dict[str, Any]:
+    """Return the kind, title and host of a step."""
     return {"kind": _kind(step), "title": title(step, before), "host": before.hosts[step.host]}
 
 

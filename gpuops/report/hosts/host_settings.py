@@ -1,6 +1,6 @@
-"""What `mode show`, `mig show` and `scheduler show` print of hosts, as text and JSON.
+"""Text and documents of `mode show`, `mig show` and `scheduler show`.
 
-Per host and GPU: what is in force, what is configured, and what waits for a reset or a reboot.
+For each host and GPU: what is in force, what is configured, and what waits for a reset or a reboot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuops.report.text import count
 
 
 def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
-    """A heading and a table for each host."""
+    """Return a heading and a table for each host."""
     gpus = sum(len(host.gpus) for host in hosts)
     heading = (
         f"vCenter {inventory.api_version}: {count(len(hosts), 'host')} with {count(gpus, 'GPU')}, "
@@ -38,8 +38,8 @@ def mode_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
     return lines
 
 
-def pending(gpu: PhysicalGpu) -> bool | None:
-    """Whether the host's next boot changes what the GPU is used for; None = not known."""
+def is_reboot_pending(gpu: PhysicalGpu) -> bool | None:
+    """Return whether the host's next boot changes the mode of the GPU; None = not known."""
     if gpu.passthrough is not None and gpu.passthrough.reboot_pending:
         return True
     if gpu.passthrough is not None and gpu.passthrough.active:
@@ -60,21 +60,23 @@ def _mode_table(host: Host) -> TextTable:
         host.gpus,
         Column("  GPU", lambda gpu: f"  {gpu.address}"),
         Column("model", lambda gpu: gpu.name),
-        Column("used as", _used),
-        Column("configured as", _configured),
+        Column("used as", _current_use),
+        Column("configured as", _configured_use),
         Column("vGPU mode", _mode),
         Column("label", lambda gpu: (gpu.passthrough.label if gpu.passthrough else None) or ""),
-        Column("reboot", lambda gpu: {None: "unknown", True: "pending", False: ""}[pending(gpu)]),
+        Column("reboot", lambda gpu: {None: "unknown", True: "pending", False: ""}[is_reboot_pending(gpu)]),
     )
 
 
-def _used(gpu: PhysicalGpu) -> str:
+def _current_use(gpu: PhysicalGpu) -> str:
+    """Return the mode in force."""
     if gpu.passthrough is not None and gpu.passthrough.active:
         return "DirectPath I/O"
     return gpu.graphics_type or "unknown"
 
 
-def _configured(gpu: PhysicalGpu) -> str:
+def _configured_use(gpu: PhysicalGpu) -> str:
+    """Return the configured mode."""
     if gpu.passthrough is not None and gpu.passthrough.enabled:
         return "DirectPath I/O"
     if gpu.passthrough is not None and gpu.passthrough.active:
@@ -111,7 +113,7 @@ class ModeGpuRecord(DocumentRecord, frozen=True):
             passthrough_enabled=passthrough.enabled if passthrough else None,
             passthrough_active=passthrough.active if passthrough else None,
             label=passthrough.label if passthrough else None,
-            reboot_pending=pending(gpu),
+            reboot_pending=is_reboot_pending(gpu),
         )
 
 
@@ -124,7 +126,7 @@ class ModeHostRecord(DocumentRecord, frozen=True):
     assignment_policy: str | None
     gpus: list[ModeGpuRecord]
     devices: Annotated[list[ModeDeviceRecord] | None, "its DirectPath devices, which a vCenter lists from 9.1 on"]
-    unread: Annotated[list[str], "why its devices are not told"]
+    unread: Annotated[list[str], "why its devices are not known"]
 
 
 @printed("mode-show", by="gpuops mode show")
@@ -135,7 +137,7 @@ class ModeShowDocument(VersionedSiteDocument, frozen=True):
 
 
 def mode_document(inventory: Inventory, hosts: Sequence[Host]) -> ModeShowDocument:
-    """Hosts > GPUs; null = not known."""
+    """Return hosts > GPUs as a document; null = not known."""
     return ModeShowDocument.from_attributes(
         inventory,
         read_at=inventory.taken_at,
@@ -155,7 +157,7 @@ _WORDS: Final = {True: "on", False: "off", None: "unknown"}
 
 
 def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
-    """A heading and a table for each host; a host that did not answer says why."""
+    """Return a heading and a table for each host, with the reason if nvidia-smi could not be read."""
     heading = f"vCenter {inventory.api_version}: {count(len(hosts), 'host')}"
     lines: list[Shown] = [Text(f"{heading}, read {format_zoned_minute(inventory.taken_at)}", "bold")]
     for host in hosts:
@@ -165,12 +167,12 @@ def mig_text(inventory: Inventory, hosts: Sequence[Host]) -> Shown:
 
 
 class MigGpuRecord(DocumentRecord, frozen=True):
-    """MIG mode of a GPU; null = not known, or nobody was asked."""
+    """MIG mode of a GPU; null = not known, or not read."""
 
     address: Annotated[str, "PCI address"]
     model: Annotated[str | None, "null = nvidia-smi names the GPU, and vCenter does not list it"]
-    vcenter: Annotated[bool | None, "as vCenter tells it"]
-    current: Annotated[bool | None, "as nvidia-smi tells it"]
+    vcenter: Annotated[bool | None, "as vCenter reports it"]
+    current: Annotated[bool | None, "as nvidia-smi reports it"]
     pending: Annotated[bool | None, "after a reset of the GPU"]
     unread: Annotated[str, "what nvidia-smi printed in place of MIG mode, or empty"]
     health: GpuHealthRecord | None
@@ -182,7 +184,7 @@ class MigHostRecord(DocumentRecord, frozen=True):
     ref: Ref
     name: str
     gpus: list[MigGpuRecord]
-    unread: Annotated[list[str], "what could not be asked, and why"]
+    unread: Annotated[list[str], "what could not be read, and why"]
 
 
 @printed("mig-show", by="gpuops mig show")
@@ -193,7 +195,7 @@ class MigShowDocument(SiteDocument, frozen=True):
 
 
 def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> MigShowDocument:
-    """Hosts > GPUs; null = not known, or nobody was asked."""
+    """Return hosts > GPUs as a document; null = not known, or not read."""
     return MigShowDocument.from_attributes(inventory, read_at=inventory.taken_at, hosts=list(map(_mig_host, hosts)))
 
 
@@ -215,8 +217,8 @@ def _unlisted_states(host: Host) -> tuple[SmiState, ...]:
 
 
 def _state(gpu: PhysicalGpu, host: Host) -> SmiState | None:
-    told = (host.settings or HostSettings()).mig or ()
-    return next((state for state in told if state.address == gpu.address), None)
+    states = (host.settings or HostSettings()).mig or ()
+    return next((state for state in states if state.address == gpu.address), None)
 
 
 def _in_vcenter(gpu: PhysicalGpu) -> bool | None:
@@ -238,7 +240,7 @@ def _mig_table(host: Host) -> TextTable:
 
 
 def _smi_cells(state: SmiState | None) -> Iterator[str]:
-    """The mode in force, the one that waits, and the health."""
+    """Yield the mode in force, the pending mode, and the health."""
     if state is None or state.unread:
         yield from ("not listed" if state is None else "unknown", "")
     elif state.current is None:
@@ -248,54 +250,56 @@ def _smi_cells(state: SmiState | None) -> Iterator[str]:
     yield ", ".join(state.health.problems) if state is not None else ""
 
 
-UNSEEN = "in force: as the loaded module was told; what nvidia-smi set on a host since its boot is not seen from here"
+UNSEEN = "in force: the options of the loaded module; gpuops does not see what nvidia-smi set on a host since its boot"
 
 
-def scheduler_text(found: Schedulers) -> Shown:
-    """A heading and a table for each host."""
-    inventory = found.inventory
-    gpus = sum(len(each.gpus) for each in found.hosts)
+def scheduler_text(schedulers: Schedulers) -> Shown:
+    """Return a heading and a table for each host."""
+    inventory = schedulers.inventory
+    gpus = sum(len(host.gpus) for host in schedulers.hosts)
     heading = (
-        f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
+        f"vCenter {inventory.api_version}: {count(len(schedulers.hosts), 'host')} with {count(gpus, 'GPU')}, "
         f"read {format_zoned_minute(inventory.taken_at)}"
     )
     lines: list[Shown] = [Text(heading, "bold")]
-    for host in found.hosts:
+    for host in schedulers.hosts:
         lines += [Text(), Text(_scheduler_title(host), "bold"), _scheduler_table(host)]
         lines += [Text(f"  unknown: {reason}", "yellow") for reason in host.settings.unread]
     return (*lines, Text(), Text(UNSEEN, "dim"))
 
 
-def _scheduler_title(found: HostScheduler) -> str:
-    words = [f"{found.host.name}: {_driver(found)}"]
-    pending = found.settings.reboot_pending
+def _scheduler_title(host_scheduler: HostScheduler) -> str:
+    words = [f"{host_scheduler.host.name}: {_driver(host_scheduler)}"]
+    pending = host_scheduler.settings.reboot_pending
     if pending:
         words.append("a reboot is pending")
     return ", ".join(words)
 
 
-def _driver(found: HostScheduler) -> str:
-    if found.settings.has_module is False:
+def _driver(host_scheduler: HostScheduler) -> str:
+    if host_scheduler.settings.has_module is False:
         return "no NVIDIA driver"
-    if found.driver is None:
+    if host_scheduler.driver is None:
         return "driver unknown"
-    branch = found.branch
+    branch = host_scheduler.branch
     reads = branch.round_robin if branch else None
-    return f"driver {found.driver.version} ({branch}, {reads or 'unknown'} round robin)"
+    return f"driver {host_scheduler.driver.version} ({branch}, {reads or 'unknown'} round robin)"
 
 
-def _scheduler_table(found: HostScheduler) -> TextTable:
-    return TextTable("  GPU", "model", "configured", "in force", "reboot", rows=([*_row(gpu)] for gpu in found.gpus))
+def _scheduler_table(host_scheduler: HostScheduler) -> TextTable:
+    return TextTable(
+        "  GPU", "model", "configured", "in force", "reboot", rows=([*_row(gpu)] for gpu in host_scheduler.gpus)
+    )
 
 
-def _row(found: GpuScheduler) -> Iterator[str]:
-    yield f"  {found.gpu.address}"
-    yield found.gpu.name
-    if found.note is not None:
-        yield from (found.note, found.note, "")
+def _row(gpu_scheduler: GpuScheduler) -> Iterator[str]:
+    yield f"  {gpu_scheduler.gpu.address}"
+    yield gpu_scheduler.gpu.name
+    if gpu_scheduler.note is not None:
+        yield from (gpu_scheduler.note, gpu_scheduler.note, "")
         return
-    yield from (_words(found.configured), _words(found.effective))
-    yield {None: "unknown", True: "pending", False: ""}[found.reboot_pending]
+    yield from (_words(gpu_scheduler.configured), _words(gpu_scheduler.effective))
+    yield {None: "unknown", True: "pending", False: ""}[gpu_scheduler.reboot_pending]
 
 
 def _words(reading: Reading | None) -> str:
@@ -305,8 +309,8 @@ def _words(reading: Reading | None) -> str:
         case Unread():
             return str(reading)
         case VgpuScheduler():
-            taken = clamped(reading)
-            return f"{reading} ({taken})" if taken else str(reading)
+            clamped_text = clamped(reading)
+            return f"{reading} ({clamped_text})" if clamped_text else str(reading)
 
 
 class SchedulerRecord(DocumentRecord, frozen=True, kw_only=True):
@@ -346,8 +350,8 @@ class SchedulerGpuRecord(DocumentRecord, frozen=True):
     note: Annotated[str | None, "why there is nothing to schedule"]
 
     @classmethod
-    def made_of(cls, found: GpuScheduler) -> Self:
-        return cls.from_attributes(found, found.gpu)
+    def made_of(cls, gpu_scheduler: GpuScheduler) -> Self:
+        return cls.from_attributes(gpu_scheduler, gpu_scheduler.gpu)
 
 
 class SchedulerHostRecord(DocumentRecord, frozen=True):
@@ -359,22 +363,22 @@ class SchedulerHostRecord(DocumentRecord, frozen=True):
     driver_branch: str | None
     round_robin: RoundRobin | None
     module_options: Annotated[str | None, "as the host has them for its next boot"]
-    loaded_options: Annotated[str | None, "as the loaded module was told"]
+    loaded_options: Annotated[str | None, "the options of the loaded module"]
     reboot_pending: bool | None
     unread: Annotated[list[str], "what could not be read, and why"]
     gpus: list[SchedulerGpuRecord]
 
     @classmethod
-    def made_of(cls, found: HostScheduler) -> Self:
-        branch = found.branch
+    def made_of(cls, host_scheduler: HostScheduler) -> Self:
+        branch = host_scheduler.branch
         return cls.from_attributes(
-            found,
-            found.host,
-            found.settings,
-            driver=found.driver.version if found.driver else None,
+            host_scheduler,
+            host_scheduler.host,
+            host_scheduler.settings,
+            driver=host_scheduler.driver.version if host_scheduler.driver else None,
             driver_branch=str(branch) if branch else None,
             round_robin=branch.round_robin if branch else None,
-            unread=found.settings.unread,
+            unread=host_scheduler.settings.unread,
         )
 
 
@@ -385,5 +389,5 @@ class SchedulerShowDocument(VersionedSiteDocument, frozen=True):
     hosts: list[SchedulerHostRecord]
 
     @classmethod
-    def made_of(cls, found: Schedulers) -> Self:
-        return cls.from_attributes(found, found.inventory, read_at=found.inventory.taken_at)
+    def made_of(cls, schedulers: Schedulers) -> Self:
+        return cls.from_attributes(schedulers, schedulers.inventory, read_at=schedulers.inventory.taken_at)

@@ -1,4 +1,4 @@
-"""What `gpuops doctor` and `gpuops roles` print, as text and JSON: findings with their fixes, and roles of vCenter."""
+"""Text and documents of `gpuops doctor` and `gpuops roles`: findings with their fixes, and vCenter roles."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gpuops.report.text import count
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
-def doctor_text(found: Examination) -> Shown:
-    """A line per finding and its fix below it, worst first, and one closing line."""
-    inventory = found.inventory
-    gpus = sum(len(host.gpus) for host in found.hosts)
+def doctor_text(examination: Examination) -> Shown:
+    """Return each finding with its fix below it, worst first, and one closing line."""
+    inventory = examination.inventory
+    gpus = sum(len(host.gpus) for host in examination.hosts)
     heading = (
-        f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with {count(gpus, 'GPU')}, "
+        f"vCenter {inventory.api_version}: {count(len(examination.hosts), 'host')} with {count(gpus, 'GPU')}, "
         f"read {format_zoned_minute(inventory.taken_at)}"
     )
-    lines = [line for finding in found.findings for line in _lines(finding)]
-    return (Text(heading, "bold"), *lines, Text(_summary(found), "bold"))
+    lines = [line for finding in examination.findings for line in _lines(finding)]
+    return (Text(heading, "bold"), *lines, Text(_summary(examination), "bold"))
 
 
 class FindingRecord(DocumentRecord, frozen=True):
-    """One thing that stands in the way."""
+    """One problem with its fix."""
 
     severity: Severity
     subject: str
@@ -39,32 +39,34 @@ class FindingRecord(DocumentRecord, frozen=True):
 
 @printed("doctor", by="gpuops doctor")
 class DoctorDocument(VersionedSiteDocument, frozen=True):
-    """What stands in the way on hosts, GPUs and VMs."""
+    """Problems of hosts, GPUs and VMs, with their fixes."""
 
     healthy: bool
     findings: Annotated[list[FindingRecord], "worst first"]
 
 
-def doctor_document(found: Examination) -> DoctorDocument:
-    """The findings, worst first."""
-    return DoctorDocument.from_attributes(found, found.inventory, read_at=found.inventory.taken_at)
+def doctor_document(examination: Examination) -> DoctorDocument:
+    """Return the findings, worst first, as a document."""
+    return DoctorDocument.from_attributes(examination, examination.inventory, read_at=examination.inventory.taken_at)
 
 
 def _lines(finding: Finding) -> tuple[Text, Text]:
+    """Return the line of a finding, and the line of its fix."""
     head = Text(f"{finding.severity:<8} ", _STYLES[finding.severity])
     head.append(f"{finding.subject}: {finding.reason}")
     return head, Text(f"         fix: {finding.fix}", "dim")
 
 
-def _summary(found: Examination) -> str:
-    if not found.findings:
+def _summary(examination: Examination) -> str:
+    """Return the number of findings of each severity."""
+    if not examination.findings:
         return "nothing found"
-    numbers = {severity: sum(each.severity is severity for each in found.findings) for severity in Severity}
-    return ", ".join(count(number, severity.value) for severity, number in numbers.items() if number)
+    counts = {severity: sum(finding.severity is severity for finding in examination.findings) for severity in Severity}
+    return ", ".join(count(number, severity.value) for severity, number in counts.items() if number)
 
 
 def roles_text(states: Sequence[RoleState]) -> Shown:
-    """Each role: right, missing or unlike, what it lacks and has too much, and where it is given."""
+    """Return, for each role, whether it is right, which privileges differ, and on what to grant it."""
     return (*(line for state in states for line in _role(state)), Text(_roles_summary(states), "bold"))
 
 
@@ -80,6 +82,7 @@ def _role(state: RoleState) -> Iterator[Text]:
 
 
 def _word(state: RoleState) -> tuple[str, str]:
+    """Return the word for the state of a role, and its style."""
     if state.written:
         return ("made" if state.there is None else "changed"), "green"
     if state.right:
@@ -91,15 +94,15 @@ def _roles_summary(states: Sequence[RoleState]) -> str:
     wrong = [state for state in states if not state.right]
     if not wrong:
         return f"{count(len(states), 'role')} as wanted: nothing to do"
-    done = all(state.written for state in wrong)
-    return f"{count(len(wrong), 'role')} {'written' if done else 'not as wanted, nothing changed'}"
+    is_written = all(state.written for state in wrong)
+    return f"{count(len(wrong), 'role')} {'written' if is_written else 'not as wanted, nothing changed'}"
 
 
 class RoleRecord(DocumentRecord, frozen=True):
     """A role that accounts of gpuops need."""
 
     name: str
-    where: Annotated[str, "on what it is given"]
+    where: Annotated[str, "the object to grant it on"]
     there: bool
     right: bool
     lacks: Annotated[list[str], "privileges"]
@@ -114,12 +117,12 @@ class RoleRecord(DocumentRecord, frozen=True):
 
 @printed("roles", by="gpuops roles")
 class RolesDocument(PrintedDocument, frozen=True):
-    """vCenter's roles beside those that gpuops needs."""
+    """The roles that gpuops needs, compared with those in vCenter."""
 
     roles: list[RoleRecord]
     changed: Annotated[bool, "whether a role was written"]
 
 
 def roles_document(states: Sequence[RoleState]) -> RolesDocument:
-    """The same for programs."""
+    """Return the roles as a document."""
     return RolesDocument.from_attributes(roles=states, changed=any(state.written for state in states))

@@ -1,6 +1,6 @@
-"""One inventory arranged for `gpuops inventory` and Ansible: host, NUMA node, GPU, who holds it, what is still free.
+"""Views of one inventory for `gpuops inventory` and Ansible: hosts, NUMA nodes, GPUs, their holders, free room.
 
-Text and JSON are two renderings of these values, so that they cannot disagree.
+Text and JSON are two renderings of these values, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ Free = Mapping[str, Slots]
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU: what it takes, who holds it, what is free."""
+    """One GPU: its mode, its holders and its free room."""
 
     gpu: PhysicalGpu
     mode: str
     reboot_pending: bool
     holders: tuple[Vm, ...] | None
-    """None = the host does not tell."""
+    """None if the host does not report them."""
     free: Free
 
     @property
     def whole(self) -> bool:
-        """Given to VMs as a whole device, so that no vGPU has room on it."""
+        """Return whether the GPU is given to VMs as a complete device, so that no vGPU has room on it."""
         return self.gpu.passthrough is not None and self.gpu.passthrough.active
 
 
 @dataclass(frozen=True, slots=True)
 class OtherView:
-    """One device that is no NVIDIA GPU: how it is set, and who holds it."""
+    """One device that is not an NVIDIA GPU: its mode and its holders."""
 
     device: OtherDevice
     mode: str
@@ -69,7 +69,7 @@ class OtherView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The GPUs beside one NUMA node; `node` None = the host does not tell where they are."""
+    """The GPUs of one NUMA node; `node` None = the host does not report where they are."""
 
     node: NumaNode | None
     gpus: tuple[GpuView, ...]
@@ -83,11 +83,11 @@ class HostView:
     cluster: str | None
     nodes: tuple[NodeView, ...]
     free: Free
-    """Over all of its GPUs."""
+    """The sum over all of its GPUs."""
     waiting: tuple[Vm, ...]
-    """VMs registered here that carry a GPU device and hold none now: off or suspended."""
+    """VMs registered here that have a GPU device but hold none now: off or suspended."""
     others: tuple[OtherView, ...] = ()
-    """Its devices that are no NVIDIA GPU: those that VMs are given, and those made for it."""
+    """Its devices that are not NVIDIA GPUs: those in VMs, and those set to DirectPath I/O."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
@@ -96,16 +96,16 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class FleetFilters:
-    """Which part of a fleet is shown. All of them hold at once; nothing said = all of it."""
+    """Which part of a fleet is shown. All filters hold at once; without any, the complete fleet is shown."""
 
     cluster: str | None = None
     """Hosts of this cluster (its name or id; where several share the name, all of them), and the VMs on them."""
     host: str | None = None
     """This host (its name, the first label of it, or its id), and the VMs on it."""
     profile: str | None = None
-    """Hosts that offer this vGPU profile with the figures of it alone, and VMs that have it."""
+    """Hosts that offer this vGPU profile, with its room only, and VMs that have it."""
     holder: str | None = None
-    """The GPUs that this VM holds now and the host that it is on, and of VMs this one."""
+    """This VM, the host that it is on, and the GPUs that it holds now."""
     free: bool = False
     """GPUs with room, or perhaps room, for another vGPU (of `profile`), and GPUs in DirectPath I/O that no VM holds;
     the VMs on their hosts."""
@@ -113,95 +113,100 @@ class FleetFilters:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The hosts with GPUs that are meant, and how many have none.
+    """The hosts that match the filters, with and without GPUs.
 
-    Not slotted: views of a thousand hosts are made when somebody looks at them.
+    Not slotted: the views of a thousand hosts are made when they are first read.
     """
 
     inventory: Inventory
     catalog: Catalog
     filters: FleetFilters
     profile: str | None
-    """The full name of the profile that is meant."""
+    """The full name of the profile in the filters."""
     holder: Vm | None
-    meant: tuple[Host, ...]
-    """By name, with GPUs or without."""
+    scoped_hosts: tuple[Host, ...]
+    """The hosts that match the cluster, host and holder filters, by name, with GPUs or without."""
 
     @property
     def gpu_hosts(self) -> tuple[Host, ...]:
-        """Those with GPUs, before it is known what is free on them."""
-        return tuple(host for host in self.meant if host.gpus and (self.profile is None or host.offers(self.profile)))
+        """Return the hosts with GPUs, without computing the free room on them."""
+        return tuple(
+            host for host in self.scoped_hosts if host.gpus and (self.profile is None or host.offers(self.profile))
+        )
 
     @property
     def hosts_without_gpus(self) -> int:
-        return sum(not host.gpus for host in self.meant)
+        """Return the number of hosts without GPUs."""
+        return sum(not host.gpus for host in self.scoped_hosts)
 
     @cached_property
     def hosts(self) -> tuple[HostView, ...]:
-        """Each with the GPUs that are meant; with `free`, those where one has room."""
+        """Return a view of each host with the GPUs that match; with `free`, only hosts that have one with room."""
         views = (_host(host, self) for host in self.gpu_hosts)
         return tuple(view for view in views if view.nodes or view.others or not self.filters.free)
 
     @cached_property
     def device_hosts(self) -> tuple[HostView, ...]:
-        """The hosts without GPUs that give VMs other devices."""
-        meant = (host for host in self.meant if not host.gpus and host.gives_others and self.profile is None)
-        views = (_host(host, self) for host in meant)
+        """Return views of the hosts without GPUs that give VMs other devices."""
+        hosts = (host for host in self.scoped_hosts if not host.gpus and host.gives_others and self.profile is None)
+        views = (_host(host, self) for host in hosts)
         return tuple(view for view in views if view.others or not self.filters.free)
 
     @property
     def host_count(self) -> int:
-        """Of `hosts`, without a look at each GPU where that is not needed."""
+        """Return the length of `hosts`, without computing free room where that is not needed."""
         return len(self.hosts) if self.filters.free else len(self.gpu_hosts)
 
     @cached_property
     def rooms(self) -> Rooms:
+        """Return the cache of free room by GPU state."""
         return Rooms(self.catalog)
 
     @cached_property
     def vms(self) -> tuple[Vm, ...]:
-        """Those that carry a GPU device, by path."""
+        """Return the VMs that have a GPU device, by path."""
         return tuple(vm for vm in self.vms_with_devices if any(map(is_gpu, vm.devices or ())))
 
     @cached_property
     def vms_with_devices(self) -> tuple[Vm, ...]:
-        """Those that carry a GPU device, or another device whole, by path."""
-        of_hosts = self.filters.host is not None or self.filters.cluster is not None
-        free = (*self.hosts, *self.device_hosts) if self.filters.free else ()
-        refs = {view.host.ref for view in free} if self.filters.free else {host.ref for host in self.meant}
-        found = [
+        """Return the VMs that have a GPU device or another complete PCI device, by path."""
+        has_host_filter = self.filters.host is not None or self.filters.cluster is not None
+        roomy_hosts = (*self.hosts, *self.device_hosts) if self.filters.free else ()
+        refs = (
+            {view.host.ref for view in roomy_hosts} if self.filters.free else {host.ref for host in self.scoped_hosts}
+        )
+        vms = [
             vm
             for vm in (self.inventory.vms.values() if self.holder is None else (self.holder,))
-            if _gpu_devices(vm)
-            and (vm.host in refs or not (of_hosts or self.filters.free))
+            if _has_device(vm)
+            and (vm.host in refs or not (has_host_filter or self.filters.free))
             and (self.profile is None or self.profile in vm.profiles)
         ]
-        return tuple(sorted(found, key=lambda vm: vm.path or vm.name))
+        return tuple(sorted(vms, key=lambda vm: vm.path or vm.name))
 
 
 def fleet(inventory: Inventory, catalog: Catalog, filters: FleetFilters | None = None) -> Fleet:
-    """The snapshot arranged, or the part of it that the filters leave.
+    """Return a view of the inventory, or of the part that matches the filters.
 
-    Raises UsageError for a cluster that is not there, HostNotFound, VmNotFound, VmAmbiguous, ProfileUnknown,
-    ProfileAmbiguous.
+    Raises UsageError for an unknown cluster, HostNotFound, VmNotFound, VmAmbiguous, ProfileUnknown, ProfileAmbiguous.
     """
     filters = filters or FleetFilters()
     scope = Scope(cluster=filters.cluster)
     scope.check(inventory)
-    one = inventory.find_host(filters.host) if filters.host is not None else None
+    named_host = inventory.find_host(filters.host) if filters.host is not None else None
     profile = resolve(filters.profile, inventory.offered_profiles) if filters.profile is not None else None
     holder = inventory.find_vm(filters.holder) if filters.holder is not None else None
-    meant = (
+    hosts = (
         host
-        for host in ([one] if one is not None else inventory.hosts.values())
+        for host in ([named_host] if named_host is not None else inventory.hosts.values())
         if scope.outside(host, inventory) is None and (holder is None or holder.host == host.ref)
     )
-    by_name = tuple(sorted(meant, key=lambda host: host.name))
-    return Fleet(inventory, catalog, filters, profile, holder, by_name)
+    hosts_by_name = tuple(sorted(hosts, key=lambda host: host.name))
+    return Fleet(inventory, catalog, filters, profile, holder, hosts_by_name)
 
 
 def mode(gpu: PhysicalGpu) -> str:
-    """What the GPU takes now, in a few words."""
+    """Return the mode of a GPU in a few words."""
     if gpu.passthrough is not None and gpu.passthrough.active:
         return f"DirectPath I/O, label {gpu.passthrough.label}" if gpu.passthrough.label else "DirectPath I/O"
     match gpu.graphics_type:
@@ -227,7 +232,7 @@ _SHARED_DIRECT: Mapping[VgpuMode | None, str] = {
 
 
 def mode_of_other(device: OtherDevice) -> str:
-    """How it is set, in a few words."""
+    """Return the mode of another device in a few words."""
     state = device.passthrough
     if state is None:
         return "unknown"
@@ -237,53 +242,57 @@ def mode_of_other(device: OtherDevice) -> str:
 
 
 def holders_of_other(device: OtherDevice, host: Host, inventory: Inventory) -> tuple[Vm, ...]:
-    """The VM that has it now; () = none."""
+    """Return the VM that has the device now, or ()."""
     return _vms_with(device.address, host, inventory)
 
 
 def reboot_pending(gpu: PhysicalGpu) -> bool:
-    """Whether what is configured is not yet in force (passthrough, or the graphics type)."""
-    passthrough = gpu.passthrough is not None and gpu.passthrough.reboot_pending
-    known = gpu.configured_graphics_type is not None and gpu.graphics_type is not None
-    return passthrough or (known and gpu.configured_graphics_type is not gpu.graphics_type)
+    """Return whether a configured mode (DirectPath I/O or graphics type) is not in force yet."""
+    is_passthrough_pending = gpu.passthrough is not None and gpu.passthrough.reboot_pending
+    is_graphics_type_known = gpu.configured_graphics_type is not None and gpu.graphics_type is not None
+    return is_passthrough_pending or (is_graphics_type_known and gpu.configured_graphics_type is not gpu.graphics_type)
 
 
 def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...] | None:
-    """The VMs on a GPU now, by vGPU or by DirectPath; None = the host does not tell."""
-    found = _vms_with(gpu.address, host, inventory, gpu.vms or ())
-    if not found and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
+    """Return the VMs on a GPU now, by vGPU or by DirectPath I/O; None if the host does not report them."""
+    vms = _vms_with(gpu.address, host, inventory, gpu.vms or ())
+    if not vms and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
         return None
-    return found
+    return vms
 
 
 def _vms_with(address: PciAddress, host: Host, inventory: Inventory, listed: Iterable[str] = ()) -> tuple[Vm, ...]:
-    """The VMs that the host binds the device to, those that run with it, and those that are `listed` on it."""
+    """Return the VMs that hold a device: by the host's bindings, by their own running devices, or by `listed`."""
     refs = set(listed)
     refs |= {binding.vm for binding in host.bindings if binding.address == address}
     refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and address in _direct(vm)}
-    found = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
-    return tuple(sorted(found, key=lambda vm: vm.name))
+    vms = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
+    return tuple(sorted(vms, key=lambda vm: vm.name))
 
 
 def _host(host: Host, fleet: Fleet) -> HostView:
     inventory = fleet.inventory
     offered = tuple(offer.name for offer in host.profiles or () if fleet.profile in (None, offer.name))
     states = gpu_states(host, inventory, fleet.catalog)
-    gpus = [view for state in states if _is_meant(view := _gpu(state, offered, host, fleet), fleet)]
+    gpus = [view for state in states if _matches_filters(view := _gpu(state, offered, host, fleet), fleet)]
     nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
-    known = {node.id for node in host.numa_nodes}
-    elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in known)
+    node_ids = {node.id for node in host.numa_nodes}
+    elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in node_ids)
     return HostView(
         host=host,
         cluster=cluster_name(host, inventory),
         nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
         free=_total(view.free for view in gpus),
         waiting=_waiting(host, fleet, gpus),
-        others=tuple(other for each in host.others if _is_other_meant(other := _other(each, host, inventory), fleet)),
+        others=tuple(
+            device_view
+            for device in host.others
+            if _other_matches_filters(device_view := _view_of_other_device(device, host, inventory), fleet)
+        ),
     )
 
 
-def _is_other_meant(view: OtherView, fleet: Fleet) -> bool:
+def _other_matches_filters(view: OtherView, fleet: Fleet) -> bool:
     if fleet.profile is not None:
         return False
     if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders}:
@@ -292,12 +301,12 @@ def _is_other_meant(view: OtherView, fleet: Fleet) -> bool:
     return not fleet.filters.free or (state is not None and state.active and not view.holders)
 
 
-def _other(device: OtherDevice, host: Host, inventory: Inventory) -> OtherView:
+def _view_of_other_device(device: OtherDevice, host: Host, inventory: Inventory) -> OtherView:
     pending = device.passthrough is not None and device.passthrough.reboot_pending
     return OtherView(device, mode_of_other(device), pending, holders_of_other(device, host, inventory))
 
 
-def _is_meant(view: GpuView, fleet: Fleet) -> bool:
+def _matches_filters(view: GpuView, fleet: Fleet) -> bool:
     if fleet.holder is not None and fleet.holder.ref not in {vm.ref for vm in view.holders or ()}:
         return False
     if not fleet.filters.free:
@@ -308,17 +317,17 @@ def _is_meant(view: GpuView, fleet: Fleet) -> bool:
 
 
 def _waiting(host: Host, fleet: Fleet, gpus: Sequence[GpuView]) -> tuple[Vm, ...]:
-    """Who is registered here, carries a GPU device and holds none of the host's GPUs."""
-    own = fleet.inventory.vms_on(host)
+    """Return the VMs registered on a host that have a GPU device but hold none of its devices now."""
+    registered_vms = fleet.inventory.vms_on(host)
     if fleet.holder is not None:
-        own = tuple(vm for vm in own if vm.ref == fleet.holder.ref)
-    shown = {view.gpu.address for view in gpus}
-    holding = {vm.ref for view in gpus for vm in view.holders or ()}
-    holding |= {vm.ref for device in host.others for vm in holders_of_other(device, host, fleet.inventory)}
-    for gpu in host.gpus if own else ():
-        if gpu.address not in shown:
-            holding |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
-    return tuple(vm for vm in own if _gpu_devices(vm) and vm.ref not in holding)
+        registered_vms = tuple(vm for vm in registered_vms if vm.ref == fleet.holder.ref)
+    visible_addresses = {view.gpu.address for view in gpus}
+    holder_refs = {vm.ref for view in gpus for vm in view.holders or ()}
+    holder_refs |= {vm.ref for device in host.others for vm in holders_of_other(device, host, fleet.inventory)}
+    for gpu in host.gpus if registered_vms else ():
+        if gpu.address not in visible_addresses:
+            holder_refs |= {vm.ref for vm in holders(gpu, host, fleet.inventory) or ()}
+    return tuple(vm for vm in registered_vms if _has_device(vm) and vm.ref not in holder_refs)
 
 
 def _gpu(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) -> GpuView:
@@ -327,6 +336,7 @@ def _gpu(state: GpuState, offered: tuple[str, ...], host: Host, fleet: Fleet) ->
 
 
 def _total(figures: Iterable[Free]) -> Free:
+    """Return the sum of the free room of several GPUs, by profile."""
     rooms: dict[str, list[Slots]] = {}
     for free in figures:
         for name, slots in free.items():
@@ -334,12 +344,13 @@ def _total(figures: Iterable[Free]) -> Free:
     return {name: total(rooms[name]) for name in sorted(rooms)}
 
 
-def _gpu_devices(vm: Vm) -> bool:
-    """Whether it has a GPU device, another device whole, or one that cannot be read."""
+def _has_device(vm: Vm) -> bool:
+    """Return whether a VM has a GPU device, another complete PCI device, or a device that cannot be read."""
     return any(is_gpu(device) or is_other_device(device) or is_unreadable(device) for device in vm.devices or ())
 
 
 def _direct(vm: Vm) -> set[PciAddress]:
+    """Return the PCI addresses that a VM's DirectPath devices name."""
     return {
         address
         for device in vm.devices or ()

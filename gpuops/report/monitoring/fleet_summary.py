@@ -1,7 +1,7 @@
-"""What `gpuops inventory` prints first of a fleet: clusters, their GPUs, and what is wrong.
+"""The summary that `gpuops inventory` prints of a large fleet: clusters, their GPUs, and problems of hosts.
 
-A GPU is in use when a VM holds it or a part of it now, and free when none does; where the host does not tell, it is
-neither. A hundred hosts are 1,500 lines with a tree each: of more than twenty, trees are printed to who asks for them.
+A GPU is in use if a VM holds it or a part of it now, and free if none does; if the host does not report its holders, it
+is neither. A tree of a hundred hosts has 1,500 lines: for more than twenty hosts, trees need `--hosts` or a filter.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpuops.report.monitoring.inventory import heading, without_gpus
 from gpuops.report.text import count
 
 MOST_HOSTS: Final = 20
-"""Of so many hosts with GPUs a tree each is printed unasked."""
+"""Up to so many hosts with GPUs, each has a tree by default."""
 _FEW: Final = 3
 
 
 def summary_text(fleet: Fleet) -> Iterator[Shown]:
-    """The heading, a table of clusters, a line for each thing that is wrong in one, and how to see more."""
+    """Yield the heading, a table of clusters, a line for each problem of a cluster, and the options that show more."""
     yield heading(fleet.inventory, len(fleet.gpu_hosts), sum(len(host.gpus) for host in fleet.gpu_hosts))
     clusters: dict[str, list[Host]] = {}
     for host in fleet.gpu_hosts:
@@ -33,33 +33,33 @@ def summary_text(fleet: Fleet) -> Iterator[Shown]:
     rows = (row for name, hosts in sorted(clusters.items()) for row in _rows(name, hosts, fleet.inventory))
     yield TextTable("cluster", "hosts", "GPU", "GPUs", "in use", "free", right=(1, 3, 4, 5), rows=rows)
     for name, hosts in sorted(clusters.items()):
-        for text in _wrong(hosts, fleet.inventory):
+        for text in _host_problems(hosts, fleet.inventory):
             yield Text(f"{name}: {text}", "yellow")
     yield from without_gpus(fleet)
     yield Text("each host: --hosts; a part of them: --cluster, --host, --profile, --holder, --free, --limit", "dim")
 
 
 def _rows(name: str, hosts: Sequence[Host], inventory: Inventory) -> Iterator[tuple[str, ...]]:
-    """A row for each model; the cluster and its number of hosts stand in the first."""
+    """Yield a row for each GPU model; the first one also has the cluster and its number of hosts."""
     gpus, used, free = Counter[str](), Counter[str](), Counter[str]()
     for host, gpu in _gpus(hosts):
-        held = holders(gpu, host, inventory)
+        vms = holders(gpu, host, inventory)
         gpus[gpu.name] += 1
-        used[gpu.name] += bool(held)
-        free[gpu.name] += held == ()
-    left = (name, str(len(hosts)))
+        used[gpu.name] += bool(vms)
+        free[gpu.name] += vms == ()
+    cluster_cells = (name, str(len(hosts)))
     for model in sorted(gpus):
-        yield (*left, model, str(gpus[model]), str(used[model]), str(free[model]))
-        left = ("", "")
+        yield (*cluster_cells, model, str(gpus[model]), str(used[model]), str(free[model]))
+        cluster_cells = ("", "")
 
 
 def _gpus(hosts: Iterable[Host]) -> Iterator[tuple[Host, PhysicalGpu]]:
     return ((host, gpu) for host in hosts for gpu in host.gpus)
 
 
-def _wrong(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
-    """Which hosts cannot be counted on, and why."""
-    found = {
+def _host_problems(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
+    """Yield each problem with the hosts that have it."""
+    hosts_by_problem = {
         "not connected": [host for host in hosts if host.connected is False],
         "in maintenance": [host for host in hosts if host.in_maintenance],
         "not read in full": [host for host in hosts if host.unreadable],
@@ -68,7 +68,8 @@ def _wrong(hosts: Sequence[Host], inventory: Inventory) -> Iterator[str]:
             host for host in hosts if any(holders(gpu, host, inventory) is None for gpu in host.gpus)
         ],
     }
-    for what, those in found.items():
-        if those:
-            more = f" and {len(those) - _FEW} more" if len(those) > _FEW else ""
-            yield f"{count(len(those), 'host')} {what}: {', '.join(each.name for each in those[:_FEW])}{more}"
+    for problem, affected_hosts in hosts_by_problem.items():
+        if affected_hosts:
+            remainder = f" and {len(affected_hosts) - _FEW} more" if len(affected_hosts) > _FEW else ""
+            names = ", ".join(host.name for host in affected_hosts[:_FEW])
+            yield f"{count(len(affected_hosts), 'host')} {problem}: {names}{remainder}"

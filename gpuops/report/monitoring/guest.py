@@ -1,5 +1,4 @@
-"""What `gpuops guest check` prints: a line for each verdict on a guest, with its next move. Guests' words are made
-harmless."""
+"""Text and document of `gpuops guest check`: each verdict with its next step. Text from guests is made harmless."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ _WAYS: Final = {GuestWay.TOOLS: "VMware Tools", GuestWay.SSH: "SSH"}
 _WIDTH: Final = 9
 
 
-def guest_check_text(found: GuestVerdicts, way: GuestWay) -> Shown:
-    """Guest by guest its rows, and one closing line."""
-    inventory = found.inventory
+def guest_check_text(verdicts: GuestVerdicts, way: GuestWay) -> Shown:
+    """Return the rows of each guest, and one closing line."""
+    inventory = verdicts.inventory
     head = (
-        f"vCenter {inventory.api_version}: {count(len(found.guests), 'guest')} by {_WAYS[way]}, "
+        f"vCenter {inventory.api_version}: {count(len(verdicts.guests), 'guest')} by {_WAYS[way]}, "
         f"read {format_zoned_minute(inventory.taken_at)}"
     )
     return (
         Text(head, "bold"),
-        *(line for each in found.guests for line in _lines(each)),
-        Text(_summary(found), "bold"),
+        *(line for guest in verdicts.guests for line in _lines(guest)),
+        Text(_summary(verdicts), "bold"),
     )
 
 
@@ -45,13 +44,13 @@ def _row(row: GuestRow) -> Iterator[Text]:
         yield Text(f"{'':<{_WIDTH + 2}}next: {row.next_move}", "dim")
 
 
-def _summary(found: GuestVerdicts) -> str:
-    if not found.guests:
+def _summary(verdicts: GuestVerdicts) -> str:
+    if not verdicts.guests:
         return "no guest was asked: the pool is empty"
-    told = count_states(found)
+    counts = count_states(verdicts)
     words = {GuestState.PASS: "ready", GuestState.FAIL: "not ready", GuestState.UNKNOWN: "not known to be ready"}
-    parts = [f"{told[state]} {word}" for state, word in words.items() if told[state]]
-    return f"{count(len(found.guests), 'guest')}: {', '.join(parts)}"
+    parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    return f"{count(len(verdicts.guests), 'guest')}: {', '.join(parts)}"
 
 
 class CheckedRowRecord(DocumentRecord, frozen=True):
@@ -59,8 +58,8 @@ class CheckedRowRecord(DocumentRecord, frozen=True):
 
     check: Annotated[str, "what was looked at, such as driver, licence or the name of a framework"]
     state: GuestState
-    says: Annotated[str, "why, with numbers; a guest's own words are among it"]
-    next: Annotated[str, "what to do about it; empty where it passes"]
+    says: Annotated[str, "why, with figures; may hold text from the guest"]
+    next: Annotated[str, "the next step; empty if it passes"]
 
     @classmethod
     def made_of(cls, row: GuestRow) -> Self:
@@ -68,7 +67,7 @@ class CheckedRowRecord(DocumentRecord, frozen=True):
 
 
 class CheckedGuestRecord(DocumentRecord, frozen=True):
-    """One guest that was asked, or could not be."""
+    """One guest that was checked, or could not be."""
 
     vm: NamedRecord
     ready: Annotated[bool, "whether every row passes"]
@@ -84,6 +83,8 @@ class GuestCheckDocument(VersionedSiteDocument, frozen=True):
     guests: Annotated[list[CheckedGuestRecord], "by name"]
 
 
-def guest_check_document(found: GuestVerdicts, way: GuestWay) -> GuestCheckDocument:
-    """The same for programs."""
-    return GuestCheckDocument.from_attributes(found, found.inventory, read_at=found.inventory.taken_at, via=way)
+def guest_check_document(verdicts: GuestVerdicts, way: GuestWay) -> GuestCheckDocument:
+    """Return the verdicts as a document."""
+    return GuestCheckDocument.from_attributes(
+        verdicts, verdicts.inventory, read_at=verdicts.inventory.taken_at, via=way
+    )

@@ -1,6 +1,6 @@
-"""What `gpuops inventory` prints: a tree of hosts, NUMA nodes and GPUs, or a table of VMs; and the JSON document.
+"""Text and document of `gpuops inventory`: a tree of hosts, NUMA nodes and GPUs, or a table of VMs.
 
-The document is the contract for programs. null = unknown, never off, free or zero.
+The document is the contract for programs. null means unknown, never off, free or zero.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ _NAME_OF_SERIES = re.compile(r".*\d[abcq]")
 
 
 def fleet_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
-    """The heading, a tree per host with GPUs (of `limit` hosts), and a line for the hosts without."""
+    """Yield the heading, a tree for each host with GPUs (at most `limit`), and the number of hosts without."""
     yield heading(fleet.inventory, len(fleet.hosts), sum(len(view.gpus) for view in fleet.hosts))
-    shown = (*fleet.hosts, *fleet.device_hosts)
-    yield from map(_host_text, shown[:limit])
-    yield from _left_out(len(shown), "host", limit)
+    views = (*fleet.hosts, *fleet.device_hosts)
+    yield from map(_host_text, views[:limit])
+    yield from _left_out(len(views), "host", limit)
     yield from without_gpus(fleet)
 
 
 def without_gpus(fleet: Fleet) -> Iterator[Text]:
-    """How many hosts have none."""
+    """Yield the number of hosts without GPUs, if there are any."""
     if fleet.hosts_without_gpus:
-        given = len(fleet.device_hosts)
-        beside = f", {given} of them with other devices for VMs" if given else ""
-        yield Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs{beside}", "dim")
+        device_host_count = len(fleet.device_hosts)
+        device_note = f", {device_host_count} of them with other devices for VMs" if device_host_count else ""
+        yield Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs{device_note}", "dim")
 
 
 def heading(inventory: Inventory, hosts: int, gpus: int) -> Text:
-    """`vCenter 8.0.3.0: 2 hosts with 8 GPUs, 14 VMs, read 2026-11-21 02:49 UTC`."""
-    shown = f"{count(hosts, 'host')} with {count(gpus, 'GPU')}, {count(len(inventory.vms), 'VM')}"
+    """Return `vCenter 8.0.3.0: 2 hosts with 8 GPUs, 14 VMs, read 2026-11-21 02:49 UTC`."""
+    counts = f"{count(hosts, 'host')} with {count(gpus, 'GPU')}, {count(len(inventory.vms), 'VM')}"
     read_at = f"read {format_zoned_minute(inventory.taken_at)}"
-    return Text(f"vCenter {inventory.api_version}: {shown}, {read_at}", "bold")
+    return Text(f"vCenter {inventory.api_version}: {counts}, {read_at}", "bold")
 
 
 def vms_text(fleet: Fleet, limit: int | None = None) -> Iterator[Shown]:
-    """A table: each VM (`limit` of them), its power, host, size and GPU devices."""
+    """Yield a table of VMs (at most `limit`): power, host, size and GPU devices."""
     yield table_of(
         fleet.vms_with_devices[:limit],
         Column("VM", lambda vm: vm.name),
@@ -94,12 +94,12 @@ def _host_text(view: HostView) -> Tree:
     tree = Tree(_host_label(view.host, view.cluster))
     for node in view.nodes:
         _node_text(tree.add(_node_label(node)), node)
-    for other in view.others:
-        branch = tree.add(_other_label(other))
-        for vm in other.holders:
+    for device_view in view.others:
+        branch = tree.add(_other_label(device_view))
+        for vm in device_view.holders:
             branch.add(_vm_label(vm))
-    if together := _on_several_gpus(view):
-        tree.add(Text("free on this host: ").append(free_figures(together), "green"))
+    if joint_slots := _on_several_gpus(view):
+        tree.add(Text("free on this host: ").append(free_figures(joint_slots), "green"))
     for vm in view.waiting:
         tree.add(_vm_label(vm))
     return tree
@@ -169,7 +169,7 @@ def _other_label(view: OtherView) -> Text:
 
 
 def _on_several_gpus(view: HostView) -> Free:
-    """The host's figures that say more than one of its GPUs does."""
+    """Return the profiles that have room on more than one GPU of the host, with the host's total."""
     return {
         name: slots
         for name, slots in view.free.items()
@@ -178,9 +178,9 @@ def _on_several_gpus(view: HostView) -> Free:
 
 
 def free_figures(free: Free) -> str:
-    """`7 grid_a100-1-5c, 4 nvidia_a40-8a|c|q`: profiles that differ in the series alone share a figure.
+    """Return `7 grid_a100-1-5c, 4 nvidia_a40-8a|c|q`: profiles that differ in the series only share a figure.
 
-    Profiles without room are left out, unless none has any.
+    Profiles without room are left out, unless no profile has room.
     """
     series: dict[tuple[str, str], list[str]] = {}
     for name in sorted((name for name, slots in free.items() if slots.possible), key=by_size):
@@ -191,25 +191,25 @@ def free_figures(free: Free) -> str:
 
 
 def without_series(name: str) -> str:
-    """The name without the letter of its series, where it ends with one: `nvidia_a40-8`."""
+    """Return a profile name without the letter of its series: `nvidia_a40-8`."""
     return name[:-1] if _NAME_OF_SERIES.fullmatch(name) else name
 
 
 def by_size(name: str) -> tuple[str, int, int, str]:
-    """The key that sorts profiles of one GPU model by frame buffer."""
+    """Return the key that sorts profiles of one GPU model by frame buffer."""
     parts = parse(name)
     return (parts.board, parts.size_gb, parts.slices or 0, name) if parts else ("", 0, 0, name)
 
 
 def figure(slots: Slots) -> str:
-    """`3`, `3 to 4`, `at least 3`, `?`."""
+    """Return `3`, `3 to 4`, `at least 3` or `?`."""
     if slots.at_most is None:
         return f"at least {slots.at_least}" if slots.at_least else "?"
     return str(slots.at_most) if slots.exact else f"{slots.at_least} to {slots.at_most}"
 
 
 def _devices(vm: Vm) -> str:
-    """`2 x vGPU grid_a40-8q, DirectPath 0000:3b:00.0`."""
+    """Return `2 x vGPU grid_a40-8q, DirectPath 0000:3b:00.0`."""
     if vm.devices is None:
         return "not read"
     texts: dict[str, int] = {}
@@ -220,7 +220,7 @@ def _devices(vm: Vm) -> str:
 
 
 class GpuRecord(DocumentRecord, frozen=True):
-    """A GPU; null = the host does not tell."""
+    """A GPU; null = the host does not report it."""
 
     address: Annotated[str, "PCI address"]
     name: str
@@ -228,7 +228,7 @@ class GpuRecord(DocumentRecord, frozen=True):
     device_id: Annotated[str, "four hexadecimal digits"]
     subsystem_id: Annotated[str | None, "four hexadecimal digits"]
     memory_mib: int | None
-    mode: Annotated[str, "what it takes now, in a few words"]
+    mode: Annotated[str, "in force, in a few words"]
     graphics_type: GraphicsType | None
     configured_graphics_type: GraphicsType | None
     vgpu_mode: VgpuMode | None
@@ -239,7 +239,7 @@ class GpuRecord(DocumentRecord, frozen=True):
         GpuHealthRecord | None, "with a host shell; null = its host was not asked, or did not answer about it"
     ]
     holders: Annotated[list[NamedRecord] | None, "the VMs on it now"]
-    free: Annotated[dict[str, SlotsRecord], "how many more vGPUs, by profile"]
+    free: Annotated[dict[str, SlotsRecord], "room for more vGPUs, by profile"]
 
     @classmethod
     def made_of(cls, view: GpuView) -> Self:
@@ -249,7 +249,7 @@ class GpuRecord(DocumentRecord, frozen=True):
 
 
 class NumaNodeRecord(DocumentRecord, frozen=True):
-    """The GPUs beside one NUMA node; null = the host does not tell where they are."""
+    """The GPUs of one NUMA node; null = the host does not report where they are."""
 
     id: int | None
     logical_cpus: int | None
@@ -263,7 +263,7 @@ class NumaNodeRecord(DocumentRecord, frozen=True):
 
 
 class OtherDeviceRecord(DocumentRecord, frozen=True):
-    """A device that VMs are or could be given whole, and that is no NVIDIA GPU."""
+    """A PCI device for VMs that is not an NVIDIA GPU."""
 
     address: Annotated[str, "PCI address"]
     name: str
@@ -273,7 +273,7 @@ class OtherDeviceRecord(DocumentRecord, frozen=True):
     subsystem_id: Annotated[str | None, "hexadecimal"]
     memory_mib: int | None
     numa_node: int | None
-    mode: Annotated[str, "how it is set, for people"]
+    mode: Annotated[str, "in a few words"]
     passthrough_enabled: Annotated[bool | None, "configured"]
     passthrough_active: Annotated[bool | None, "in force"]
     label: Annotated[str | None, "its hardware label"]
@@ -305,7 +305,7 @@ def _passthrough(device: PhysicalGpu | OtherDevice) -> dict[str, bool | None]:
 
 
 class ProfileRecord(DocumentRecord, frozen=True):
-    """A vGPU profile that a host offers; null = it does not tell."""
+    """A vGPU profile that a host offers; null = the host does not report it."""
 
     name: str
     free: SlotsRecord | None
@@ -316,7 +316,7 @@ class ProfileRecord(DocumentRecord, frozen=True):
 
 
 class HostRecord(DocumentRecord, frozen=True):
-    """A host with GPUs; null = the host does not tell."""
+    """A host with GPUs; null = the host does not report it."""
 
     ref: Ref
     name: str
@@ -332,7 +332,7 @@ class HostRecord(DocumentRecord, frozen=True):
     numa_nodes: list[NumaNodeRecord]
     other_devices: Annotated[list[OtherDeviceRecord], "none of them counts as a GPU"]
     profiles: list[ProfileRecord] | None
-    vms_not_on_a_gpu: Annotated[list[NamedRecord], "VMs that carry a GPU device and hold none now"]
+    vms_not_on_a_gpu: Annotated[list[NamedRecord], "VMs that have a GPU device but hold none now"]
     unreadable: list[str]
 
     @classmethod
@@ -352,7 +352,7 @@ class HostRecord(DocumentRecord, frozen=True):
 
 
 class GpuDeviceRecord(DocumentRecord, frozen=True):
-    """A device; which keys there are goes by its kind."""
+    """A device of a VM; its keys depend on its kind."""
 
     kind: Annotated[str, "vgpu, directpath, dynamic or other"]
     key: int
@@ -364,7 +364,7 @@ class GpuDeviceRecord(DocumentRecord, frozen=True):
     allowed: Annotated[list[str] | UnsetType, "of a dynamic, vendor and device ids"] = UNSET
     label: Annotated[str | UnsetType | None, "of a dynamic or other"] = UNSET
     assigned: Annotated[str | UnsetType | None, "of a dynamic, the PCI address"] = UNSET
-    unreadable: Annotated[bool | UnsetType, "of other, whether what it is could not be read"] = UNSET
+    unreadable: Annotated[bool | UnsetType, "of other, whether its type could not be read"] = UNSET
 
     @classmethod
     def made_of(cls, device: GpuDevice) -> Self:
@@ -408,18 +408,19 @@ class VmRecord(DocumentRecord, frozen=True):
 class InventoryDocument(VersionedSiteDocument, frozen=True):
     """Hosts with GPUs, who holds them, what is free, and the VMs with GPU devices."""
 
-    hosts: Annotated[Iterable[HostRecord], "those with GPUs, and those that give VMs other devices whole"]
+    hosts: Annotated[Iterable[HostRecord], "those with GPUs, and those that give VMs other complete devices"]
     hosts_without_gpus: int
     vms: Annotated[Iterable[VmRecord], "those with a GPU device"]
-    vms_total: Annotated[int, "of the whole vCenter"]
+    vms_total: Annotated[int, "number of all VMs of the vCenter"]
     hosts_left_out: Annotated[int | UnsetType, "with --limit"] = UNSET
     vms_left_out: Annotated[int | UnsetType, "with --limit"] = UNSET
 
 
 def fleet_document(fleet: Fleet, limit: int | None = None) -> InventoryDocument:
-    """Hosts > NUMA nodes > GPUs > free profiles and holders, and the VMs with GPU devices; both made as they are read.
+    """Return hosts > NUMA nodes > GPUs > free profiles and holders, and the VMs with GPU devices.
 
-    With a limit there are so many hosts and VMs at most, and two keys say how many more there are.
+    Records are made as they are read. With a limit there are at most so many hosts and VMs, and two keys hold how many
+    more there are.
     """
     inventory = fleet.inventory
     left_out = {}

@@ -1,4 +1,4 @@
-"""What `gpuops readiness` prints: a row for each host, what blocks it, and with --host the moves in order."""
+"""Text and document of `gpuops readiness`: a row for each host, its blockers, and with --host the moves in order."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count
 
 _FEW: Final = 3
-"""Names and reasons on a line."""
+"""Number of names or reasons on a line."""
 
 
-def readiness_text(found: Readiness, scope: Scope) -> Shown:
-    """The hosts in a table; then what blocks, what vCenter alone would not do, and who has no place after a loss."""
-    inventory = found.inventory
+def readiness_text(readiness: Readiness, scope: Scope) -> Shown:
+    """Return the table of hosts, what blocks them, what DRS would not do, and VMs without a place after a loss."""
+    inventory = readiness.inventory
     head = (
-        f"vCenter {inventory.api_version}: {count(len(found.hosts), 'host')} with GPUs, "
+        f"vCenter {inventory.api_version}: {count(len(readiness.hosts), 'host')} with GPUs, "
         f"read {format_zoned_minute(inventory.taken_at)}"
     )
-    if not found.hosts:
+    if not readiness.hosts:
         return (Text(head, "bold"), Text(str(scope.nowhere("readiness", inventory))))
-    lines: list[Shown] = [Text(head, "bold"), _hosts_table(found)]
-    for each in found.hosts:
-        if scope.host is not None and each.away:
-            lines += [Text(), Text(f"{each.host.name}: in this order", "bold"), _moves_table(each)]
-    lines += [*_blocked(found), *_by_vcenter(found), *_without_place(found), *_notes(found)]
-    return (*lines, Text(_summary(found), "bold"))
+    lines: list[Shown] = [Text(head, "bold"), _hosts_table(readiness)]
+    for host in readiness.hosts:
+        if scope.host is not None and host.away:
+            lines += [Text(), Text(f"{host.host.name}: in this order", "bold"), _moves_table(host)]
+    lines += [*_blockers(readiness), *_vcenter_obstacles(readiness), *_stranded_lines(readiness), *_notes(readiness)]
+    return (*lines, Text(_summary(readiness), "bold"))
 
 
-def _hosts_table(found: Readiness) -> TextTable:
+def _hosts_table(readiness: Readiness) -> TextTable:
     return table_of(
-        found.hosts,
+        readiness.hosts,
         Column("host", lambda host: host.host.name),
         Column("can be emptied", _emptied_word),
         Column("moves", lambda host: str(len(host.moves)), right=True),
-        Column("stun of one", _stuns),
+        Column("stun of one", _stun_text),
         Column("by vCenter alone", lambda host: "no" if host.by_vcenter or not host.ready else "yes"),
-        Column("lost, placed", lambda host: _lost(host.loss)),
+        Column("lost, placed", lambda host: _loss_text(host.loss)),
     )
 
 
@@ -56,13 +56,13 @@ def _emptied_word(host: HostReadiness) -> Text:
     return Text("no", "bold red") if host.proven else Text("no way found", "yellow")
 
 
-def _stuns(each: HostReadiness) -> str:
-    """The range over all VMs that move; `?` where vCenter tells nothing of one of them."""
-    known = list(each.stuns.values())
-    if not known:
-        return "?" if each.unknown_stuns else "-"
-    both = Stun(min(stun.at_least_s for stun in known), max(stun.at_most_s for stun in known))
-    return f"{_seconds(both)}{', ? of ' + str(len(each.unknown_stuns)) if each.unknown_stuns else ''}"
+def _stun_text(host: HostReadiness) -> str:
+    """Return the range of stun times of all VMs that move; `?` for VMs without an estimate by vCenter."""
+    stuns = list(host.stuns.values())
+    if not stuns:
+        return "?" if host.unknown_stuns else "-"
+    stun_range = Stun(min(stun.at_least_s for stun in stuns), max(stun.at_most_s for stun in stuns))
+    return f"{_seconds(stun_range)}{', ? of ' + str(len(host.unknown_stuns)) if host.unknown_stuns else ''}"
 
 
 def _seconds(stun: Stun) -> str:
@@ -71,43 +71,45 @@ def _seconds(stun: Stun) -> str:
     return f"{stun.at_least_s} to {stun.at_most_s} s"
 
 
-def _lost(loss: HostLoss) -> str:
-    """`nvidia_a40-8q 5 of 6`, profile by profile."""
-    parts = [f"{each.profile} {each.placed} of {each.running}" for each in loss.profiles]
+def _loss_text(loss: HostLoss) -> str:
+    """Return `nvidia_a40-8q 5 of 6` for each profile."""
+    parts = [
+        f"{profile_loss.profile} {profile_loss.placed} of {profile_loss.running}" for profile_loss in loss.profiles
+    ]
     return ", ".join(parts) or "nothing to lose"
 
 
-def _moves_table(each: HostReadiness) -> TextTable:
+def _moves_table(host: HostReadiness) -> TextTable:
     table = TextTable("", "VM", "how", "to", "stun", right=(0,), whole=(1, 3))
-    for number, away in enumerate(each.away, 1):
-        stun = each.stuns.get(away.vm.ref)
-        unknown = "?" if away.vm.vgpus and away.leaving is Leaving.VMOTION else "-"
-        target = away.target.name if away.target is not None else "where DRS puts it"
-        row = (away.vm.name, away.leaving.value, target, unknown if stun is None else _seconds(stun))
+    for number, move in enumerate(host.away, 1):
+        stun = host.stuns.get(move.vm.ref)
+        unknown = "?" if move.vm.vgpus and move.leaving is Leaving.VMOTION else "-"
+        target = move.target.name if move.target is not None else "where DRS puts it"
+        row = (move.vm.name, move.leaving.value, target, unknown if stun is None else _seconds(stun))
         table.add_row(str(number), *row)
     return table
 
 
-def _blocked(found: Readiness) -> Iterator[Text]:
-    """A line for all VMs of a host that stay for the same reasons; the next move is that of the first."""
-    for each in found.hosts:
-        name = each.host.name
-        if each.unreachable is not None:
-            yield Text("blocks: ", "red").append(str(each.unreachable))
-            yield from _next(each.unreachable.hint)
-        alike: dict[tuple[str, ...], list[Staying]] = {}
-        for stays in each.stays:
-            alike.setdefault(stays.reasons, []).append(stays)
-        for reasons, group in alike.items():
-            names = _names([stays.vm for stays in group])
+def _blockers(readiness: Readiness) -> Iterator[Text]:
+    """Yield one line for all VMs of a host that stay for the same reasons, with the next step for the first VM."""
+    for host in readiness.hosts:
+        name = host.host.name
+        if host.unreachable is not None:
+            yield Text("blocks: ", "red").append(str(host.unreachable))
+            yield from _next_line(host.unreachable.hint)
+        vms_by_reasons: dict[tuple[str, ...], list[Staying]] = {}
+        for staying in host.stays:
+            vms_by_reasons.setdefault(staying.reasons, []).append(staying)
+        for reasons, group in vms_by_reasons.items():
+            names = _names([staying.vm for staying in group])
             yield Text("blocks: ", "red").append(f"{name}: {names} cannot leave it while running: ")
             yield Text(f"        {'; '.join(reasons)}")
-            yield from _next(group[0].rejection.hint)
-        if not each.proven:
+            yield from _next_line(group[0].rejection.hint)
+        if not host.proven:
             yield Text(f"        not every order of moves of {name} was tried: one may hold", "dim")
 
 
-def _next(hint: str) -> Iterator[Text]:
+def _next_line(hint: str) -> Iterator[Text]:
     if hint:
         yield Text(f"        next: {hint}", "dim")
 
@@ -117,44 +119,44 @@ def _names(vms: Sequence[Vm]) -> str:
     return ", ".join(names if len(names) <= _FEW else [*names[:_FEW], f"and {len(names) - _FEW} more"])
 
 
-def _by_vcenter(found: Readiness) -> Iterator[Text]:
-    """Once for all hosts of a cluster, which share the reasons."""
-    for reasons in dict.fromkeys(each.by_vcenter for each in found.hosts if each.by_vcenter):
+def _vcenter_obstacles(readiness: Readiness) -> Iterator[Text]:
+    """Yield why vCenter alone would not empty a host; hosts of a cluster share the reasons."""
+    for reasons in dict.fromkeys(host.by_vcenter for host in readiness.hosts if host.by_vcenter):
         yield Text("vCenter alone: ", "yellow").append("entering maintenance mode waits for VMs with vGPUs")
         yield from (Text(f"        {reason}") for reason in reasons)
         if any(EVACUATION in reason for reason in reasons):
-            yield from _next(f"{EVACUATION} = -1 in {WHERE}")
+            yield from _next_line(f"{EVACUATION} = -1 in {WHERE}")
 
 
-def _without_place(found: Readiness) -> Iterator[Text]:
-    """Who starts nowhere if the host is lost, with what hosts say to the first of them."""
-    for each in found.hosts:
-        stranded = each.loss.stranded
+def _stranded_lines(readiness: Readiness) -> Iterator[Text]:
+    """Yield the VMs that could start nowhere if the host is lost, with the reasons for the first of them."""
+    for host in readiness.hosts:
+        stranded = host.loss.stranded
         if stranded:
-            names = _names([one.vm for one in stranded])
-            yield Text(f"lost {each.host.name}: ", "yellow").append(f"no place elsewhere: {names}")
+            names = _names([stranded_vm.vm for stranded_vm in stranded])
+            yield Text(f"lost {host.host.name}: ", "yellow").append(f"no place elsewhere: {names}")
             first = stranded[0].reasons
-            more = f"; and {len(first) - _FEW} more" if len(first) > _FEW else ""
-            yield Text(f"        {'; '.join(first[:_FEW]) + more}")
-        if not each.loss.proven:
-            yield Text(f"        not every way was tried for {each.host.name}: one may hold", "dim")
+            remainder = f"; and {len(first) - _FEW} more" if len(first) > _FEW else ""
+            yield Text(f"        {'; '.join(first[:_FEW]) + remainder}")
+        if not host.loss.proven:
+            yield Text(f"        not every way was tried for {host.host.name}: one may hold", "dim")
 
 
-def _notes(found: Readiness) -> Iterator[Text]:
-    for each in found.hosts:
-        for note in each.notes:
-            yield Text(f"note: {each.host.name}: {note}", "dim")
+def _notes(readiness: Readiness) -> Iterator[Text]:
+    for host in readiness.hosts:
+        for note in host.notes:
+            yield Text(f"note: {host.host.name}: {note}", "dim")
 
 
-def _summary(found: Readiness) -> str:
-    ready = sum(each.ready for each in found.hosts)
-    spared = sum(each.loss.spared for each in found.hosts)
-    every = count(len(found.hosts), "host")
-    return f"{ready} of {every} can be emptied, {spared} can be lost; nothing was changed"
+def _summary(readiness: Readiness) -> str:
+    ready = sum(host.ready for host in readiness.hosts)
+    spared = sum(host.loss.spared for host in readiness.hosts)
+    host_count = count(len(readiness.hosts), "host")
+    return f"{ready} of {host_count} can be emptied, {spared} can be lost; nothing was changed"
 
 
 class StunRecord(DocumentRecord, frozen=True):
-    """How long a vMotion stops a VM, at the fastest and at the slowest bandwidth that vCenter tells of."""
+    """How long a vMotion stops a VM, at the fastest and the slowest bandwidth that vCenter estimates with."""
 
     at_least_s: int
     at_most_s: int
@@ -166,7 +168,7 @@ class LeavingNowRecord(DocumentRecord, frozen=True):
     vm: NamedRecord
     leaves_by: Annotated[str, "vmotion, drs, shut_down or power_off"]
     target: Annotated[str | None, "the host's name; null = where DRS puts it"]
-    stun: Annotated[StunRecord | None, "by vCenter's own estimate; null = it tells none, or the VM has no vGPU"]
+    stun: Annotated[StunRecord | None, "vCenter's estimate; null = it has none, or the VM has no vGPU"]
 
 
 class ProfileLossRecord(DocumentRecord, frozen=True):
@@ -174,7 +176,7 @@ class ProfileLossRecord(DocumentRecord, frozen=True):
 
     profile: Annotated[str, "whole GPU for DirectPath"]
     running: int
-    placed: Annotated[int, "so many come back elsewhere"]
+    placed: Annotated[int, "how many come back on other hosts"]
 
 
 class NewPlaceRecord(DocumentRecord, frozen=True):
@@ -196,10 +198,10 @@ class StrandedVmRecord(DocumentRecord, frozen=True):
 
 
 class LossRecord(DocumentRecord, frozen=True):
-    """What becomes of the VMs with GPUs of a host that is dead."""
+    """What happens to the VMs with GPUs of a failed host."""
 
     spared: Annotated[bool, "whether each of them has a place elsewhere"]
-    proven: Annotated[bool, "false = not every way was tried, and there may be one with a place for all"]
+    proven: Annotated[bool, "false = not every placement was tried, and one may have a place for all"]
     profiles: list[ProfileLossRecord]
     places: Annotated[list[NewPlaceRecord], "in this order"]
     without_place: list[StrandedVmRecord]
@@ -211,15 +213,15 @@ class LossRecord(DocumentRecord, frozen=True):
 
 
 class HostReadinessRecord(DocumentRecord, frozen=True):
-    """One host, as if it alone were emptied, or failed."""
+    """One host, as if it were the only one to be emptied or to fail."""
 
     host: NamedRecord
     cluster: Annotated[str | None, "its name"]
-    ready: Annotated[bool, "whether all that must leave it can"]
+    ready: Annotated[bool, "whether all VMs that must leave it can leave"]
     proven: Annotated[bool, "false = not every order of moves was tried, and there may be one that empties it"]
     leaving: Annotated[list[LeavingNowRecord], "in this order"]
     blockers: Annotated[list[RejectionRecord], "not empty = it cannot be emptied"]
-    maintenance_mode_waits_because: Annotated[list[str], "why vCenter alone moves no VM with a vGPU off it"]
+    maintenance_mode_waits_because: Annotated[list[str], "why vCenter alone would not move VMs with vGPUs off it"]
     notes: list[str]
     lost: LossRecord
 
@@ -232,27 +234,27 @@ class ReadinessDocument(VersionedSiteDocument, frozen=True):
     hosts: Annotated[list[HostReadinessRecord], "by name"]
 
 
-def readiness_document(found: Readiness) -> ReadinessDocument:
-    """The same for programs, with the moves of every host."""
-    inventory, hosts = found.inventory, [_host(each, found) for each in found.hosts]
-    return ReadinessDocument.from_attributes(found, inventory, read_at=inventory.taken_at, hosts=hosts)
+def readiness_document(readiness: Readiness) -> ReadinessDocument:
+    """Return the hosts with their moves as a document."""
+    inventory, hosts = readiness.inventory, [_host(host, readiness) for host in readiness.hosts]
+    return ReadinessDocument.from_attributes(readiness, inventory, read_at=inventory.taken_at, hosts=hosts)
 
 
-def _host(each: HostReadiness, found: Readiness) -> HostReadinessRecord:
-    cluster = found.inventory.clusters.get(each.host.cluster or "")
+def _host(host: HostReadiness, readiness: Readiness) -> HostReadinessRecord:
+    cluster = readiness.inventory.clusters.get(host.host.cluster or "")
     leaving = [
         LeavingNowRecord.from_attributes(
-            away,
-            leaves_by=LEAVES_BY[away.leaving],
-            target=away.target.name if away.target is not None else None,
-            stun=each.stuns.get(away.vm.ref),
+            move,
+            leaves_by=LEAVES_BY[move.leaving],
+            target=move.target.name if move.target is not None else None,
+            stun=host.stuns.get(move.vm.ref),
         )
-        for away in each.away
+        for move in host.away
     ]
     return HostReadinessRecord.from_attributes(
-        each,
+        host,
         cluster=cluster.name if cluster is not None else None,
         leaving=leaving,
-        maintenance_mode_waits_because=each.by_vcenter,
-        lost=each.loss,
+        maintenance_mode_waits_because=host.by_vcenter,
+        lost=host.loss,
     )

@@ -1,6 +1,6 @@
-"""What `gpuops top` shows at one moment: rows of hosts, of GPUs or of VMs, and what runs for a rotation or a change.
+"""Rows of `gpuops top` at one moment: hosts, GPUs or VMs, and what runs for a rotation or a change.
 
-The table of a terminal, the table of a pipe and the JSON document are made of the same rows
+The table in a terminal, the table in a pipe and the JSON document are made of the same rows
 (gpuops.report.monitoring.top_table).
 """
 
@@ -31,54 +31,54 @@ from gpuops.report.text import count
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
-    """One host, GPU or VM. None = not known, or not of this kind of row."""
+    """One host, GPU or VM. None means unknown, or that such rows do not have it."""
 
     key: str
-    """The same for the same thing at each look: `host-12`, `host-12 0000:3b:00.0`, `vm-7`."""
+    """Stays the same for a host, GPU or VM in each reading: `host-12`, `host-12 0000:3b:00.0`, `vm-7`."""
     name: str
     host: str
-    """Name of the host that it is, or is on; empty = a VM of which vCenter does not tell."""
+    """Name of the host, or of the host of a GPU or VM; empty if vCenter does not report the host of a VM."""
     host_ref: str
-    what: str
-    """Of a host its cluster, of a GPU its model, of a VM its GPU devices."""
+    detail: str
+    """The cluster of a host, the model of a GPU, the GPU devices of a VM."""
     state: str
-    """What is out of the ordinary, in a few words; of a GPU its mode first, of a VM its power."""
+    """What is unusual, in a few words; for a GPU after its mode, for a VM after its power state."""
     warns: bool
-    """Whether the state asks for a look."""
+    """Whether the state needs attention."""
     use: MeasuredUse
     memory_mib: int | None
-    """Of the GPUs that a host has, or of the GPU."""
+    """GPU memory of the host, or of the GPU."""
     gpus: int | None
     gpus_held: int | None
-    """On how many of a host's GPUs a VM is."""
+    """How many of a host's GPUs have a VM on them."""
     vms: tuple[str, ...] | None
-    """Names of the VMs on its GPUs; None = the host does not tell."""
+    """Names of the VMs on its GPUs; None if the host does not report them."""
     refs: tuple[str, ...]
-    """Ids of these VMs; of a VM its own."""
+    """Ids of these VMs; for a VM its own."""
     sessions: int | None
     """Console connections to these VMs (VirtualMachine.runtime.numMksConnections)."""
     cpu_mhz: int | None = None
     verdict: str = ""
-    """Of a desktop of the policy: idle, busy or unknown, with its reason."""
+    """For a desktop of the policy: idle, busy or unknown, with the reason."""
 
 
 @dataclass(frozen=True)
 class Top:
-    """One look at a fleet. Not slotted: rows are made when a level is first shown."""
+    """One reading of a fleet. Not slotted: rows are made when a level is first shown."""
 
     fleet: Fleet
     use: CurrentUse
     rotation: RotationStatus
     change: ChangeStatus
     judged: Mapping[str, JudgedVm]
-    """By VM (ref), the verdict on the desktops of a policy that was given."""
+    """Verdicts on the desktops of the given policy, by VM ref."""
 
     @property
     def inventory(self) -> Inventory:
         return self.fleet.inventory
 
     def rows(self, level: TopLevel) -> tuple[TopRow, ...]:
-        """All rows of a level, by the name of the host and then their own."""
+        """Return all rows of a level, by the name of the host and then their own."""
         match level:
             case TopLevel.HOSTS:
                 return tuple(self._host(host) for host in self.fleet.gpu_hosts)
@@ -90,7 +90,7 @@ class Top:
     def _host(self, host: Host) -> TopRow:
         gpus = [self._gpu(host, gpu) for gpu in host.gpus]
         vms = self._by_name(ref for row in gpus for ref in row.refs)
-        known = [row.use for row in gpus]
+        uses = [row.use for row in gpus]
         states = [
             *(["not connected"] if host.connected is not True else []),
             *(["maintenance"] if host.in_maintenance else []),
@@ -102,14 +102,14 @@ class Top:
             name=host.name,
             host=host.name,
             host_ref=host.ref,
-            what=cluster_name(host, self.inventory) or "standalone",
+            detail=cluster_name(host, self.inventory) or "standalone",
             state=", ".join(states),
             warns=bool(states),
             use=MeasuredUse(
-                _mean([use.utilization_percent for use in known]),
-                _total([use.memory_used_mib for use in known]),
-                max((use.temperature_c for use in known if use.temperature_c is not None), default=None),
-                _total([use.power_w for use in known]),
+                _mean([use.utilization_percent for use in uses]),
+                _total([use.memory_used_mib for use in uses]),
+                max((use.temperature_c for use in uses if use.temperature_c is not None), default=None),
+                _total([use.power_w for use in uses]),
             ),
             memory_mib=_total([gpu.memory_mib for gpu in host.gpus]),
             gpus=len(host.gpus),
@@ -120,29 +120,29 @@ class Top:
         )
 
     def _gpu(self, host: Host, gpu: PhysicalGpu) -> TopRow:
-        found = holders(gpu, host, self.inventory)
-        vms = self._by_name(vm.ref for vm in found or ())
+        gpu_holders = holders(gpu, host, self.inventory)
+        vms = self._by_name(vm.ref for vm in gpu_holders or ())
         warnings = [*(["reboot pending"] if reboot_pending(gpu) else []), *_problems(gpu)]
         return TopRow(
             key=f"{host.ref} {gpu.address}",
             name=str(gpu.address),
             host=host.name,
             host_ref=host.ref,
-            what=gpu.name,
+            detail=gpu.name,
             state=", ".join((mode(gpu), *warnings)),
             warns=bool(warnings),
             use=self.use.gpu(host.ref, gpu.address),
             memory_mib=gpu.memory_mib,
             gpus=None,
             gpus_held=None,
-            vms=None if found is None else tuple(vm.name for vm in vms),
+            vms=None if gpu_holders is None else tuple(vm.name for vm in vms),
             refs=tuple(vm.ref for vm in vms),
             sessions=_sessions(vms),
         )
 
     def _vm(self, vm: Vm) -> TopRow:
         host = self.inventory.host_of(vm)
-        away = self._whereabouts.get(vm.ref)
+        whereabouts = self._whereabouts.get(vm.ref)
         judged = self.judged.get(vm.ref)
         power = POWER_WORDS[vm.power]
         return TopRow(
@@ -150,9 +150,9 @@ class Top:
             name=vm.name,
             host=host.name if host is not None else "",
             host_ref=host.ref if host is not None else "",
-            what=_devices(vm),
-            state=f"{power}, night: {away}" if away is not None else power,
-            warns=away in (Whereabouts.LOST, Whereabouts.GONE) or vm.question is not None,
+            detail=_devices(vm),
+            state=f"{power}, night: {whereabouts}" if whereabouts is not None else power,
+            warns=whereabouts in (Whereabouts.LOST, Whereabouts.GONE) or vm.question is not None,
             use=self.use.vm(vm.ref),
             memory_mib=None,
             gpus=None,
@@ -164,46 +164,50 @@ class Top:
             verdict=f"{judged.verdict.use}: {judged.verdict.reason}" if judged is not None else "",
         )
 
-    def taken(self, whereabouts: Whereabouts) -> int:
-        """How many VMs of nights that are not over are there."""
-        return sum(taken.whereabouts is whereabouts for taken in self.rotation.vms)
+    def count_taken_vms(self, whereabouts: Whereabouts) -> int:
+        """Return how many VMs of open nights are in this state."""
+        return sum(rotation_vm.whereabouts is whereabouts for rotation_vm in self.rotation.vms)
 
     @property
-    def lost(self) -> int:
-        return self.taken(Whereabouts.LOST) + self.taken(Whereabouts.GONE)
+    def lost_vm_count(self) -> int:
+        """Return how many VMs of open nights are lost."""
+        return self.count_taken_vms(Whereabouts.LOST) + self.count_taken_vms(Whereabouts.GONE)
 
     @property
     def parts_done(self) -> int:
-        """Of the change that is open."""
+        """Return how many parts of the open change are done."""
         return sum(part.state == "done" for part in self.change.parts)
 
     @cached_property
     def _whereabouts(self) -> Mapping[str, Whereabouts]:
+        """Return where the VMs of open nights are, by VM ref, without those that are back or were not touched."""
         return {
-            taken.vm.ref: taken.whereabouts
-            for taken in self.rotation.vms
-            if taken.vm is not None and taken.whereabouts not in (Whereabouts.BACK, Whereabouts.UNTOUCHED)
+            rotation_vm.vm.ref: rotation_vm.whereabouts
+            for rotation_vm in self.rotation.vms
+            if rotation_vm.vm is not None and rotation_vm.whereabouts not in (Whereabouts.BACK, Whereabouts.UNTOUCHED)
         }
 
     def _by_name(self, refs: Iterable[str]) -> tuple[Vm, ...]:
-        """Each once."""
+        """Return the VMs of these refs by name, each once."""
         vms = self.inventory.vms
         return tuple(sorted((vms.get(ref) or Vm(ref, ref) for ref in set(refs)), key=lambda vm: (vm.name, vm.ref)))
 
 
-def arranged(rows: Iterable[TopRow], sort: SortKey, containing: str = "") -> tuple[TopRow, ...]:
-    """The rows that have a text in a name, the host, the model or the state, whatever its case; in order."""
-    wanted = containing.casefold()
-    meant = [row for row in rows if not wanted or any(wanted in text.casefold() for text in _texts(row))]
-    return tuple(sorted(meant, key=lambda row: (*_figure(row, sort), row.host, row.name, row.key)))
+def filter_and_sort(rows: Iterable[TopRow], sort: SortKey, containing: str = "") -> tuple[TopRow, ...]:
+    """Return the rows that contain a text (name, host, detail or state; case does not matter), sorted."""
+    text_to_find = containing.casefold()
+    matching_rows = [
+        row for row in rows if not text_to_find or any(text_to_find in text.casefold() for text in _texts(row))
+    ]
+    return tuple(sorted(matching_rows, key=lambda row: (*_figure(row, sort), row.host, row.name, row.key)))
 
 
 def _texts(row: TopRow) -> tuple[str, ...]:
-    return (row.name, row.host, row.what, row.state, row.verdict, *(row.vms or ()))
+    return (row.name, row.host, row.detail, row.state, row.verdict, *(row.vms or ()))
 
 
 def _figure(row: TopRow, sort: SortKey) -> tuple[bool, float]:
-    """(unknown, how far down)."""
+    """Return the sort key of a row: unknown figures last, larger figures first."""
     figure: float | None
     match sort:
         case SortKey.NAME:
@@ -220,56 +224,60 @@ def _figure(row: TopRow, sort: SortKey) -> tuple[bool, float]:
 
 
 def heading_lines(top: Top) -> tuple[Text, ...]:
-    """One line about the fleet, and one for each thing that runs or was cut off."""
+    """Return one line about the fleet, and one for each run or change that is open or was cut off."""
     hosts = top.fleet.gpu_hosts
     gpus = [top.use.gpu(host.ref, gpu.address) for host in hosts for gpu in host.gpus]
-    known = [use.utilization_percent for use in gpus if use.utilization_percent is not None]
-    used = f"{sum(known) / len(known):.0f} % used ({len(known)} of them measured)" if known else "use not known"
-    about = f"{count(len(hosts), 'host')} with {count(len(gpus), 'GPU')}, {used}"
+    percentages = [use.utilization_percent for use in gpus if use.utilization_percent is not None]
+    use_text = (
+        f"{sum(percentages) / len(percentages):.0f} % used ({len(percentages)} of them measured)"
+        if percentages
+        else "use not known"
+    )
+    about = f"{count(len(hosts), 'host')} with {count(len(gpus), 'GPU')}, {use_text}"
     read_at = f"{format_clock_second(top.inventory.taken_at)} {top.inventory.taken_at.tzname()}"
     first = Text(f"vCenter {top.inventory.api_version}: {about}, read {read_at}", "bold")
     return (first, *_running(top))
 
 
 def _running(top: Top) -> list[Text]:
-    rotation, change, found = top.rotation, top.change, []
-    away, changing = top.taken(Whereabouts.AWAY), top.taken(Whereabouts.CHANGING)
-    taken = f": {count(away, 'VM')} away, {changing} changing" if rotation.vms else ""
+    rotation, change, lines = top.rotation, top.change, []
+    away_count, changing_count = top.count_taken_vms(Whereabouts.AWAY), top.count_taken_vms(Whereabouts.CHANGING)
+    counts = f": {count(away_count, 'VM')} away, {changing_count} changing" if rotation.vms else ""
     if rotation.under_way is not None:
-        found.append(Text(f"{rotation.doing or 'a rotation'} is under way{taken}", "bold cyan"))
+        lines.append(Text(f"{rotation.doing or 'a rotation'} is under way{counts}", "bold cyan"))
     elif rotation.cut_off is not None:
-        found.append(Text(f"{rotation.cut_off} did not end{taken}; next: gpuops rotate resume", "bold red"))
-    elif away or changing:
-        found.append(Text(f"a night is open{taken}", "cyan"))
-    if top.lost:
-        found.append(Text(f"{count(top.lost, 'VM')} of a night lost; next: gpuops rotate status", "bold red"))
+        lines.append(Text(f"{rotation.cut_off} did not end{counts}; next: gpuops rotate resume", "bold red"))
+    elif away_count or changing_count:
+        lines.append(Text(f"a night is open{counts}", "cyan"))
+    if top.lost_vm_count:
+        lines.append(Text(f"{count(top.lost_vm_count, 'VM')} of a night lost; next: gpuops rotate status", "bold red"))
     if rotation.journal_lost:
-        found.append(Text(rotation.journal_lost, "bold red"))
+        lines.append(Text(rotation.journal_lost, "bold red"))
     if change.verb:
         doing = f"{change.verb}: {top.parts_done} of {count(len(change.parts), change.noun)} done"
-        ended = "" if change.holder else "; nobody is at it, next: gpuops change status"
-        found.append(Text(doing + ended, "cyan" if change.holder else "bold yellow"))
-    return found
+        ended = "" if change.holder else "; no process works on it, next: gpuops change status"
+        lines.append(Text(doing + ended, "cyan" if change.holder else "bold yellow"))
+    return lines
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
-    """Of those that are known."""
-    known = [figure for figure in figures if figure is not None]
-    return sum(known) / len(known) if known else None
+    """Return the mean of the known figures."""
+    known_figures = [figure for figure in figures if figure is not None]
+    return sum(known_figures) / len(known_figures) if known_figures else None
 
 
 def _total(figures: Sequence[int | None]) -> int | None:
-    """Where each of them is known: the sum of a part would look like the whole."""
+    """Return the sum, or None if a figure is unknown: a partial sum would look like the complete one."""
     return sum(figure for figure in figures if figure is not None) if None not in figures and figures else None
 
 
 def _sessions(vms: Sequence[Vm]) -> int | None:
-    """Console connections, where each VM's are known."""
+    """Return the number of console connections, or None if it is unknown for a VM."""
     return _total([vm.console_connections for vm in vms]) if vms else 0
 
 
 def _devices(vm: Vm) -> str:
-    """`2 x nvidia_a40-8q, DirectPath 0000:3b:00.0`."""
+    """Return `2 x nvidia_a40-8q, DirectPath 0000:3b:00.0`."""
     numbers = Counter(
         device.profile if isinstance(device, VgpuDevice) else describe(device) for device in vm.devices or ()
     )
@@ -277,5 +285,5 @@ def _devices(vm: Vm) -> str:
 
 
 def _problems(gpu: PhysicalGpu) -> tuple[str, ...]:
-    """Problems of its health, where its host's nvidia-smi was asked."""
+    """Return the health problems of a GPU, if nvidia-smi of its host was read."""
     return gpu.health.problems if gpu.health is not None else ()

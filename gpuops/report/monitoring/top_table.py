@@ -1,4 +1,4 @@
-"""The rows of `gpuops top` as a table: for a terminal cut to its size, for a pipe whole, for programs as a document."""
+"""The rows of `gpuops top` as a table: cut to the size of a terminal, complete in a pipe, a document for programs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.report.document import DocumentRecord, SiteDocument, printed
 from gpuops.report.layout import Column, Line, Piece, Shown, Text, cells, cut_off, shortened, table_of
 from gpuops.report.monitoring.top import Top, TopRow, heading_lines
-from gpuops.report.monitoring.top_view import TopView, meant_rows
+from gpuops.report.monitoring.top_view import TopView, visible_rows
 from gpuops.report.monitoring.top_words import TopLevel
 
 BAR_CELLS: Final = 8
 BUSY_PERCENT: Final = 80.0
 IDLE_PERCENT: Final = 5.0
-"""Below that a GPU's use is shown dim: nothing of note runs on it."""
+"""GPUs with less use are shown dim."""
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _GAP: Final = "  "
@@ -28,17 +28,17 @@ def _percent(row: TopRow) -> str:
 
 
 def bar(row: TopRow) -> str:
-    """The use in eighths of eight cells; nothing where it is not known."""
+    """Return the use as a bar of eight cells, in eighths; empty if it is unknown."""
     percent = row.use.utilization_percent
     if percent is None:
         return ""
     eighths = round(min(percent, 100) / 100 * BAR_CELLS * 8)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS, "·")
+    whole, eighths_left = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[eighths_left] if eighths_left else "")).ljust(BAR_CELLS, "·")
 
 
 def _memory(row: TopRow) -> str:
-    """`36/48 GiB`; a part that is not known is `?`."""
+    """Return `36/48 GiB`; an unknown part is `?`."""
     used = "?" if row.use.memory_used_mib is None else f"{row.use.memory_used_mib / 1024:.0f}"
     if row.memory_mib is None:
         return f"{used} GiB" if used != "?" else "?"
@@ -50,7 +50,7 @@ def _number(figure: int | None) -> str:
 
 
 def _vms(row: TopRow) -> str:
-    """Names of the VMs on a GPU."""
+    """Return the names of the VMs on a GPU."""
     if row.vms is None:
         return "?"
     return ", ".join(row.vms)
@@ -70,7 +70,7 @@ _SESSIONS: Final[Column[TopRow]] = Column("sessions", lambda row: _number(row.se
 COLUMNS: Final[Mapping[TopLevel, Columns]] = {
     TopLevel.HOSTS: (
         Column("host", lambda row: row.name, least=12),
-        Column("cluster", lambda row: row.what, least=8, goes=6),
+        Column("cluster", lambda row: row.detail, least=8, goes=6),
         Column("GPUs", lambda row: f"{row.gpus_held}/{row.gpus}", right=True),
         *_USE,
         *_OF_A_DEVICE,
@@ -81,7 +81,7 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
     TopLevel.GPUS: (
         Column("host", lambda row: row.host, least=8, goes=2),
         Column("GPU", lambda row: row.name),
-        Column("model", lambda row: row.what, least=8, goes=9),
+        Column("model", lambda row: row.detail, least=8, goes=9),
         *_USE,
         *_OF_A_DEVICE,
         _SESSIONS,
@@ -92,7 +92,7 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
         Column("VM", lambda row: row.name, least=12),
         Column("host", lambda row: row.host, least=8, goes=6),
         Column("state", lambda row: row.state, least=8, listed=True),
-        Column("GPU devices", lambda row: row.what, least=8, listed=True, goes=7),
+        Column("GPU devices", lambda row: row.detail, least=8, listed=True, goes=7),
         *_USE,
         Column("CPU MHz", lambda row: "-" if row.cpu_mhz is None else str(row.cpu_mhz), right=True, goes=8),
         _SESSIONS,
@@ -103,30 +103,30 @@ COLUMNS: Final[Mapping[TopLevel, Columns]] = {
 
 
 def top_text(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> Shown:
-    """The whole table, nothing cut and without bars."""
-    columns = [column for column in _told(level, rows) if column.title]
+    """Return the complete table, without bars."""
+    columns = [column for column in _columns_with_content(level, rows) if column.title]
     return (*heading_lines(top), table_of(rows, *columns[:-1], replace(columns[-1], right=False)))
 
 
 class TopRowRecord(DocumentRecord, frozen=True):
     """One host, GPU or VM; null = not known, or not of this kind of row."""
 
-    key: Annotated[str, "the same for the same thing at each look"]
+    key: Annotated[str, "stays the same for a host, GPU or VM in each reading"]
     name: Annotated[str, "of a GPU its PCI address"]
     host: Annotated[str | None, "its name"]
     cluster: Annotated[str | None, "of a host"]
     model: Annotated[str | None, "of a GPU"]
     devices: Annotated[str | None, "of a VM, its GPU devices"]
     state: Annotated[
-        str, "of a host what is out of the ordinary, of a GPU its mode, of a VM its power and where a night has it"
+        str, "of a host what is unusual, of a GPU its mode, of a VM its power state and its state in a night"
     ]
-    utilization_percent: Annotated[float | None, "of a host the mean of its GPUs that are measured"]
+    utilization_percent: Annotated[float | None, "of a host the mean of its measured GPUs"]
     memory_used_mib: Annotated[int | None, "GPU memory in use"]
     temperature_c: Annotated[int | None, "of a host its hottest GPU"]
-    power_w: Annotated[int | None, "of a host all of its GPUs together"]
-    memory_mib: Annotated[int | None, "GPU memory there is"]
+    power_w: Annotated[int | None, "of a host the sum of its GPUs"]
+    memory_mib: Annotated[int | None, "GPU memory in total"]
     gpus: Annotated[int | None, "of a host"]
-    gpus_held: Annotated[int | None, "on how many of them a VM is"]
+    gpus_held: Annotated[int | None, "how many of them have a VM"]
     vms: Annotated[list[str] | None, "names of the VMs on it"]
     sessions: Annotated[int | None, "console connections to its VMs"]
     cpu_mhz: Annotated[int | None, "of a VM that runs"]
@@ -134,20 +134,20 @@ class TopRowRecord(DocumentRecord, frozen=True):
 
 
 class TopRotationRecord(DocumentRecord, frozen=True):
-    """What rotates, and what nights that are not over have taken."""
+    """What rotates, and the VMs of open nights."""
 
     under_way: Annotated[str | None, "the command that rotates now"]
     cut_off: Annotated[str | None, "the run that began last and did not end"]
     away: Annotated[int, "VMs that are suspended or run for a night"]
     changing: int
-    lost: Annotated[int, "VMs that are not where the night has left them, and not back"]
+    lost: Annotated[int, "VMs that are neither in the state of their night nor back"]
 
 
 class TopChangeRecord(DocumentRecord, frozen=True):
-    """What has not ended."""
+    """A change that has not ended."""
 
     verb: str
-    under_way: Annotated[bool, "whether somebody is at it"]
+    under_way: Annotated[bool, "whether a process works on it now"]
     parts: Annotated[int, "hosts, or VMs of a defrag"]
     parts_done: int
 
@@ -157,13 +157,13 @@ class TopDocument(SiteDocument, frozen=True):
     """Hosts, GPUs or VMs with what they use now, and what runs for a night or a change."""
 
     level: TopLevel
-    rows: Annotated[list[TopRowRecord], "in the order that was asked for"]
+    rows: Annotated[list[TopRowRecord], "in the requested order"]
     rotation: TopRotationRecord
     change: Annotated[TopChangeRecord | None, "the change of hosts or move of VMs that has not ended"]
 
 
 def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> TopDocument:
-    """The rows of one level, in the order that was asked for, and what runs. null = not known."""
+    """Return the rows of one level, in the requested order, and what runs. null = not known."""
     rotation, change = top.rotation, top.change
     parts, under_way = len(change.parts), bool(change.holder)
     return TopDocument.from_attributes(
@@ -171,12 +171,12 @@ def top_document(top: Top, level: TopLevel, rows: Sequence[TopRow]) -> TopDocume
         read_at=top.inventory.taken_at,
         level=level,
         rows=[_row_record(row, level) for row in rows],
-        rotation=TopRotationRecord.from_attributes(
-            top,
+        rotation=TopRotationRecord(
             under_way=rotation.doing if rotation.under_way is not None else None,
             cut_off=rotation.cut_off,
-            away=top.taken(Whereabouts.AWAY),
-            changing=top.taken(Whereabouts.CHANGING),
+            away=top.count_taken_vms(Whereabouts.AWAY),
+            changing=top.count_taken_vms(Whereabouts.CHANGING),
+            lost=top.lost_vm_count,
         ),
         change=TopChangeRecord(change.verb, under_way, parts, top.parts_done) if change.verb else None,
     )
@@ -187,60 +187,62 @@ def _row_record(row: TopRow, level: TopLevel) -> TopRowRecord:
         row,
         row.use,
         host=row.host or None,
-        cluster=row.what if level is TopLevel.HOSTS else None,
-        model=row.what if level is TopLevel.GPUS else None,
-        devices=row.what if level is TopLevel.VMS else None,
+        cluster=row.detail if level is TopLevel.HOSTS else None,
+        model=row.detail if level is TopLevel.GPUS else None,
+        devices=row.detail if level is TopLevel.VMS else None,
         verdict=row.verdict or None,
     )
 
 
 def picture(top: Top, view: TopView, width: int, height: int, note: str = "") -> Iterator[Line]:
-    """The lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
+    """Yield the lines of a terminal of this size: what runs, the rows around the selected one, and the keys.
 
-    `note` is what went wrong at the last look; the figures are then older ones.
+    `note` is the error of the last reading; the figures are then older ones.
     """
     heads = [line.pieces for line in heading_lines(top)]
     if note:
         heads.append(Text(note, "bold red").pieces)
-    rows = meant_rows(top, view)
+    rows = visible_rows(top, view)
     room = rows_shown(height, len(heads))
     selected = view.selected_number(rows)
     first = selected // room * room  # the page that the selected row is on
-    shown = rows[first : first + room]
-    columns = [column for column in _told(view.level, rows) if column.title != "host" or not _one_host(view)]
-    cut, widths = fitted(columns, shown, width)
+    page_rows = rows[first : first + room]
+    columns = [
+        column for column in _columns_with_content(view.level, rows) if column.title != "host" or not _one_host(view)
+    ]
+    cut, widths = fit_columns(columns, page_rows, width)
     for head in heads:
         yield _one_line(head, width)
-    yield _one_line(Text(_where(top, view, len(rows)), "cyan").pieces, width)
+    yield _one_line(Text(_position_line(top, view, len(rows)), "cyan").pieces, width)
     yield _line([column.title for column in cut], cut, widths, ["bold"] * len(cut))
-    for number, row in enumerate(shown, first):
-        texts = [_written(column, row) for column in cut]
+    for number, row in enumerate(page_rows, first):
+        texts = [_cell_text(column, row) for column in cut]
         styles = [_style(column, row) for column in cut]
         if number == selected:
             styles = ["reverse"] * len(styles)
         yield _line(texts, cut, widths, styles, "reverse" if number == selected else "")
-    for _ in range(room - len(shown)):
+    for _ in range(room - len(page_rows)):
         yield []
-    yield _one_line([(_keys(view), "dim")], width)
+    yield _one_line([(_key_help(view), "dim")], width)
 
 
 def _one_host(view: TopView) -> bool:
-    """Whether all rows are of the host that the line above them names."""
+    """Return whether all rows are of the host that the line above them names."""
     return view.level is TopLevel.GPUS and view.inside is not None
 
 
-def _written(column: Column[TopRow], row: TopRow) -> str:
+def _cell_text(column: Column[TopRow], row: TopRow) -> str:
     """Return the escaped text of a cell."""
     return Text().append(column.cell(row)).plain
 
 
 def rows_shown(height: int, heads: int) -> int:
-    """How many rows a terminal has room for: beside the heads there are three lines."""
+    """Return how many rows fit on a terminal: the heading lines and three others need room too."""
     return max(1, height - heads - 3)
 
 
-def _told(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
-    """Without columns that say nothing here: no policy was given, no counter of temperatures."""
+def _columns_with_content(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
+    """Return the columns without those that are empty here: no policy was given, no temperature counter."""
     optional = {"idle?", "°C", "W", ""}
     return [
         column
@@ -249,25 +251,27 @@ def _told(level: TopLevel, rows: Sequence[TopRow]) -> list[Column[TopRow]]:
     ]
 
 
-def fitted(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[list[Column[TopRow]], list[int]]:
-    """The columns that fit into the width, and how wide each is.
+def fit_columns(columns: Columns, rows: Sequence[TopRow], width: int) -> tuple[list[Column[TopRow]], list[int]]:
+    """Return the columns that fit into the width, and the width of each.
 
-    First the columns of names become narrower, the widest first, down to their least; then columns are left out.
+    First the columns of names become narrower, the widest first, down to their least width; then columns are left out.
     """
-    left = list(columns)
+    fitting_columns = list(columns)
     while True:
-        widths = [max([cells(column.title), *(cells(_written(column, row)) for row in rows)]) for column in left]
-        room = width - len(_GAP) * (len(left) - 1)
+        widths = [
+            max([cells(column.title), *(cells(_cell_text(column, row)) for row in rows)]) for column in fitting_columns
+        ]
+        room = width - len(_GAP) * (len(fitting_columns) - 1)
         while sum(widths) > room:
-            cuttable = [n for n, column in enumerate(left) if column.least and widths[n] > column.least]
+            cuttable = [n for n, column in enumerate(fitting_columns) if column.least and widths[n] > column.least]
             if not cuttable:
                 break
             widest = max(cuttable, key=lambda n: widths[n])
             widths[widest] -= 1
-        going = max(left, key=lambda column: column.goes)
+        going = max(fitting_columns, key=lambda column: column.goes)
         if sum(widths) <= room or not going.goes:
-            return left, widths
-        left.remove(going)
+            return fitting_columns, widths
+        fitting_columns.remove(going)
 
 
 def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles: Sequence[str], gap: str = "") -> Line:
@@ -281,15 +285,15 @@ def _line(texts: Sequence[str], columns: Columns, widths: Sequence[int], styles:
 
 
 def _one_line(pieces: Sequence[Piece], width: int) -> Line:
-    """The pieces as far as the line is wide."""
-    found, left = [], width
+    """Return the pieces, cut to the width of the line."""
+    cut_pieces, cells_left = [], width
     for text, style in pieces:
-        cut = shortened(text, left) if cells(text) > left else text
-        found.append((cut, style))
-        left -= cells(cut)
-        if left <= 0:
+        cut = shortened(text, cells_left) if cells(text) > cells_left else text
+        cut_pieces.append((cut, style))
+        cells_left -= cells(cut)
+        if cells_left <= 0:
             break
-    return found
+    return cut_pieces
 
 
 def _style(column: Column[TopRow], row: TopRow) -> str:
@@ -308,15 +312,16 @@ def _use_style(percent: float | None) -> str:
     return "yellow" if percent >= BUSY_PERCENT else "green"
 
 
-def _where(top: Top, view: TopView, rows: int) -> str:
-    """`GPUs of esx-01, by use, with "a40": 8`."""
-    of = view.inside.name if view.inside is not None else ""
-    what = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
+def _position_line(top: Top, view: TopView, row_count: int) -> str:
+    """Return `GPUs of esx-01, by use, with "a40": 8`."""
+    inside_name = view.inside.name if view.inside is not None else ""
+    rows_word = {TopLevel.HOSTS: "hosts", TopLevel.GPUS: "GPUs", TopLevel.VMS: "VMs"}[view.level]
     with_text = f', with "{view.containing}"' if view.containing or view.typing else ""
-    return f"{what}{f' of {of}' if of else ''}, by {view.sort}{with_text}: {rows}"
+    return f"{rows_word}{f' of {inside_name}' if inside_name else ''}, by {view.sort}{with_text}: {row_count}"
 
 
-def _keys(view: TopView) -> str:
+def _key_help(view: TopView) -> str:
+    """Return the help for the keys."""
     if view.typing:
         return "type what a row must contain; Enter keeps it, Esc takes it back"
     return "↑ ↓ select  Enter into  Esc back  h hosts  g GPUs  v VMs  s sort  / filter  q quit"

@@ -1,4 +1,4 @@
-"""What part of a fleet `gpuops top` shows on a terminal, and what each key makes of it. Pure: a key in, a view out."""
+"""Which part of a fleet `gpuops top` shows on a terminal, and the view after each key. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuops.report.monitoring.top import Top, TopRow, arranged
+from gpuops.report.monitoring.top import Top, TopRow, filter_and_sort
 from gpuops.report.monitoring.top_words import SortKey, TopLevel
 
 
@@ -19,54 +19,55 @@ class TopView:
     containing: str = ""
     """Only rows with this text."""
     typing: bool = False
-    """Whether keys are letters of that text."""
+    """Whether keys are added to that text."""
     inside: TopRow | None = None
-    """The host or GPU that the user went into; None = rows of all."""
+    """The host or GPU whose rows are shown; None = all rows."""
     within: TopView | None = None
-    """The view that it was left from."""
+    """The view to go back to."""
     selected: str = ""
     """The key of the selected row; empty = the first one."""
     number: int = 0
-    """Where that row was, for when it is gone."""
+    """The position of that row, used if the row is gone."""
 
     def selected_number(self, rows: Sequence[TopRow]) -> int:
-        """Where the selected row is now; a row that is gone leaves the selection where it was."""
-        found = next((number for number, row in enumerate(rows) if row.key == self.selected), None)
-        return found if found is not None else max(0, min(self.number, len(rows) - 1))
+        """Return the number of the selected row; if the row is gone, the selection stays at its position."""
+        number_now = next((number for number, row in enumerate(rows) if row.key == self.selected), None)
+        return number_now if number_now is not None else max(0, min(self.number, len(rows) - 1))
 
     def selecting(self, rows: Sequence[TopRow], number: int) -> TopView:
+        """Return the view with another row selected; a number beyond the rows selects the nearest row."""
         if not rows:
             return replace(self, selected="", number=0)
         at = max(0, min(number, len(rows) - 1))
         return replace(self, selected=rows[at].key, number=at)
 
 
-def meant_rows(top: Top, view: TopView) -> tuple[TopRow, ...]:
-    """The rows that the view shows, in its order."""
+def visible_rows(top: Top, view: TopView) -> tuple[TopRow, ...]:
+    """Return the rows that the view shows, in its order."""
     rows = top.rows(view.level)
     if view.inside is not None and view.level is TopLevel.GPUS:
         rows = tuple(row for row in rows if row.host_ref == view.inside.host_ref)
     elif view.inside is not None:
         refs = _refs_now(top, view.inside)
         rows = tuple(row for row in rows if row.key in refs)
-    return arranged(rows, view.sort, view.containing)
+    return filter_and_sort(rows, view.sort, view.containing)
 
 
 def _refs_now(top: Top, inside: TopRow) -> frozenset[str]:
-    """The VMs that are on the GPU at this look."""
+    """Return the refs of the VMs that are on the GPU now."""
     return frozenset(ref for row in top.rows(TopLevel.GPUS) if row.key == inside.key for ref in row.refs)
 
 
-def pressed(view: TopView, key: str, top: Top, page: int) -> TopView | None:
-    """The view after a key; None = the user quits. `page` is how many rows are shown at once.
+def view_after_key(view: TopView, key: str, top: Top, page: int) -> TopView | None:
+    """Return the view after a key; None if the user quits. `page` is the number of rows shown at once.
 
     A key is a character, or the name of a key: up, down, page-up, page-down, home, end, enter, back, escape.
     """
     if view.typing:
-        return _typed(view, key)
+        return _after_filter_key(view, key)
     if key in ("q", "Q"):
         return None
-    rows = meant_rows(top, view)
+    rows = visible_rows(top, view)
     at = view.selected_number(rows)
     moves = {"up": at - 1, "down": at + 1, "page-up": at - page, "page-down": at + page, "home": 0, "end": len(rows)}
     if key in moves:
@@ -74,7 +75,7 @@ def pressed(view: TopView, key: str, top: Top, page: int) -> TopView | None:
     if key == "enter":
         return _into(view, rows[at]) if rows else view
     if key in ("escape", "back"):
-        return _out(view)
+        return _one_level_up(view)
     if key == "/":
         return replace(view, typing=True)
     if key == "s":
@@ -88,7 +89,8 @@ def pressed(view: TopView, key: str, top: Top, page: int) -> TopView | None:
 _LEVELS: Final[Mapping[str, TopLevel]] = {"h": TopLevel.HOSTS, "g": TopLevel.GPUS, "v": TopLevel.VMS}
 
 
-def _typed(view: TopView, key: str) -> TopView:
+def _after_filter_key(view: TopView, key: str) -> TopView:
+    """Return the view after a key while the user types the filter text."""
     match key:
         case "enter":
             return replace(view, typing=False)
@@ -103,7 +105,7 @@ def _typed(view: TopView, key: str) -> TopView:
 
 
 def _into(view: TopView, row: TopRow) -> TopView:
-    """From a host to its GPUs, from a GPU to the VMs on it."""
+    """Return the view inside a row: the GPUs of a host, or the VMs on a GPU."""
     match view.level:
         case TopLevel.HOSTS:
             return TopView(TopLevel.GPUS, view.sort, inside=row, within=replace(view, selected=row.key))
@@ -113,8 +115,8 @@ def _into(view: TopView, row: TopRow) -> TopView:
             return view
 
 
-def _out(view: TopView) -> TopView:
-    """First the filter goes, then one level."""
+def _one_level_up(view: TopView) -> TopView:
+    """Return the view without the filter, or one level up if there is no filter."""
     if view.containing:
         return replace(view, containing="", selected="", number=0)
     return view.within if view.within is not None else view

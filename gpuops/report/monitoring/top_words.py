@@ -1,4 +1,4 @@
-"""What a user of `gpuops top` may ask for: which rows, in which order."""
+"""Words of the options of `gpuops top`: which rows, in which order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TopLevel(StrEnum):
-    """What a row is."""
+    """What a row shows."""
 
     HOSTS = "hosts"
     GPUS = "gpus"
@@ -14,7 +14,7 @@ class TopLevel(StrEnum):
 
 
 class SortKey(StrEnum):
-    """By which figure rows are ordered; the largest first, names from A to Z, unknown figures last."""
+    """The figure that rows are sorted by: largest first, names from A to Z, unknown figures last."""
 
     NAME = "name"
     USE = "use"

@@ -1,4 +1,4 @@
-"""What `gpuops rotate adopt` prints, as text and JSON."""
+"""Text and document of `gpuops rotate adopt`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpuops.report.text import count
 
 
 def adoption_text(adoption: Adoption) -> Shown:
-    """Which VMs this vCenter returns from then on, and which stay with the other one."""
-    deed = "adopted" if adoption.applied else "would be adopted"
-    kept = f"  stay with that vCenter, because they are not here: {', '.join(adoption.not_here)}"
+    """Return which VMs this vCenter returns from now on, and which stay with the other one."""
+    outcome_word = "adopted" if adoption.applied else "would be adopted"
+    stay_line = f"  stay with that vCenter, because they are not here: {', '.join(adoption.not_here)}"
     return (
         *(Text(f"  {name}") for name in adoption.adopted),
-        *((Text(kept),) if adoption.not_here else ()),
-        Text(f"{count(len(adoption.adopted), 'VM')} of vCenter {adoption.from_vcenter}: {deed}", "bold"),
+        *((Text(stay_line),) if adoption.not_here else ()),
+        Text(f"{count(len(adoption.adopted), 'VM')} of vCenter {adoption.from_vcenter}: {outcome_word}", "bold"),
         *((Text("next: gpuops rotate day brings them back", "yellow"),) if adoption.applied else ()),
     )
 
@@ -36,5 +36,5 @@ class RotateAdoptDocument(PrintedDocument, frozen=True):
 
 
 def adoption_document(adoption: Adoption) -> RotateAdoptDocument:
-    """The same for programs."""
+    """Return the adoption as a document."""
     return RotateAdoptDocument.from_attributes(adoption, from_=adoption.from_vcenter, to=adoption.to_vcenter)

@@ -1,4 +1,4 @@
-"""What `gpuops broker show` prints, as text and JSON."""
+"""Text and document of `gpuops broker show`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuops.report.text import count
 
 
 def broker_text(state: BrokerState) -> Shown:
-    """Who and what, then a line for each pool, and below them why a rotation cannot gate some."""
+    """Return the broker and its user, a line for each pool, and why a rotation cannot gate some pools."""
     return tuple(_lines(state))
 
 
@@ -25,13 +25,13 @@ def _lines(state: BrokerState) -> Iterator[Shown]:
         yield Text("this login sees no desktop pools")
         return
     yield _table(state)
-    for each in state.pools:
-        if each.pool.refusal is not None:
-            yield Text(f"{each.pool.name}: no gate: {each.pool.refusal}", "yellow")
-        if each.pool.refusal is None and each.pool.spare_machines:
-            spares = count(each.pool.spare_machines, "spare machine")
-            needed = f"a policy needs `floor: {each.pool.spare_machines}` or more"
-            yield Text(f"{each.pool.name}: Horizon keeps {spares} powered on: {needed}", "yellow")
+    for pool_state in state.pools:
+        if pool_state.pool.refusal is not None:
+            yield Text(f"{pool_state.pool.name}: no gate: {pool_state.pool.refusal}", "yellow")
+        if pool_state.pool.refusal is None and pool_state.pool.spare_machines:
+            spares = count(pool_state.pool.spare_machines, "spare machine")
+            needed = f"a policy needs `floor: {pool_state.pool.spare_machines}` or more"
+            yield Text(f"{pool_state.pool.name}: Horizon keeps {spares} powered on: {needed}", "yellow")
     if state.not_found:
         yield Text(f"{count(len(state.not_found), 'machine')} not found in this vCenter:", "yellow")
         yield from (Text(f"  {line}", "yellow") for line in state.reasons)
@@ -63,7 +63,7 @@ def _gate_of(pool: DesktopPool) -> Text:
 
 
 class BrokerRecord(DocumentRecord, frozen=True):
-    """A connection broker, and who is logged in."""
+    """A connection broker and its logged-in user."""
 
     address: str
     user: str
@@ -76,7 +76,7 @@ class BrokerRecord(DocumentRecord, frozen=True):
 
 
 class MachineNotFoundRecord(DocumentRecord, frozen=True):
-    """A machine of the broker that is not certainly a VM of this vCenter."""
+    """A machine of the broker that cannot be matched to one VM of this vCenter."""
 
     name: str
     reason: str
@@ -88,13 +88,13 @@ class BrokerPoolRecord(DocumentRecord, frozen=True):
     id: str
     name: str
     kind: PoolKind
-    power_policy: Annotated[DesktopPowerPolicy | None, "null = it is not told"]
+    power_policy: Annotated[DesktopPowerPolicy | None, "null = not known"]
     after_logoff: AfterLogoff | None
     enabled: bool | None
-    spare_machines: Annotated[int | None, "unused machines that the broker keeps powered on; null = it is not told"]
+    spare_machines: Annotated[int | None, "unused machines that the broker keeps powered on; null = not known"]
     machines: int
     vms: Annotated[int, "machines whose VM is in this vCenter"]
-    in_maintenance: Annotated[int, "machines that are given to nobody"]
+    in_maintenance: Annotated[int, "machines in maintenance mode, which get no user"]
     sessions: int
     connected: Annotated[int, "sessions that are not known to be disconnected"]
     can_be_gated: Annotated[bool, "whether a rotation can keep users away from its machines"]

@@ -1,4 +1,4 @@
-"""What `gpuops history` shows of past nights and changes: tables and lines; `history_rows.py` is for programs."""
+"""Text of `gpuops history`: tables and lines of past nights and changes. Documents are in `history_rows.py`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _STYLES: Final = {
 _AT_LEAST: Final = "+ at least: when an ML VM stopped that stopped by itself is not known"
 
 
-def history_text(events: PastEvents, asked: str) -> Shown:
-    """The nights and the changes, newest first. `asked`: what was asked for, ` since 2026-11-01`; empty = all."""
+def history_text(events: PastEvents, selection: str) -> Shown:
+    """Return the nights and the changes, newest first. `selection` is such as ` since 2026-11-01`; empty = all."""
     if not events.nights and not events.changes:
-        return _none(events, asked)
+        return _no_events(events, selection)
     parts: list[Shown] = []
     if events.nights:
         parts += [_nights(events.nights), Text(history_summary(events), "bold")]
@@ -50,10 +50,11 @@ def history_text(events: PastEvents, asked: str) -> Shown:
     return parts
 
 
-def _none(events: PastEvents, asked: str) -> Shown:
-    if asked:
+def _no_events(events: PastEvents, selection: str) -> Shown:
+    """Return that the journal has no such events, and the next command."""
+    if selection:
         return [
-            Text(f"nothing{asked} in the journal", "bold"),
+            Text(f"nothing{selection} in the journal", "bold"),
             "next: gpuops history shows all that there is",
         ]
     return [
@@ -85,7 +86,7 @@ def _changes(changes: tuple[PastChange, ...]) -> TextTable:
         changes,
         Column("change began", lambda change: _minute(change.begins)),
         Column("what", lambda change: change.verb),
-        Column("of", lambda change: _few(change.subjects)),
+        Column("of", lambda change: _subjects_text(change.subjects)),
         Column("outcome", lambda change: Text(change.outcome.value, _STYLES[change.outcome])),
         Column("wrong", lambda change: str(len(change.incidents))),
         Column("vCenter", lambda change: change.vcenter[:8]) if several else None,
@@ -94,19 +95,19 @@ def _changes(changes: tuple[PastChange, ...]) -> TextTable:
 
 
 def history_summary(events: PastEvents) -> str:
-    """`3 nights: 12 desktops taken, 12 back; 70.1 GPU-hours of 80.2 that could be had (87%)`."""
-    taken = sum(len(night.desktops) for night in events.nights)
-    back = sum(night.returned for night in events.nights)
+    """Return `3 nights: 12 desktops taken, 12 back; 70.1 GPU-hours of 80.2 that could be had (87%)`."""
+    desktop_count = sum(len(night.desktops) for night in events.nights)
+    returned_count = sum(night.returned for night in events.nights)
     share = share_of(events.harvested, events.available)
-    part = _part(share, events.available)
+    share_text = _share_text(share, events.available)
     return (
-        f"{count(len(events.nights), 'night')}: {count(taken, 'desktop')} taken, {back} back; "
-        f"{_hours(events.harvested)} GPU-hours{_of_available(events.available)}{part}"
+        f"{count(len(events.nights), 'night')}: {count(desktop_count, 'desktop')} taken, {returned_count} back; "
+        f"{_hours(events.harvested)} GPU-hours{_of_available(events.available)}{share_text}"
     )
 
 
 def night_text(events: PastEvents) -> Shown:
-    """Each night in full."""
+    """Return each night in full."""
     parts: list[Shown] = []
     for night in events.nights:
         parts += [*([""] if parts else []), *_night(night)]
@@ -115,17 +116,17 @@ def night_text(events: PastEvents) -> Shown:
 
 def _night(night: PastNight) -> Iterator[Shown]:
     policy = f", policy {night.policy}" if night.policy is not None else ""
-    known = ", known by its return alone" if night.by_markers else ""
+    journal_note = ", known by its return alone" if night.by_markers else ""
     yield (
         Text(f"night {night.id}: ", "bold")
         .append(night.outcome.value, _STYLES[night.outcome])
-        .append(f"{policy}{known}; times are in UTC")
+        .append(f"{policy}{journal_note}; times are in UTC")
     )
     yield f"vCenter {night.vcenter}"
-    share = _part(night.share, night.available)
+    share_text = _share_text(night.share, night.available)
     yield (
         f"{count(len(night.desktops), 'desktop')} taken, {night.returned} back; {count(len(night.ml), 'ML VM')} ran: "
-        f"{_hours(night.harvested)} GPU-hours{_of_available(night.available)}{share}"
+        f"{_hours(night.harvested)} GPU-hours{_of_available(night.available)}{share_text}"
     )
     if "+" in _hours(night.harvested):
         yield Text(_AT_LEAST, "dim")
@@ -153,23 +154,23 @@ def _end_of(run: PastRun) -> str:
     return "not ended" if run.ends is None else _minute(run.ends) + (" (cut off)" if run.cut_off else "")
 
 
-def _vms(noun: str, begun: str, over: str, vms: list[PastVm]) -> TextTable:
-    table = TextTable(noun, "GPUs", begun, over, "GPU-hours", right=(1, 4))
+def _vms(noun: str, begun_header: str, ended_header: str, vms: list[PastVm]) -> TextTable:
+    table = TextTable(noun, "GPUs", begun_header, ended_header, "GPU-hours", right=(1, 4))
     for vm in vms:
         gpus = "unknown" if vm.gpus is None else f"{vm.gpus:.3g}"
-        for held in vm.held or (None,):
-            hours = _hours(held.hours(vm.gpus)) if held is not None else "-"
-            table.add_row(vm.name, gpus, *_period(vm, held), hours)
+        for period in vm.held or (None,):
+            hours = _hours(period.hours(vm.gpus)) if period is not None else "-"
+            table.add_row(vm.name, gpus, *_period(vm, period), hours)
     return table
 
 
-def _period(vm: PastVm, held: HeldPeriod | None) -> tuple[str, str]:
-    if held is None:
+def _period(vm: PastVm, period: HeldPeriod | None) -> tuple[str, str]:
+    if period is None:
         return "not taken", "-"
-    begins = _minute(held.begins) if held.begins is not None else "unknown"
-    if held.ends is None:
+    begins = _minute(period.begins) if period.begins is not None else "unknown"
+    if period.ends is None:
         return begins, "given up" if vm.given_up else "not yet"
-    return begins, f"{_minute(held.ends)} at the latest, by itself" if held.by_itself else _minute(held.ends)
+    return begins, f"{_minute(period.ends)} at the latest, by itself" if period.by_itself else _minute(period.ends)
 
 
 def _incidents(incidents: tuple[Incident, ...]) -> TextTable:
@@ -186,29 +187,29 @@ def _of_available(available: GpuHours) -> str:
     return "" if available.exact is None else f" of {available.exact:.1f} that could be had"
 
 
-def _few(names: tuple[str, ...]) -> str:
-    """`ml-01`, `esx-01 and 3 more`."""
+def _subjects_text(names: tuple[str, ...]) -> str:
+    """Return `ml-01` or `esx-01 and 3 more`."""
     return "-" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _hours(hours: GpuHours) -> str:
-    """`41.2`; `41.2+` where it may be more; `unknown` where nothing is known."""
+    """Return `41.2`; `41.2+` if it may be more; `unknown` if it is unknown."""
     if hours.exact is not None:
         return f"{hours.exact:.1f}"
     return f"{hours.at_least:.1f}+" if hours.at_least else "unknown"
 
 
 def _share(share: float | None, available: GpuHours) -> str:
-    """`90%`; `unknown`; `-` where so little could be had that it reads 0.0."""
+    """Return `90%`; `unknown`; `-` if the available hours read 0.0."""
     if share is None:
         return "unknown"
     return "-" if _hours(available) == "0.0" else f"{share:.0%}"
 
 
-def _part(share: float | None, available: GpuHours) -> str:
-    """The same behind the hours, ` (90%)`; empty where there is none to say."""
-    said = _share(share, available)
-    return f" ({said})" if said.endswith("%") else ""
+def _share_text(share: float | None, available: GpuHours) -> str:
+    """Return the share behind the hours, ` (90%)`; empty if it is unknown."""
+    share_word = _share(share, available)
+    return f" ({share_word})" if share_word.endswith("%") else ""
 
 
 def _minute(moment: datetime) -> str:

@@ -1,4 +1,4 @@
-"""What `gpuops history` gives programs of past nights and changes: documents, and rows of CSV."""
+"""Documents and CSV rows of `gpuops history`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CSV_HEADER: Final = (
 
 
 class PastRunRecord(DocumentRecord, frozen=True):
-    """A run of gpuops; user and machine null = an older gpuops did not note them."""
+    """A run of gpuops; user and machine are null if an older gpuops did not record them."""
 
     run: Annotated[str, "its id"]
     command: Annotated[str, "as it is typed after `gpuops`"]
     began: Moment
-    ended: Annotated[Moment | None, "null = it goes on, or was killed and nobody has ended it yet"]
+    ended: Annotated[Moment | None, "null = it goes on, or was killed and no later run has ended it yet"]
     cut_off: Annotated[bool, "whether another run had to end it"]
     user: str | None
     machine: str | None
@@ -43,7 +43,7 @@ class PastRunRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, run: PastRun) -> Self:
-        return cls.from_attributes(run.by, **_of_run(run))
+        return cls.from_attributes(run.by, **_run_fields(run))
 
 
 class IncidentRecord(DocumentRecord, frozen=True):
@@ -65,7 +65,7 @@ class PastStepRecord(DocumentRecord, frozen=True):
     what: Annotated[str, "such as gate, suspend, start, resume or shutdown"]
     from_: Annotated[Moment, "when it was intended"] = field(name="from")
     until: Annotated[Moment | None, "when its outcome was noted; null = it is not known yet"]
-    done: Annotated[bool | None, "null = it goes on, or what became of it is not known"]
+    done: Annotated[bool | None, "null = it goes on, or its outcome is not known"]
 
     @classmethod
     def made_of(cls, step: PastStep) -> Self:
@@ -75,7 +75,7 @@ class PastStepRecord(DocumentRecord, frozen=True):
 class HeldPeriodRecord(DocumentRecord, frozen=True):
     """A time in which a desktop was suspended or shut down, or an ML VM ran."""
 
-    from_: Annotated[Moment | None, "null = no record tells"] = field(name="from")
+    from_: Annotated[Moment | None, "null = not known"] = field(name="from")
     until: Annotated[Moment | None, "null = it has not ended, as far as the journal knows"]
     by_itself: Annotated[bool, "not by a step of gpuops; it ended at some moment before `until`, when that was seen"]
     gpu_hours: float | None
@@ -97,13 +97,13 @@ class PastVmRecord(DocumentRecord, frozen=True):
 
     @classmethod
     def made_of(cls, vm: PastVm) -> Self:
-        held = [
+        periods = [
             HeldPeriodRecord.from_attributes(
-                period, from_=period.begins, until=period.ends, gpu_hours=_rounded(period.hours(vm.gpus).exact)
+                period, from_=period.begins, until=period.ends, gpu_hours=_round_figure(period.hours(vm.gpus).exact)
             )
             for period in vm.held
         ]
-        return cls.from_attributes(vm, instance_uuid=vm.uuid, held=held, back=vm.back if vm.taken else None)
+        return cls.from_attributes(vm, instance_uuid=vm.uuid, held=periods, back=vm.back if vm.taken else None)
 
 
 class PastNightRecord(DocumentRecord, frozen=True):
@@ -115,14 +115,16 @@ class PastNightRecord(DocumentRecord, frozen=True):
     began: Moment
     ended: Annotated[Moment | None, "when its last run ended; null also = a run has not"]
     outcome: PastOutcome
-    by_markers: Annotated[bool, "whether the journal knows of its return alone"]
+    by_markers: Annotated[bool, "whether the journal has only its return"]
     by: Annotated[list[str], "USER@MACHINE of its runs, or unknown"]
     desktops_taken: int
     desktops_back: int
     ml_vms: Annotated[int, "how many ran"]
     gpu_hours: Annotated[float | None, "what the ML VMs had, GPUs times hours"]
     gpu_hours_at_least: Annotated[float, "what they had in any case"]
-    gpu_hours_available: Annotated[float | None, "what the desktops gave, and what was free on the hosts of the night"]
+    gpu_hours_available: Annotated[
+        float | None, "of the taken desktops' GPUs, and of free GPUs on the hosts of the night"
+    ]
     share: Annotated[float | None, "of what could be had, 1 = all of it"]
     incident_count: Annotated[int, "how often something went wrong"]
 
@@ -138,7 +140,7 @@ class PastNightRecord(DocumentRecord, frozen=True):
             desktops_back=night.returned,
             ml_vms=len(night.ml),
             incident_count=len(night.incidents),
-            **_figures(night),
+            **_hour_fields(night),
         )
 
 
@@ -161,7 +163,7 @@ class PastChangeRecord(DocumentRecord, frozen=True):
     run: Annotated[str, "its id"]
     command: Annotated[str, "as it is typed after `gpuops`"]
     began: Moment
-    ended: Annotated[Moment | None, "null = it goes on, or was killed and nobody has ended it yet"]
+    ended: Annotated[Moment | None, "null = it goes on, or was killed and no later run has ended it yet"]
     cut_off: Annotated[bool, "whether another run had to end it"]
     user: str | None
     machine: str | None
@@ -175,15 +177,17 @@ class HistoryTotalsRecord(DocumentRecord, frozen=True):
     """The sums of the nights that are shown; null = not known."""
 
     nights: int
-    left_off: Annotated[int, "so many older nights and changes are not shown for the limit"]
+    left_off: Annotated[int, "how many older nights and changes the limit leaves out"]
     gpu_hours: Annotated[float | None, "what the ML VMs had, GPUs times hours"]
     gpu_hours_at_least: Annotated[float, "what they had in any case"]
-    gpu_hours_available: Annotated[float | None, "what the desktops gave, and what was free on the hosts of the nights"]
+    gpu_hours_available: Annotated[
+        float | None, "of the taken desktops' GPUs, and of free GPUs on the hosts of the nights"
+    ]
     share: Annotated[float | None, "of what could be had, 1 = all of it"]
 
     @classmethod
     def made_of(cls, events: PastEvents) -> Self:
-        return cls.from_attributes(events, nights=len(events.nights), **_figures(events))
+        return cls.from_attributes(events, nights=len(events.nights), **_hour_fields(events))
 
 
 @printed("history", by="gpuops history")
@@ -209,7 +213,7 @@ class HistoryNightDocument(PrintedDocument, frozen=True):
 
 
 def history_csv(events: PastEvents) -> str:
-    """A line for each night and each change."""
+    """Return a line for each night and each change."""
     nights = (_night_cells(night) for night in events.nights)
     changes = (_change_cells(change) for change in events.changes)
     return csv_text(CSV_HEADER, [*nights, *changes])
@@ -221,15 +225,17 @@ NIGHT_CSV_HEADER: Final = (
 
 
 def night_csv(events: PastEvents) -> str:
-    """A line for each time that a night held a VM."""
-    return csv_text(NIGHT_CSV_HEADER, (row for night in events.nights for vm in night.vms for row in _held(night, vm)))
+    """Return a line for each period in which a night held a VM."""
+    return csv_text(
+        NIGHT_CSV_HEADER, (row for night in events.nights for vm in night.vms for row in _held_cells(night, vm))
+    )
 
 
-def _held(night: PastNight, vm: PastVm) -> Iterator[tuple[Cell, ...]]:
-    for held in vm.held:
+def _held_cells(night: PastNight, vm: PastVm) -> Iterator[tuple[Cell, ...]]:
+    for period in vm.held:
         yield (
-            night.id, night.vcenter, vm.name, vm.role.value, vm.gpus, held.begins, held.ends, held.by_itself,
-            _rounded(held.hours(vm.gpus).exact), vm.given_up,
+            night.id, night.vcenter, vm.name, vm.role.value, vm.gpus, period.begins, period.ends, period.by_itself,
+            _round_figure(period.hours(vm.gpus).exact), vm.given_up,
         )  # fmt: skip
 
 
@@ -237,26 +243,26 @@ def _night_cells(night: PastNight) -> tuple[Cell, ...]:
     return (
         "night", night.id, night.begins, _last_end(night.runs), night.outcome.value, people_of(night.runs),
         night.policy, night.vcenter, len(night.desktops), night.returned, len(night.ml),
-        _rounded(night.harvested.exact), _rounded(night.harvested.at_least), _rounded(night.available.exact),
-        _rounded(night.share), len(night.incidents),
+        _round_figure(night.harvested.exact), _round_figure(night.harvested.at_least),
+        _round_figure(night.available.exact), _round_figure(night.share), len(night.incidents),
     )  # fmt: skip
 
 
 def _change_cells(change: PastChange) -> tuple[Cell, ...]:
-    of = ", ".join(change.subjects)
-    what = f"{change.verb}: {of}" if of else change.verb
+    subjects = ", ".join(change.subjects)
+    description = f"{change.verb}: {subjects}" if subjects else change.verb
     return (
-        "change", change.id, change.begins, change.run.ends, change.outcome.value, str(change.run.by), what,
+        "change", change.id, change.begins, change.run.ends, change.outcome.value, str(change.run.by), description,
         change.vcenter, *(None,) * 7, len(change.incidents),
     )  # fmt: skip
 
 
-def _figures(found: PastNight | PastEvents) -> dict[str, Any]:
+def _hour_fields(events: PastNight | PastEvents) -> dict[str, Any]:
     return {
-        "gpu_hours": _rounded(found.harvested.exact),
-        "gpu_hours_at_least": _rounded(found.harvested.at_least),
-        "gpu_hours_available": _rounded(found.available.exact),
-        "share": _rounded(share_of(found.harvested, found.available)),
+        "gpu_hours": _round_figure(events.harvested.exact),
+        "gpu_hours_at_least": _round_figure(events.harvested.at_least),
+        "gpu_hours_available": _round_figure(events.available.exact),
+        "share": _round_figure(share_of(events.harvested, events.available)),
     }
 
 
@@ -266,25 +272,25 @@ def _change(change: PastChange) -> PastChangeRecord:
         change.run.by,
         what=change.verb,
         of=change.subjects,
-        **_of_run(change.run),
+        **_run_fields(change.run),
     )
 
 
-def _of_run(run: PastRun) -> dict[str, Any]:
+def _run_fields(run: PastRun) -> dict[str, Any]:
     return {"run": run.id, "command": run.kind, "began": run.begins, "ended": run.ends, "cut_off": run.cut_off}
 
 
 def _last_end(runs: tuple[PastRun, ...]) -> datetime | None:
-    """When the last run of a night ended; None = one has not, or none is known."""
+    """Return when the last run of a night ended; None if a run has not ended, or no run is known."""
     ends = [run.ends for run in runs]
-    return None if None in ends else max((each for each in ends if each is not None), default=None)
+    return None if None in ends else max((end for end in ends if end is not None), default=None)
 
 
 def people_of(runs: tuple[PastRun, ...]) -> str:
-    """Who ran them, each once."""
+    """Return the users of the runs, each once."""
     return ", ".join(dict.fromkeys(str(run.by) for run in runs)) or "unknown"
 
 
-def _rounded(figure: float | None) -> float | None:
-    """To a ten-thousandth: the seconds of a GPU-hour."""
+def _round_figure(figure: float | None) -> float | None:
+    """Return the figure rounded to four decimals: a ten-thousandth of a GPU-hour is less than a second."""
     return None if figure is None else round(figure, 4)

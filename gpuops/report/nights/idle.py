@@ -1,4 +1,4 @@
-"""What `gpuops idle` prints: the verdict on each VM, and of one what every source says. No view names a user."""
+"""Text and document of `gpuops idle`: the verdict on each VM, and its sources. User names are never shown."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from gpuops.report.text import count
 _STYLES: Final = {Use.IDLE: "green", Use.BUSY: "yellow", Use.UNKNOWN: "dim"}
 
 
-def idle_text(judged: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -> Shown:
-    """A row for each VM; with `explain` one for each source of each VM."""
-    heading = Text(f"{count(len(judged), 'VM')}, read {format_zoned_minute(inventory.taken_at)}", "bold")
+def idle_text(vms: Sequence[JudgedVm], inventory: Inventory, *, explain: bool) -> Shown:
+    """Return a row for each VM; with `explain`, a row for each source of each VM."""
+    heading = Text(f"{count(len(vms), 'VM')}, read {format_zoned_minute(inventory.taken_at)}", "bold")
     if explain:
-        return (heading, *(line for each in judged for line in _explained(each)))
+        return (heading, *(line for vm in vms for line in _explanation(vm)))
     table = table_of(
-        judged,
+        vms,
         Column("VM", lambda vm: vm.vm.name, whole=True),
         Column("pool", lambda vm: vm.pool or "-"),
         Column("verdict", lambda vm: Text(vm.verdict.use, _STYLES[vm.verdict.use])),
-        Column("for", lambda vm: _for(vm.verdict.idle_for_s) if vm.verdict.use is Use.IDLE else "-"),
+        Column("for", lambda vm: _idle_time(vm.verdict.idle_for_s) if vm.verdict.use is Use.IDLE else "-"),
         Column("by", lambda vm: vm.verdict.decided_by or "all"),
-        Column("because", _because),
+        Column("because", _reason),
     )
-    numbers = Counter(each.verdict.use for each in judged)
-    counts = Text(", ".join(f"{numbers[use]} {use}" for use in Use), "bold")
-    return (heading, table, counts, *_worth(judged))
+    counts_by_use = Counter(vm.verdict.use for vm in vms)
+    totals = Text(", ".join(f"{counts_by_use[use]} {use}" for use in Use), "bold")
+    return (heading, table, totals, *_session_warning(vms))
 
 
-def _worth(judged: Sequence[JudgedVm]) -> Iterator[Shown]:
+def _session_warning(vms: Sequence[JudgedVm]) -> Iterator[Shown]:
     """Yield a warning with the error rate of idle verdicts that require no session source."""
-    uncertain = verdicts_without_sessions(judged)
+    uncertain = verdicts_without_sessions(vms)
     if uncertain.count:
         share = "one in six" if uncertain.are_all_long else "one in two"
         yield Text(
@@ -49,18 +49,20 @@ def _worth(judged: Sequence[JudgedVm]) -> Iterator[Shown]:
 
 
 class EvidenceReadingRecord(DocumentRecord, frozen=True):
-    """What one source says of a VM."""
+    """The reading of one source for a VM."""
 
     source: Source
-    metric: Annotated[str, "which performance counter; empty = there is but one number of the source"]
+    metric: Annotated[str, "the performance counter; empty = the source has one figure only"]
     says: Use
-    required: Annotated[bool, "whether the VM is idle only if this source says so; any other can veto, and no more"]
-    veto: Annotated[bool, "whether it keeps the VM"]
+    required: Annotated[bool, "whether the VM is idle only if this source reports idle; other sources can only veto"]
+    veto: Annotated[bool, "whether it prevents an idle verdict"]
     value: Annotated[int | None, "null = it cannot be read, or is no number"]
     unit: str
     below: Annotated[int | None, "idle is below this"]
-    disconnected_s: Annotated[int | None, "so long all of its sessions are disconnected; null = not so, or not told"]
-    age_s: Annotated[float | None, "how old the value is; null = nothing was read"]
+    disconnected_s: Annotated[
+        int | None, "for how long all of its sessions are disconnected; null = they are not, or not known"
+    ]
+    age_s: Annotated[float | None, "age of the value; null = nothing was read"]
     because: str
 
     @classmethod
@@ -69,16 +71,18 @@ class EvidenceReadingRecord(DocumentRecord, frozen=True):
 
 
 class VmVerdictRecord(DocumentRecord, frozen=True):
-    """The verdict on a VM, with all that it was given by."""
+    """The verdict on a VM, with the readings it is based on."""
 
     ref: Ref
     name: str
     pool: str | None
     verdict: Use
     because: str
-    kept_by_marks: Annotated[str | None, "why no night takes it, idle or not, such as an opt-out"]
-    decided_by: Annotated[Source | None, "null = it is idle, by all that is required"]
-    idle_for_s: Annotated[float | None, "so long it is known to be idle; null = at the look alone, or it is not"]
+    kept_by_marks: Annotated[str | None, "why no night takes it even if idle, such as an opt-out"]
+    decided_by: Annotated[Source | None, "null = it is idle by all required sources"]
+    idle_for_s: Annotated[
+        float | None, "for how long it is known to be idle; null = at this reading only, or it is not idle"
+    ]
     sources: Annotated[list[EvidenceReadingRecord], "in the order in which they decide"]
 
     @classmethod
@@ -97,16 +101,17 @@ class IdleDocument(SiteDocument, frozen=True):
     vms: Annotated[list[VmVerdictRecord], "in the order of pools and names"]
 
 
-def idle_document(judged: Sequence[JudgedVm], inventory: Inventory, policy: str | None) -> IdleDocument:
-    """Each VM's verdict, and each source with its number, its age and whether it vetoes."""
-    return IdleDocument.from_attributes(inventory, read_at=inventory.taken_at, policy=policy, vms=judged)
+def idle_document(vms: Sequence[JudgedVm], inventory: Inventory, policy: str | None) -> IdleDocument:
+    """Return the verdict on each VM, with the figure, age and weight of each source."""
+    return IdleDocument.from_attributes(inventory, read_at=inventory.taken_at, policy=policy, vms=vms)
 
 
-def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
+def _explanation(judged: JudgedVm) -> tuple[Shown, ...]:
+    """Return the verdict on one VM, and a table of its sources."""
     verdict = judged.verdict
     pool = f" (pool {judged.pool})" if judged.pool is not None else ""
     head = Text(f"{judged.vm.name}{pool}: ", "bold").append(verdict.use, _STYLES[verdict.use])
-    head.append(f"; {_because(judged)}")
+    head.append(f"; {_reason(judged)}")
     return head, table_of(
         verdict.readings,
         Column("source", lambda reading: f"{reading.source} {reading.metric}".rstrip()),
@@ -119,18 +124,18 @@ def _explained(judged: JudgedVm) -> tuple[Shown, ...]:
     )
 
 
-def _because(judged: JudgedVm) -> str:
-    reason, kept = judged.verdict.reason, judged.kept_by_marks
-    return f"{reason}; no night takes it: {kept}" if kept is not None else reason
+def _reason(judged: JudgedVm) -> str:
+    reason, mark_reason = judged.verdict.reason, judged.kept_by_marks
+    return f"{reason}; no night takes it: {mark_reason}" if mark_reason is not None else reason
 
 
 def _age(reading: SourceReading) -> str:
     return "-" if reading.age_s is None else format_limit(reading.age_s) if reading.age_s else "now"
 
 
-def _number(value: int | None, unit: str) -> str:
-    return "-" if value is None else f"{value} {unit}".rstrip()
+def _number(figure: int | None, unit: str) -> str:
+    return "-" if figure is None else f"{figure} {unit}".rstrip()
 
 
-def _for(seconds: float | None) -> str:
+def _idle_time(seconds: float | None) -> str:
     return "now" if seconds is None else format_limit(seconds // 60 * 60) if seconds >= 60 else format_limit(seconds)

@@ -1,4 +1,4 @@
-"""What `gpuops idle --replay` prints: what nights would have had taken. It names no desktop and no user."""
+"""Text and document of `gpuops idle --replay`: what past nights would have taken. No desktop or user is named."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _BECAUSE: Final = {
     Untold.COUNTER_MISSING: "without one of the counters",
     Untold.AVERAGES_ALONE: "known by averages alone",
     Untold.SAMPLES_MISSING: "with samples missing",
-    Untold.NVIDIA_SMI_MISSING: "without what nvidia-smi tells of its vGPU",
+    Untold.NVIDIA_SMI_MISSING: "without nvidia-smi figures of its vGPU",
 }
 _SOON: Final = SOON_STEPS * STEP
 
 
 def replay_text(replay: Replay) -> Shown:
-    """A table of nights for each pool, what they leave open, and when nobody looked."""
+    """Return a table of nights for each pool, what they leave unknown, and when nothing was observed."""
     nights = f"{count(len(replay.nights), 'night')} since {format_zoned_minute(replay.since)}"
     return (
         Text(f"policy {replay.policy}, {nights}, by counters alone", "bold"),
@@ -39,19 +39,21 @@ def replay_text(replay: Replay) -> Shown:
 
 
 class ReplayedNightRecord(DocumentRecord, frozen=True):
-    """What one night would have had of a pool."""
+    """What one night would have taken from a pool."""
 
     night: Annotated[str, "the local date of its evening"]
     opens: Moment
     closes: Moment
     back_by: Moment
-    taken: Annotated[int, "desktops that were idle at some time of it, each counted once"]
+    taken: Annotated[int, "desktops that were idle at some time of the night, each counted once"]
     used: Annotated[int, "desktops that were used whenever a night could take them"]
     unknown: Annotated[dict[str, int], "desktops that were never known to be idle, by the reason"]
-    harvested_s: Annotated[int, "from each suspend until use came back or the desktop was due, as far as it is known"]
-    not_known_s: Annotated[int, "the part of that while of which nothing is known"]
-    false_idle_within_s: Annotated[list[int], "of each false idle, within which time use came back"]
-    false_idle_unknown: Annotated[int, "taken desktops of which it is not known whether use came back so soon"]
+    harvested_s: Annotated[
+        int, "sum of the times from a suspend until use came back or the desktop was due, where known"
+    ]
+    not_known_s: Annotated[int, "the part of that time without measurements"]
+    false_idle_within_s: Annotated[list[int], "for each false idle, the time until use came back"]
+    false_idle_unknown: Annotated[int, "taken desktops without measurements soon after their suspend"]
     used_later: Annotated[int, "taken desktops whose use came back later, before they were due"]
 
     @classmethod
@@ -61,7 +63,7 @@ class ReplayedNightRecord(DocumentRecord, frozen=True):
             pool_night,
             night,
             night=night.id,
-            unknown={why.value: number for why, number in pool_night.unknown.items()},
+            unknown={reason.value: desktop_count for reason, desktop_count in pool_night.unknown.items()},
             used=pool_night.busy,
             harvested_s=_seconds(pool_night.harvested),
             not_known_s=_seconds(pool_night.unseen),
@@ -74,10 +76,10 @@ class ReplayedPoolRecord(DocumentRecord, frozen=True):
     """A pool of the policy."""
 
     pool: str
-    desktops: Annotated[int, "that are in it today, and may be taken"]
-    left_out: Annotated[int, "that are in it today, and that no night takes"]
-    users_kept_away: Annotated[bool, "whether it is parked or gated; of another one a night takes nothing"]
-    not_replayed: Annotated[list[Source], "what it requires, and was not kept"]
+    desktops: Annotated[int, "in it today, and allowed to be taken"]
+    left_out: Annotated[int, "in it today, and never taken by a night"]
+    users_kept_away: Annotated[bool, "whether it is parked or gated; a night takes nothing from other pools"]
+    not_replayed: Annotated[list[Source], "sources that it requires, and that are not stored"]
     refusal: Annotated[str | None, "why it cannot be replayed"]
     next: Annotated[str | None, "what to do about that"]
     nights: Annotated[list[ReplayedNightRecord], "none where it cannot be replayed"]
@@ -91,16 +93,16 @@ class ReplayedPoolRecord(DocumentRecord, frozen=True):
 
 @printed("idle-replay", by="gpuops idle --replay")
 class IdleReplayDocument(VcenterDocument, frozen=True):
-    """What nights of a policy would have had taken, by stored performance counters alone."""
+    """What nights of a policy would have taken, by stored performance counters only."""
 
     policy: Annotated[str, "its name"]
-    since: Annotated[Moment, "nights that opened from then on"]
-    until: Annotated[Moment, "and ended by then"]
+    since: Annotated[Moment, "nights that opened since then"]
+    until: Annotated[Moment, "nights that ended by then"]
     step_s: Annotated[int, "all ages are in whole steps"]
-    false_idle_within_s: Annotated[int, "use that came back so soon after a suspend is a false idle"]
+    false_idle_within_s: Annotated[int, "use that comes back within this time after a suspend makes it a false idle"]
     pools: Annotated[list[ReplayedPoolRecord], "in the order of the policy"]
-    not_observed: Annotated[list[ObservedSpanRecord], "when nobody looked, of the hours that the nights go by"]
-    gone: Annotated[int, "VMs and hosts that were measured then, and are in vCenter no more"]
+    not_observed: Annotated[list[ObservedSpanRecord], "gaps in the observation, within the hours that the nights need"]
+    gone: Annotated[int, "VMs and hosts that were measured then, and are no longer in vCenter"]
 
     @classmethod
     def made_of(cls, replay: Replay) -> Self:
@@ -110,6 +112,7 @@ class IdleReplayDocument(VcenterDocument, frozen=True):
 
 
 def _pool(pool: PoolReplay) -> Iterator[Shown]:
+    """Yield the heading, warnings and table of one pool."""
     yield Text("")
     head = Text(f"pool {pool.pool}", "bold")
     if pool.refusal:
@@ -133,14 +136,15 @@ def _pool(pool: PoolReplay) -> Iterator[Shown]:
     yield table
     ages = Counter(age for night in pool.nights for age in night.false_idle)
     if ages:
-        told = ", ".join(f"{ages[age]} within {_minutes(age)}" for age in sorted(ages))
-        yield Text(f"  use came back: {told}", "red")
+        ages_text = ", ".join(f"{ages[age]} within {_minutes(age)}" for age in sorted(ages))
+        yield Text(f"  use came back: {ages_text}", "red")
     unwatched = sum(night.unwatched for night in pool.nights)
     if unwatched:
         yield Text(f"  of {unwatched} taken it is not known whether use came back within {_minutes(_SOON)}", "yellow")
 
 
 def _row(nights: Sequence[PoolNight]) -> tuple[str, ...]:
+    """Return the cells of one night, or the sums of several."""
     unknown: Counter[Untold] = Counter()
     for night in nights:
         unknown.update(night.unknown)
@@ -157,6 +161,7 @@ def _row(nights: Sequence[PoolNight]) -> tuple[str, ...]:
 
 
 def _notes(replay: Replay) -> Iterator[Text]:
+    """Yield the definition of a false idle, the limits of a replay, and gaps in the observation."""
     yield Text(
         f"false idle: use came back within {_minutes(_SOON)} after a suspend; all ages are in steps of {_minutes(STEP)}"
     )

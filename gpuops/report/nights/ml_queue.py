@@ -1,4 +1,4 @@
-"""What `gpuops queue` prints: the ML queue in its order, and how its teams stand, as text and document."""
+"""Text and document of `gpuops queue`: the ML queue in its order, and the shares of the teams."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ _DAY = timedelta(days=1)
 _STYLES = {QueueState.STARTS: "green", QueueState.WAITS: "yellow", QueueState.RUNS: "", QueueState.NOT_NOW: "dim"}
 
 
-def queue_text(found: QueueLook) -> Shown:
-    """The teams, then the queue."""
-    return _parts(found)
+def queue_text(look: QueueLook) -> Shown:
+    """Return the teams, then the queue."""
+    return _parts(look)
 
 
-def _parts(found: QueueLook) -> Iterator[Shown]:
-    plan = found.night_plan
-    at = found.at.astimezone(_zone(found))
-    what = f"night {plan.night}" if plan.policy.spare is None else "spare capacity"
-    yield Text(f"ML queue of policy {plan.policy.name}, {what}, at {format_minute(at)} {_zone(found)}", "bold")
+def _parts(look: QueueLook) -> Iterator[Shown]:
+    plan = look.night_plan
+    local_time = look.at.astimezone(_zone(look))
+    subject = f"night {plan.night}" if plan.policy.spare is None else "spare capacity"
+    yield Text(
+        f"ML queue of policy {plan.policy.name}, {subject}, at {format_minute(local_time)} {_zone(look)}", "bold"
+    )
     for rejection in plan.refusals:
         yield Text(f"no start: {rejection}", "yellow")
     if plan.shares is not None and plan.shares.standings:
         yield from _teams(plan.shares)
-    if found.places:
-        yield _places(found)
+    if look.places:
+        yield _places(look)
     if plan.shares is not None:
-        yield from (Text(f"warning: {said}", "yellow") for said in plan.shares.unclear)
-    yield Text(_summary(found), "bold")
+        yield from (Text(f"warning: {warning}", "yellow") for warning in plan.shares.unclear)
+    yield Text(_summary(look), "bold")
 
 
 def _teams(shares: TeamShares) -> Iterator[Shown]:
@@ -50,77 +52,79 @@ def _teams(shares: TeamShares) -> Iterator[Shown]:
         Column("had of late", lambda team: "-" if team.used_share is None else f"{team.used_share:.0%}", right=True),
         Column(
             "GPU-hours of 7 days",
-            lambda standing: _of(standing.use.week, standing.team.at_most.gpu_hours_per_week),
+            lambda standing: _amount_of_limit(standing.use.week, standing.team.at_most.gpu_hours_per_week),
             right=True,
         ),
         Column("left", lambda team: "any" if team.hours_left is None else f"{team.hours_left:.1f}", right=True),
-        Column("GPUs now", lambda standing: _of(standing.running_gpus, standing.team.at_most.gpus), right=True),
+        Column(
+            "GPUs now", lambda standing: _amount_of_limit(standing.running_gpus, standing.team.at_most.gpus), right=True
+        ),
     )
-    for each in shares.standings:
-        if each.use.unknown:
-            runs = count(each.use.unknown, "run")
-            yield Text(f"team {each.team.name}: the GPU-hours of {runs} are not known, and left out", "dim")
+    for standing in shares.standings:
+        if standing.use.unknown:
+            runs = count(standing.use.unknown, "run")
+            yield Text(f"team {standing.team.name}: the GPU-hours of {runs} are not known, and left out", "dim")
 
 
-def _of(amount: float, most: float | None) -> str:
+def _amount_of_limit(amount: float, most: float | None) -> str:
     return f"{amount:.1f}" if most is None else f"{amount:.1f} of {most:g}"
 
 
-def _places(found: QueueLook) -> TextTable:
+def _places(look: QueueLook) -> TextTable:
     return table_of(
-        found.places,
+        look.places,
         Column("", lambda place: "" if place.place is None else str(place.place)),
         Column("VM", lambda place: place.waits.name),
-        Column("team", lambda place: place.waits.team) if found.night_plan.shares is not None else None,
+        Column("team", lambda place: place.waits.team) if look.night_plan.shares is not None else None,
         Column("priority", lambda place: str(place.waits.queued.priority)),
         Column("GPUs", lambda place: "" if place.gpus is None else f"{place.gpus:.4g}"),
         Column("turn", lambda place: Text(place.state.value, _STYLES[place.state])),
-        Column("at", lambda place: _start_of(place, found)),
+        Column("at", lambda place: _start_of(place, look)),
         Column("why", lambda place: place.reason),
     )
 
 
-def _start_of(place: QueuePlace, found: QueueLook) -> str:
-    return "" if place.starts_at is None else format_clock(place.starts_at.astimezone(_zone(found)))
+def _start_of(place: QueuePlace, look: QueueLook) -> str:
+    return "" if place.starts_at is None else format_clock(place.starts_at.astimezone(_zone(look)))
 
 
-def _summary(found: QueueLook) -> str:
-    states = [place.state for place in found.places]
+def _summary(look: QueueLook) -> str:
+    states = [place.state for place in look.places]
     starts, waits, runs = (states.count(state) for state in (QueueState.STARTS, QueueState.WAITS, QueueState.RUNS))
     return f"{count(starts, 'ML VM')} would start, {waits} would wait, {runs} run already"
 
 
-def _zone(found: QueueLook) -> tzinfo:
-    windows = found.night_plan.policy.windows
+def _zone(look: QueueLook) -> tzinfo:
+    windows = look.night_plan.policy.windows
     return windows[0].zone if windows else UTC
 
 
 class FairShareRecord(DocumentRecord, frozen=True):
     """How teams share the queue."""
 
-    by: Annotated[str, "what of a VM tells its team"]
-    half_life_days: Annotated[float, "GPU-hours of so long ago count half"]
+    by: Annotated[str, "the property of a VM that names its team"]
+    half_life_days: Annotated[float, "GPU-hours of this age count half"]
 
 
 class TeamStandingRecord(DocumentRecord, frozen=True):
-    """What a team had, has and may have."""
+    """The past use, current use and limits of a team."""
 
     team: str
     weight: float
-    share: Annotated[float, "its weight as a part of that of all teams here, 0 to 1"]
-    gpu_hours: Annotated[float, "that it had, by the half-life"]
-    used_share: Annotated[float | None, "its part of all such hours, 0 to 1; null = nobody had any"]
-    gpu_hours_week: Annotated[float, "of the last 7 days, each hour whole"]
-    gpu_hours_coming: Annotated[float, "that what was started of it may still use until desktops are due"]
-    gpu_hours_at_most: Annotated[float | None, "in any 7 days; null = any number"]
-    gpu_hours_left: Annotated[float | None, "that may still be started"]
+    share: Annotated[float, "its weight divided by that of all teams in the queue, 0 to 1"]
+    gpu_hours: Annotated[float, "past use, weighted by the half-life"]
+    used_share: Annotated[float | None, "its part of all such hours, 0 to 1; null = no team had any"]
+    gpu_hours_week: Annotated[float, "of the last 7 days, unweighted"]
+    gpu_hours_coming: Annotated[float, "that its running ML VMs may still use until desktops are due"]
+    gpu_hours_at_most: Annotated[float | None, "limit in any 7 days; null = no limit"]
+    gpu_hours_left: Annotated[float | None, "left in that limit; null = no limit"]
     gpus: Annotated[float, "that its VMs hold now"]
     gpus_at_most: float | None
-    uncounted_runs: Annotated[int, "whose GPU-hours are not known"]
+    uncounted_runs: Annotated[int, "runs whose GPU-hours are not known"]
 
     @classmethod
     def made_of(cls, standing: TeamStanding) -> Self:
-        team, use, left = standing.team, standing.use, standing.hours_left
+        team, use, hours_left = standing.team, standing.use, standing.hours_left
         return cls.from_attributes(
             team,
             team=team.name,
@@ -130,7 +134,7 @@ class TeamStandingRecord(DocumentRecord, frozen=True):
             gpu_hours_week=round(use.week, 3),
             gpu_hours_coming=round(standing.coming_hours, 3),
             gpu_hours_at_most=team.at_most.gpu_hours_per_week,
-            gpu_hours_left=None if left is None else round(left, 3),
+            gpu_hours_left=None if hours_left is None else round(hours_left, 3),
             gpus=round(standing.running_gpus, 4),
             gpus_at_most=team.at_most.gpus,
             uncounted_runs=use.unknown,
@@ -138,16 +142,18 @@ class TeamStandingRecord(DocumentRecord, frozen=True):
 
 
 class QueuePlaceRecord(DocumentRecord, frozen=True):
-    """A VM of the queue, or an entry that means none."""
+    """A VM of the queue, or a queue line without a VM in the inventory."""
 
     name: str
     ref: Annotated[str | None, "null = there is no such VM"]
     team: Annotated[str | None, "null = the policy knows no teams, or there is no such VM"]
     place: Annotated[int | None, "among those that wait for a start, from 1 on"]
     priority: int
-    gpus: Annotated[float | None, "what its devices amount to"]
+    gpus: Annotated[float | None, "GPUs that its devices amount to"]
     turn: QueueState
-    starts_at: Annotated[Moment | None, "when it is expected to start; null = it does not, or a watch does not say"]
+    starts_at: Annotated[
+        Moment | None, "when it is expected to start; null = it does not start, or a watch sets no time"
+    ]
     reason: Annotated[str, "why it starts, waits, or does neither"]
 
     @classmethod
@@ -170,28 +176,28 @@ class MlQueueDocument(SiteDocument, frozen=True):
     """The ML queue in the order in which a night or a watch would take it, and how its teams stand."""
 
     policy: Annotated[str, "its name"]
-    at: Annotated[Moment, "of which the queue is shown"]
+    at: Annotated[Moment, "the moment for which the queue is shown"]
     night: str
     fair_share: Annotated[FairShareRecord | None, "null = the policy knows no teams"]
     teams: Annotated[list[TeamStandingRecord], "by name"]
     queue: Annotated[list[QueuePlaceRecord], "in the order in which they are tried"]
-    rejections: Annotated[list[RejectionRecord], "why there is no night then"]
+    rejections: Annotated[list[RejectionRecord], "why there is no night at that time"]
     warnings: list[str]
 
 
-def queue_document(found: QueueLook) -> MlQueueDocument:
-    """The same for programs; every moment in UTC."""
-    plan = found.night_plan
+def queue_document(look: QueueLook) -> MlQueueDocument:
+    """Return the queue and the teams as a document; every moment in UTC."""
+    plan = look.night_plan
     shares = plan.shares
     return MlQueueDocument.from_attributes(
         plan,
-        vcenter=found.inventory.vcenter,
-        read_at=found.inventory.taken_at,
+        vcenter=look.inventory.vcenter,
+        read_at=look.inventory.taken_at,
         policy=plan.policy.name,
-        at=format_iso_utc(found.at),
+        at=format_iso_utc(look.at),
         fair_share=FairShareRecord(str(shares.rule.by), shares.rule.half_life / _DAY) if shares is not None else None,
         teams=shares.standings if shares is not None else (),
-        queue=found.places,
+        queue=look.places,
         rejections=plan.refusals,
         warnings=shares.unclear if shares is not None else (),
     )

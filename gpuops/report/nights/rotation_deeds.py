@@ -1,4 +1,4 @@
-"""What a rotation did, counted in desktops and ML VMs: steps that set markers and DRS tell nobody anything."""
+"""What a rotation did, counted in desktops and ML VMs. Steps that set markers or DRS are not counted."""
 
 from __future__ import annotations
 
@@ -31,19 +31,23 @@ _IN_THE_MORNING: Final = {
 
 
 def deeds_line(report: Report[Any]) -> str:
-    """`4 desktops suspended, 3 ML VMs started, 1 step failed`; of a run that did none of these, its closing line."""
-    done = Counter(_deed(report, outcome.step) for outcome in report.outcomes if outcome.verdict is Verdict.DONE)
-    told = [f"{count(done[deed], deed[0])} {deed[1]}" for deed in _words(report).values() if done[deed]]
-    if not told:
+    """Return `4 desktops suspended, 3 ML VMs started, 1 step failed`; if a run did none of these, its closing line."""
+    deed_counts = Counter(
+        _deed_of_step(report, outcome.step) for outcome in report.outcomes if outcome.verdict is Verdict.DONE
+    )
+    phrases = [
+        f"{count(deed_counts[deed], deed[0])} {deed[1]}" for deed in _deed_words(report).values() if deed_counts[deed]
+    ]
+    if not phrases:
         return summary(report)
-    bad = outcomes_counted([each for each in report.outcomes if each.verdict not in _GOOD], "step")
-    return ", ".join([*told, bad] if bad else told)
+    failures = outcomes_counted([outcome for outcome in report.outcomes if outcome.verdict not in _GOOD], "step")
+    return ", ".join([*phrases, failures] if failures else phrases)
 
 
 def deeds_named(report: Report[Any]) -> Iterator[str]:
-    """`vdi-07: suspended`, of each VM that something was done to."""
+    """Yield `vdi-07: suspended` for each VM that was changed."""
     for outcome in report.outcomes:
-        deed = _deed(report, outcome.step)
+        deed = _deed_of_step(report, outcome.step)
         vm = report.before.vms.get(outcome.step.vm) if deed is not None else None
         if outcome.verdict is Verdict.DONE and deed is not None and vm is not None:
             yield f"{vm.name}: {deed[1]}"
@@ -52,14 +56,15 @@ def deeds_named(report: Report[Any]) -> Iterator[str]:
 _GOOD: Final = frozenset({Verdict.DONE, Verdict.ALREADY})
 
 
-def _words(report: Report[Any]) -> dict[type[Any], tuple[str, str]]:
-    """What its steps are called; of what is no rotation, nothing: VMs that defrag starts are neither of the two."""
+def _deed_words(report: Report[Any]) -> dict[type[Any], tuple[str, str]]:
+    """Return the words for the steps of a rotation; for other runs, such as a defrag, return none."""
     if isinstance(report.request, RotateNight):
         return _AT_NIGHT
     return _IN_THE_MORNING if isinstance(report.request, RotateDay | RestoreVms) else {}
 
 
-def _deed(report: Report[Any], step: object) -> tuple[str, str] | None:
+def _deed_of_step(report: Report[Any], step: object) -> tuple[str, str] | None:
+    """Return the words for one step, or None."""
     if isinstance(step, SuspendVm) and step.gives_way:
         return "ML VM", "suspended"
-    return _words(report).get(type(step)) if isinstance(step, Step) else None
+    return _deed_words(report).get(type(step)) if isinstance(step, Step) else None

@@ -1,4 +1,4 @@
-"""What `rotate plan` prints, as text and JSON: who is suspended for whom, who stays and why, and the way back."""
+"""Text and document of `rotate plan`: which desktop is suspended for which ML VM, what stays, and the way back."""
 
 from __future__ import annotations
 
@@ -25,108 +25,111 @@ from gpuops.report.text import count
 _HOUR: Final = timedelta(hours=1)
 _NUMBER: Final = re.compile(r"(?<![\w.-])\d[\d.,]*(?![\w-])")
 MOST_NAMES: Final = 5
-"""So many VMs are named for a reason why they stay."""
+"""Number of VMs named for each reason to stay."""
 
 
-def preview_text(found: NightPreview, *, every_vm: bool = False) -> Shown:
+def preview_text(preview: NightPreview, *, every_vm: bool = False) -> Shown:
     """Return the result, then what would start and be suspended, then what stays, in a line for each reason.
 
     `every_vm`: what stays, and the way back, with a line for each VM.
     """
-    return _parts(found, every_vm)
+    return _parts(preview, every_vm)
 
 
-def _parts(found: NightPreview, every_vm: bool) -> Iterator[Shown]:
-    yield Text(_headline(found), "bold")
-    yield Text(_summary(found), "bold")
-    yield Text(f"planned on what vCenter showed at {format_zoned_minute(found.inventory.taken_at)}", "dim")
-    if found.night_plan.refusals:
-        yield plan_text(found.night_plan.plan(), found.inventory)
-    if found.expected_runs:
-        yield from _table("ML VMs that start", ("VM", "host", "GPUs", "runs", "GPU-hours", "why"), _run_rows(found))
-    desktops = list(_desktop_rows(found))
+def _parts(preview: NightPreview, every_vm: bool) -> Iterator[Shown]:
+    yield Text(_headline(preview), "bold")
+    yield Text(_summary(preview), "bold")
+    yield Text(f"planned on what vCenter showed at {format_zoned_minute(preview.inventory.taken_at)}", "dim")
+    if preview.night_plan.refusals:
+        yield plan_text(preview.night_plan.plan(), preview.inventory)
+    if preview.expected_runs:
+        yield from _table("ML VMs that start", ("VM", "host", "GPUs", "runs", "GPU-hours", "why"), _run_rows(preview))
+    desktops = list(_desktop_rows(preview))
     if desktops:
         yield from _table("desktops that make room", ("VM", "host", "how", "for"), desktops)
-    staying = [(choice.subject, choice.reason) for choice in found.night_plan.choices if not choice.chosen]
+    staying = [(choice.subject, choice.reason) for choice in preview.night_plan.choices if not choice.chosen]
     if staying and every_vm:
         yield from _table("what stays as it is", ("VM", "why"), staying)
     elif staying:
         yield from _table("what stays as it is (--all: each VM)", ("VMs", "why", "which"), _rows_by_reason(staying))
-    if found.proofs and every_vm:
-        yield from _table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(found))
-    elif found.proofs:
-        yield from _table("the way back (--all: each VM)", ("host", "from", "desktops"), _host_proof_rows(found))
-    yield from _forecasts(found)
-    yield from (Text(f"warning: {text}", "yellow") for text in found.warnings)
-    if found.night_plan.policy.lock_vm is None:
+    if preview.proofs and every_vm:
+        yield from _table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(preview))
+    elif preview.proofs:
+        yield from _table("the way back (--all: each VM)", ("host", "from", "desktops"), _host_proof_rows(preview))
+    yield from _forecasts(preview)
+    yield from (Text(f"warning: {text}", "yellow") for text in preview.warnings)
+    if preview.night_plan.policy.lock_vm is None:
         yield Text(NO_LOCK_VM, "dim")
 
 
-def _headline(found: NightPreview) -> str:
-    night = found.night
-    text = f"policy {found.night_plan.policy.name}, night {found.night_plan.night}"
+def _headline(preview: NightPreview) -> str:
+    night = preview.night
+    text = f"policy {preview.night_plan.policy.name}, night {preview.night_plan.night}"
     if night is None:
-        return f"{text}, at {_moment(found.at, found)}"
-    window = f"open from {_clock(night.opens, found)} to {_clock(night.closes, found)}"
-    return f"{text}, at {_moment(found.at, found)}: {window}, desktops back by {_clock(night.back_by, found)}"
+        return f"{text}, at {_moment(preview.at, preview)}"
+    window = f"open from {_clock(night.opens, preview)} to {_clock(night.closes, preview)}"
+    return f"{text}, at {_moment(preview.at, preview)}: {window}, desktops back by {_clock(night.back_by, preview)}"
 
 
-def _summary(found: NightPreview) -> str:
-    if found.night_plan.refusals:
-        return f"no night: refused for {count(len(found.night_plan.refusals), 'reason')}"
-    if found.night_plan.is_over:
-        return f"no night: night {found.night_plan.night} is {found.night_plan.ended_reason}"
-    hours = f"{found.gpu_hours:.1f} GPU-hours" if found.gpu_hours is not None else "GPU-hours unknown without a window"
-    desktops = count(len(found.night_plan.decision.desktops), "desktop")
-    return f"{count(len(found.expected_runs), 'ML VM')} would start, {desktops} would make room: {hours}{_doubt(found)}"
+def _summary(preview: NightPreview) -> str:
+    if preview.night_plan.refusals:
+        return f"no night: refused for {count(len(preview.night_plan.refusals), 'reason')}"
+    if preview.night_plan.is_over:
+        return f"no night: night {preview.night_plan.night} is {preview.night_plan.ended_reason}"
+    hours = (
+        f"{preview.gpu_hours:.1f} GPU-hours" if preview.gpu_hours is not None else "GPU-hours unknown without a window"
+    )
+    desktops = count(len(preview.night_plan.decision.desktops), "desktop")
+    ml_vms = count(len(preview.expected_runs), "ML VM")
+    return f"{ml_vms} would start, {desktops} would make room: {hours}{_proof_summary(preview)}"
 
 
-def _doubt(found: NightPreview) -> str:
-    unproved = [proof.host.name for proof in found.proofs if proof.refusals]
+def _proof_summary(preview: NightPreview) -> str:
+    unproved = [proof.host.name for proof in preview.proofs if proof.refusals]
     if unproved:
         return f"; the return to {', '.join(unproved)} is not proved"
-    proved = sum(len(proof.order) for proof in found.proofs)
+    proved = sum(len(proof.order) for proof in preview.proofs)
     return f"; {proved} come back, proved" if proved else ""
 
 
-def _run_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
-    chosen = [choice.reason for choice in found.night_plan.decision.choices if choice.chosen]
-    for expected, reason in zip(found.expected_runs, chosen, strict=True):
+def _run_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
+    chosen = [choice.reason for choice in preview.night_plan.decision.choices if choice.chosen]
+    for expected, reason in zip(preview.expected_runs, chosen, strict=True):
         hours = "unknown" if expected.gpu_hours is None else f"{expected.gpu_hours:.1f}"
         start = expected.start
-        yield start.vm.name, start.host.name, f"{expected.gpus:g}", _run(expected, found), hours, reason
+        yield start.vm.name, start.host.name, f"{expected.gpus:g}", _run_times(expected, preview), hours, reason
 
 
-def _run(expected: ExpectedRun, found: NightPreview) -> str:
-    ends = "" if expected.run.ends is None else _clock(expected.run.ends, found)
-    return f"{_clock(expected.run.begins, found)} to {ends or 'the morning'}"
+def _run_times(expected: ExpectedRun, preview: NightPreview) -> str:
+    ends = "" if expected.run.ends is None else _clock(expected.run.ends, preview)
+    return f"{_clock(expected.run.begins, preview)} to {ends or 'the morning'}"
 
 
-def _desktop_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
-    for start in found.night_plan.decision.starts:
+def _desktop_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
+    for start in preview.night_plan.decision.starts:
         for vm in start.desktops:
-            yield vm.name, start.host.name, _how(role_of(vm)), start.vm.name
+            yield vm.name, start.host.name, _method_text(role_of(vm)), start.vm.name
 
 
-def _how(role: Role) -> str:
+def _method_text(role: Role) -> str:
     return "its guest shuts down" if role is Role.SHUT_DOWN else "suspend"
 
 
-def _proof_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
-    times = found.night_plan.return_times
-    for proof in found.proofs:
-        begins = _clock(times[proof.host.ref], found) if proof.host.ref in times else "any time"
+def _proof_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
+    times = preview.night_plan.return_times
+    for proof in preview.proofs:
+        begins = _clock(times[proof.host.ref], preview) if proof.host.ref in times else "any time"
         for desktop in proof.order:
             yield proof.host.name, begins, desktop.vm.name, ", ".join(str(place) for place in desktop.places)
         for refusal in proof.refusals:
             yield proof.host.name, begins, "not proved", str(refusal)
 
 
-def _host_proof_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
-    """One row for each host, and one for each reason why the return to it is not proved."""
-    times = found.night_plan.return_times
-    for proof in found.proofs:
-        begins = _clock(times[proof.host.ref], found) if proof.host.ref in times else "any time"
+def _host_proof_rows(preview: NightPreview) -> Iterator[tuple[str, ...]]:
+    """Yield one row for each host, and one for each reason why the return to it is not proved."""
+    times = preview.night_plan.return_times
+    for proof in preview.proofs:
+        begins = _clock(times[proof.host.ref], preview) if proof.host.ref in times else "any time"
         if proof.order:
             yield proof.host.name, begins, f"{len(proof.order)}, each with its place"
         for refusal in proof.refusals:
@@ -149,31 +152,31 @@ def _rows_by_reason(staying: Iterable[tuple[str, str]]) -> Iterator[tuple[str, .
         numbers_by_reason.setdefault(without_numbers, []).append(_NUMBER.findall(reason))
     for without_numbers, vms in vms_by_reason.items():
         columns = zip(*numbers_by_reason[without_numbers], strict=True)
-        shown = iter([column[0] if len(set(column)) == 1 else ".." for column in columns])
-        why = "".join(next(shown) if character == "\0" else character for character in without_numbers)
-        more = f" and {len(vms) - MOST_NAMES} more" if len(vms) > MOST_NAMES else ""
-        yield str(len(vms)), why, ", ".join(vms[:MOST_NAMES]) + more
+        numbers = iter([column[0] if len(set(column)) == 1 else ".." for column in columns])
+        why = "".join(next(numbers) if character == "\0" else character for character in without_numbers)
+        remainder = f" and {len(vms) - MOST_NAMES} more" if len(vms) > MOST_NAMES else ""
+        yield str(len(vms)), why, ", ".join(vms[:MOST_NAMES]) + remainder
 
 
-def _forecasts(found: NightPreview) -> Iterator[Shown]:
-    if not found.forecasts:
-        if not found.no_forecast:
+def _forecasts(preview: NightPreview) -> Iterator[Shown]:
+    if not preview.forecasts:
+        if not preview.no_forecast:
             yield Text("no forecast of the morning: nothing was measured yet (gpuops help observe)", "dim")
         return
-    begin, until = found.morning
-    columns = ("pool", f"from {_clock(begin, found)}, each hour", "goes by", "off by", "the week before is off by")
-    rows = [_forecast_row(pool, forecast, found, begin, until) for pool, forecast in found.forecasts.items()]
+    begin, until = preview.morning
+    columns = ("pool", f"from {_clock(begin, preview)}, each hour", "goes by", "off by", "the week before is off by")
+    rows = [_forecast_row(pool, forecast, preview, begin, until) for pool, forecast in preview.forecasts.items()]
     yield from _table("desktops expected in use", columns, rows)
 
 
 def _forecast_row(
-    pool: str, forecast: Forecast, found: NightPreview, begin: datetime, until: datetime
+    pool: str, forecast: Forecast, preview: NightPreview, begin: datetime, until: datetime
 ) -> tuple[str, ...]:
     hours = [begin + number * _HOUR for number in range(-(-(until - begin) // _HOUR))]
-    most = [forecast.most(hour, hour + _HOUR) for hour in hours]
+    most_by_hour = [forecast.most(hour, hour + _HOUR) for hour in hours]
     bases = dict.fromkeys(_basis(slot) for slot in forecast.slots if slot is not None and slot.begin + SLOT > begin)
-    told = " ".join("?" if each is None else str(each) for each in most)
-    return pool, told, ", ".join(bases) or "nothing is known", _error(forecast.error), _error(forecast.naive)
+    most_text = " ".join("?" if most_in_use is None else str(most_in_use) for most_in_use in most_by_hour)
+    return pool, most_text, ", ".join(bases) or "nothing is known", _error(forecast.error), _error(forecast.naive)
 
 
 def _basis(slot: Expected) -> str:
@@ -189,20 +192,20 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) 
     yield TextTable(*columns, rows=rows)
 
 
-def _zone(found: NightPreview) -> tzinfo:
-    windows = found.night_plan.policy.windows
-    return found.night.zone if found.night is not None else windows[0].zone if windows else UTC
+def _zone(preview: NightPreview) -> tzinfo:
+    windows = preview.night_plan.policy.windows
+    return preview.night.zone if preview.night is not None else windows[0].zone if windows else UTC
 
 
-def _moment(moment: datetime, found: NightPreview) -> str:
-    zone = _zone(found)
+def _moment(moment: datetime, preview: NightPreview) -> str:
+    zone = _zone(preview)
     local = moment.astimezone(zone)
     # not `%a`: Ansible switches the locale on, and the day would be named in its language
     return f"{Weekday.of(local.date()).title()} {format_minute(local)} {zone}"
 
 
-def _clock(moment: datetime, found: NightPreview) -> str:
-    local, night = moment.astimezone(_zone(found)), found.night
+def _clock(moment: datetime, preview: NightPreview) -> str:
+    local, night = moment.astimezone(_zone(preview)), preview.night
     lasts_days = night is not None and night.back_by - night.opens > timedelta(days=1)
     return f"{Weekday.of(local.date()).title()} {format_clock(local)}" if lasts_days else format_clock(local)
 
@@ -271,7 +274,7 @@ class ReturnProofRecord(DocumentRecord, frozen=True):
     """Whether the desktops of a host come back in every order of events."""
 
     host: NamedRecord
-    nothing_taken_from: Annotated[Moment | None, "from then on nothing is taken there"]
+    nothing_taken_from: Annotated[Moment | None, "nothing is taken there from then on"]
     proved: bool
     instants: Annotated[int, "how many moments of the night were checked"]
     refusals: list[RejectionRecord]
@@ -279,20 +282,20 @@ class ReturnProofRecord(DocumentRecord, frozen=True):
 
 
 class ExpectedUseRecord(DocumentRecord, frozen=True):
-    """What is expected in a quarter of an hour."""
+    """The expected use in a quarter of an hour."""
 
     begin: Moment
     in_use: Annotated[int, "desktops"]
     basis: Annotated[str, "earlier-weeks or day-before"]
-    weeks: Annotated[int, "how many earlier weeks it is the mean of"]
+    weeks: Annotated[int, "number of earlier weeks in the mean"]
 
 
 class ForecastErrorRecord(DocumentRecord, frozen=True):
     """How far forecasts were off, where desktops were in use or expected to be."""
 
-    slots: Annotated[int, "of so many quarters of an hour"]
-    mean: Annotated[float, "desktops, whichever way"]
-    short: Annotated[int, "in nine slots of ten no more than so many were in use beyond what was expected"]
+    slots: Annotated[int, "number of quarters of an hour"]
+    mean: Annotated[float, "mean absolute error, in desktops"]
+    short: Annotated[int, "in nine slots of ten, at most so many more desktops were in use than expected"]
 
     @classmethod
     def made_of(cls, error: Error) -> Self:
@@ -303,11 +306,11 @@ class PoolForecastRecord(DocumentRecord, frozen=True):
     """How many desktops of a pool are expected in use."""
 
     pool: Annotated[str, "its name"]
-    error: Annotated[ForecastErrorRecord | None, "of such forecasts on what was measured; null = too little was"]
-    week_before_error: Annotated[ForecastErrorRecord | None, "of what was a week before alone"]
+    error: Annotated[ForecastErrorRecord | None, "of such forecasts for the past; null = too little was measured"]
+    week_before_error: Annotated[ForecastErrorRecord | None, "of forecasts by the week before only"]
     slots: Annotated[
         list[ExpectedUseRecord],
-        "quarters of an hour from the begin of the night on; one of which nothing is known is left out",
+        "quarters of an hour from the begin of the night; unknown ones are left out",
     ]
 
 
@@ -335,16 +338,16 @@ class RotationPlanDocument(SiteDocument, frozen=True):
     ]
 
 
-def preview_document(found: NightPreview) -> RotationPlanDocument:
-    """The same for programs; every moment in UTC."""
-    night_plan, night = found.night_plan, found.night
+def preview_document(preview: NightPreview) -> RotationPlanDocument:
+    """Return the preview as a document; every moment in UTC."""
+    night_plan, night = preview.night_plan, preview.night
     return RotationPlanDocument.from_attributes(
-        found,
+        preview,
         night_plan,
-        vcenter=found.inventory.vcenter,
-        read_at=found.inventory.taken_at,
+        vcenter=preview.inventory.vcenter,
+        read_at=preview.inventory.taken_at,
         policy=night_plan.policy.name,
-        at=_utc(found.at),
+        at=_utc(preview.at),
         night=night_plan.night,
         window=None
         if night is None
@@ -353,14 +356,14 @@ def preview_document(found: NightPreview) -> RotationPlanDocument:
         over=night_plan.is_over,
         because=night_plan.plan().because,
         rejections=night_plan.refusals,
-        ml=found.expected_runs,
+        ml=preview.expected_runs,
         desktops=[
-            TakenDesktopRecord(vm.ref, vm.name, start.host.name, _word(vm.has_passthrough), start.vm.name)
+            TakenDesktopRecord(vm.ref, vm.name, start.host.name, _method_word(vm.has_passthrough), start.vm.name)
             for start in night_plan.decision.starts
             for vm in start.desktops
         ],
-        returns=[_proof(proof, found) for proof in found.proofs],
-        forecasts=[_forecast(pool, forecast) for pool, forecast in found.forecasts.items()],
+        returns=[_proof(proof, preview) for proof in preview.proofs],
+        forecasts=[_forecast(pool, forecast) for pool, forecast in preview.forecasts.items()],
     )
 
 
@@ -371,12 +374,12 @@ def _forecast(pool: str, forecast: Forecast) -> PoolForecastRecord:
     return PoolForecastRecord.from_attributes(forecast, pool=pool, week_before_error=forecast.naive, slots=slots)
 
 
-def _word(passthrough: bool | None) -> str:
+def _method_word(passthrough: bool | None) -> str:
     return "shut-down-guest" if passthrough else "suspend"
 
 
-def _proof(proof: HostProof, found: NightPreview) -> ReturnProofRecord:
-    begins = found.night_plan.return_times.get(proof.host.ref)
+def _proof(proof: HostProof, preview: NightPreview) -> ReturnProofRecord:
+    begins = preview.night_plan.return_times.get(proof.host.ref)
     nothing_taken_from = _utc(begins) if begins is not None else None
     return ReturnProofRecord.from_attributes(proof, nothing_taken_from=nothing_taken_from, proved=not proof.refusals)
 

@@ -1,4 +1,4 @@
-"""What `rotate init` and `rotate skip-next` print, as text and JSON: what a policy needs, and a skipped night."""
+"""Text and documents of `rotate init` and `rotate skip-next`: what a policy needs, and a skipped night."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpuops.report.layout import Shown, Text
 from gpuops.report.text import count
 
 SHOWN: Final = 8
-"""Names of desktops in one line; the document has them all."""
+"""Number of desktops named in one line; the document has all of them."""
 
 
 def setup_text(setup: Setup) -> Shown:
-    """What is there, what was made or is missing, and which desktops no owner has agreed to."""
+    """Return what exists, what was made or is missing, and which desktops their owners have not marked."""
     return _lines(setup)
 
 
@@ -39,20 +39,21 @@ def _lines(setup: Setup) -> Iterator[Text]:
         yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {setup.lock_vm}", "dim")
     if setup.keeps_drs_off:
         yield Text("note: nights need Host.Inventory.EditCluster on the clusters of the ML VMs (drs_override)", "dim")
-    yield from (Text(_unmarked(each), "yellow") for each in setup.unmarked)
+    yield from (Text(_unmarked_text(unmarked), "yellow") for unmarked in setup.unmarked)
     yield Text(_summary(setup), "bold")
 
 
-def _line(word: str, what: str, style: str) -> Text:
-    return Text(f"{word:<8} {what}", style)
+def _line(word: str, subject: str, style: str) -> Text:
+    return Text(f"{word:<8} {subject}", style)
 
 
-def _unmarked(each: Unmarked) -> str:
-    more = len(each.desktops) - SHOWN
-    shown = ", ".join(each.desktops[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _unmarked_text(unmarked: Unmarked) -> str:
+    """Return the warning about desktops of a pool that lack their owner's mark."""
+    hidden_count = len(unmarked.desktops) - SHOWN
+    names = ", ".join(unmarked.desktops[:SHOWN]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
     return (
-        f"warning: pool {each.pool}: {len(each.desktops)} of {count(each.of, 'desktop')} without {each.mark}, "
-        f"so they stay: {shown}; gpuops help marks says how to set it"
+        f"warning: pool {unmarked.pool}: {len(unmarked.desktops)} of {count(unmarked.of, 'desktop')} "
+        f"without {unmarked.mark}, so they stay: {names}; gpuops help marks says how to set it"
     )
 
 
@@ -96,16 +97,16 @@ class RotateInitDocument(PrintedDocument, frozen=True):
     policy: Annotated[str, "its name"]
     attributes: list[AttributeRecord]
     lock_vm: str | None
-    lock_vm_made_on: Annotated[LockVmPlaceRecord | None, "null = it is there, or the policy has none"]
+    lock_vm_made_on: Annotated[LockVmPlaceRecord | None, "null = it exists, or the policy has none"]
     lock_vm_snapshots: int | None
     keeps_drs_off: bool
     unmarked: list[UnmarkedRecord]
     complete: bool
-    changed: Annotated[bool, "whether what was missing was made"]
+    changed: Annotated[bool, "whether the missing parts were made"]
 
 
 def setup_document(setup: Setup) -> RotateInitDocument:
-    """The same for programs."""
+    """Return the setup as a document."""
     return RotateInitDocument.from_attributes(
         setup,
         attributes=[AttributeRecord(name, name not in setup.undefined) for name in setup.attributes],
@@ -117,7 +118,7 @@ def setup_document(setup: Setup) -> RotateInitDocument:
 
 
 def skip_text(skip: Skip) -> Text:
-    """Which night it is, and whether it is taken."""
+    """Return which night is skipped, or is not skipped any more."""
     opens, closes = (moment.astimezone(skip.night.zone) for moment in (skip.night.opens, skip.night.closes))
     night = f"night {skip.night.id} of policy {skip.policy}, from {format_minute(opens)} to {format_clock(closes)}"
     if not skip.skipped:
@@ -135,9 +136,9 @@ class RotateSkipNextDocument(PrintedDocument, frozen=True):
     opens: Moment
     closes: Moment
     skipped: bool
-    changed: Annotated[bool, "false = it was so already"]
+    changed: Annotated[bool, "false = nothing was to be changed"]
 
 
 def skip_document(skip: Skip) -> RotateSkipNextDocument:
-    """The same for programs."""
+    """Return the skipped night as a document."""
     return RotateSkipNextDocument.from_attributes(skip, skip.night, night=skip.night.id)

@@ -1,6 +1,6 @@
-"""What `rotate status`, `rotate overdue` and `rotate audit` print, as text and JSON.
+"""Text and documents of `rotate status`, `rotate overdue`, `rotate audit` and `rotate unlock`.
 
-What the nights took, where each VM is now, and whether the journal is as gpuops wrote it.
+The VMs of open nights and where they are now, and whether the journal is as gpuops wrote it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ NO_LOCK_VM: Final = "the policy has no lock_vm: a run on another machine is not 
 
 
 def status_text(status: RotationStatus) -> Shown:
-    """What is open, VM by VM, and the command that closes it."""
+    """Return what is open, a row for each VM, and the command that closes it."""
     lines: list[Shown] = []
     if status.journal_lost:
         lines.append(Text(f"{status.journal_lost}: this is what vCenter's markers say", "bold red"))
         lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
     if status.under_way is not None:
-        seen = status.under_way.seen
-        last = f", last sign of life {format_zoned_second(seen)}" if seen is not None else ""
-        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}{last}", "bold cyan"))
+        sign_of_life = status.under_way.seen
+        life_note = f", last sign of life {format_zoned_second(sign_of_life)}" if sign_of_life is not None else ""
+        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}{life_note}", "bold cyan"))
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
         lines.append(Text("next: gpuops rotate resume finishes it"))
@@ -56,22 +56,26 @@ def status_text(status: RotationStatus) -> Shown:
     ]
     lines += _overdue_lines(status.overdue, status.overdue_unknown)
     lines += [Text(f"warning: {text}", "yellow") for text in status.timers]
-    heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
-    heard += missed_lines(status.given_up)
+    closing_notes = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
+    closing_notes += missed_lines(status.given_up)
     if status.policy is not None and status.lock_vm is None:
-        heard.append(Text(NO_LOCK_VM, "dim"))
+        closing_notes.append(Text(NO_LOCK_VM, "dim"))
     if not status.vms:
-        return (*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
+        return (
+            *lines,
+            Text("no night is open: nothing is suspended or running for a rotation", "bold"),
+            *closing_notes,
+        )
     policy = f"policy {status.policy}: " if status.policy else ""
-    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_others(status)}", "bold")
-    return (*lines, closing, *heard, _table(status))
+    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_other_counts(status)}", "bold")
+    return (*lines, closing, *closing_notes, _table(status))
 
 
 class LeaseRecord(DocumentRecord, frozen=True):
-    """Who may change things under a lock VM, and until when by vCenter's clock."""
+    """The holder of the lease on a lock VM, and its end by vCenter's clock."""
 
     owner: Annotated[str, "machine and process"]
-    id: Annotated[str, "of this one run"]
+    id: Annotated[str, "of this run"]
     epoch: Annotated[int, "the number of the lease, higher with each new holder"]
     expires: Moment
 
@@ -81,12 +85,12 @@ class LeaseRecord(DocumentRecord, frozen=True):
 
 
 class OverdueRecord(DocumentRecord, frozen=True):
-    """A vCenter whose nights have closed, and of which no return is recorded."""
+    """A vCenter whose nights have closed without a recorded return."""
 
     vcenter: Annotated[str, "its instance uuid"]
-    vms: Annotated[list[str], "names of those that are not known to be back"]
+    vms: Annotated[list[str], "names of VMs that are not known to be back"]
     closed: Annotated[Moment, "when the first of their nights closed"]
-    last_return: Annotated[Moment | None, "when a return last wrote something down"]
+    last_return: Annotated[Moment | None, "when a return last wrote to the journal"]
 
 
 class RunUnderWayRecord(DocumentRecord, frozen=True):
@@ -109,13 +113,13 @@ class TakenVmRecord(DocumentRecord, frozen=True):
     profiles: list[str]
     whereabouts: Whereabouts
     reason: str
-    first: Annotated[str, "what somebody has to do before the command; empty = nothing"]
-    command: Annotated[str, "what brings it back; empty = nothing does, or need"]
+    first: Annotated[str, "what to do before the command; empty = nothing"]
+    command: Annotated[str, "the command that brings it back; empty = none can, or none is needed"]
 
 
 @printed("rotation-status", by="gpuops rotate status")
 class RotationStatusDocument(VcenterDocument, frozen=True):
-    """What the nights took and where each VM is now, and whether a run is under way or was cut off."""
+    """The VMs of open nights and where each is now, and whether a run is under way or was cut off."""
 
     policy: Annotated[str | None, "its name"]
     remembered: Annotated[bool, "whether the journal of this machine knows a night of this vCenter"]
@@ -128,8 +132,8 @@ class RotationStatusDocument(VcenterDocument, frozen=True):
     lock_trouble: Annotated[str | None, "why the holder of the lease cannot be read"]
     skipped: Annotated[list[str], "nights that are not to be taken"]
     given_up: list[GivenUpRecord]
-    overdue: Annotated[list[OverdueRecord], "the vCenters of this journal, others too, that nobody seems to return"]
-    overdue_unknown: Annotated[list[str], "of which of them that cannot be told, and why"]
+    overdue: Annotated[list[OverdueRecord], "vCenters of this journal, also others, without a return"]
+    overdue_unknown: Annotated[list[str], "vCenters that cannot be checked, and why"]
     timers: Annotated[
         list[str], "where the timers and cron lines of this machine do not meet the windows of the policy"
     ]
@@ -139,7 +143,7 @@ class RotationStatusDocument(VcenterDocument, frozen=True):
 
 
 def status_document(status: RotationStatus) -> RotationStatusDocument:
-    """The same for programs."""
+    """Return the status as a document."""
     holder = status.under_way
     return RotationStatusDocument.from_attributes(
         status,
@@ -160,11 +164,11 @@ def _lease_lines(status: RotationStatus) -> list[Shown]:
     return []
 
 
-def _others(status: RotationStatus) -> str:
-    """What is neither away nor as it was: `, 2 changing, 1 lost`."""
+def _other_counts(status: RotationStatus) -> str:
+    """Return the VMs that are neither away nor back: `, 2 changing, 1 lost`."""
     quiet = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
-    numbers = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in quiet)
-    return "".join(f", {numbers[kind]} {kind}" for kind in Whereabouts if numbers[kind])
+    counts = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in quiet)
+    return "".join(f", {counts[kind]} {kind}" for kind in Whereabouts if counts[kind])
 
 
 def _no_journal(status: RotationStatus) -> str:
@@ -204,7 +208,7 @@ def _vm(taken_vm: TakenVm, status: RotationStatus) -> TakenVmRecord:
 
 
 def all_overdue_text(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> Shown:
-    """One line for each overdue vCenter and for each one whose journal cannot be read."""
+    """Return one line for each overdue vCenter and for each one whose journal cannot be read."""
     lines = _overdue_lines(vcenters, unreadable)
     return lines or Text("no vCenter is overdue: each night that is over has a return")
 
@@ -216,14 +220,14 @@ def _overdue_lines(vcenters: Sequence[Overdue], unreadable: Sequence[str]) -> li
 
 @printed("rotation-overdue", by="gpuops rotate overdue")
 class RotationOverdueDocument(PrintedDocument, frozen=True):
-    """The vCenters of the journal whose night is over and which no return has brought back since."""
+    """The vCenters of the journal with a closed night that no run has returned yet."""
 
     overdue: Annotated[list[OverdueRecord], "those with desktops away"]
     overdue_unknown: Annotated[list[str], "why some vCenters cannot be checked"]
 
 
 def audit_text(audit: Audit) -> Shown:
-    """A line for each vCenter, and one for all of it."""
+    """Return a line for each vCenter, and the verdict on the journal."""
     lines = [Text(_chain_line(chain), "red" if chain.bad else "") for chain in audit.chains]
     if audit.damage:
         lines.append(Text(audit.damage, "red"))
@@ -253,7 +257,7 @@ class AuditedChainRecord(DocumentRecord, frozen=True):
 
 @printed("rotate-audit", by="gpuops rotate audit verify")
 class RotateAuditDocument(PrintedDocument, frozen=True):
-    """Whether somebody changed the journal."""
+    """Whether the journal is as gpuops wrote it."""
 
     journal: Annotated[str, "where it is"]
     whole: bool

@@ -1,4 +1,4 @@
-"""What `rotate timers` prints: the calls of the two halves for systemd, for cron, and as JSON."""
+"""Text and document of `rotate timers`: the calls of both halves for systemd and for cron."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuops.report.document import DocumentRecord, PrintedDocument, printed
 
 
 def systemd_text(timers: Timers) -> str:
-    """A drop-in for the timer of each half."""
+    """Return a drop-in for the timer of each half."""
     return "\n\n".join(_drop_in(half, timers.systemd[half]) for half in Half)
 
 
@@ -26,7 +26,7 @@ def _drop_in(half: Half, lines: Sequence[CallLine]) -> str:
 
 
 def cron_text(timers: Timers, policy_file: str, vcenter: str | None) -> str:
-    """The lines of a crontab, with what they are in."""
+    """Return the lines of a crontab, with comments about their time zone."""
     return "\n".join(_crontab(timers, policy_file, vcenter))
 
 
@@ -73,7 +73,7 @@ class RotateTimersDocument(PrintedDocument, frozen=True):
 
 
 def timers_document(timers: Timers) -> RotateTimersDocument:
-    """The calls of both halves, for programs."""
+    """Return the calls of both halves as a document."""
     night, day = (_calls(timers.systemd[half], timers.cron[half]) for half in (Half.NIGHT, Half.DAY))
     return RotateTimersDocument.from_attributes(timers, cron_tz=timers.has_cron_tz, night=night, day=day)
 

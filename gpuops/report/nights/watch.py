@@ -1,4 +1,4 @@
-"""What one look of `rotate watch` found and did, as text and document."""
+"""Text and document of one look of `rotate watch`: what it found and did."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from gpuops.report.plan_text import STYLES, outcome_line
 from gpuops.report.text import count
 
 
-def look_text(told: WatchReport) -> Shown:
-    """A whole look, for somebody who asks what a watch would do now."""
-    return _whole_look(told)
+def look_text(report: WatchReport) -> Shown:
+    """Return what a watch would do now."""
+    return _whole_look(report)
 
 
-def _whole_look(told: WatchReport) -> Iterator[Shown]:
-    look, names = told.look, told.before.vms
-    yield Text(f"read {format_zoned_minute(told.before.taken_at)}, as if it had been calm for long enough", "dim")
+def _whole_look(report: WatchReport) -> Iterator[Shown]:
+    """Yield the room that is kept, forecasts, and each ML VM and desktop that would change."""
+    look, names = report.look, report.before.vms
+    yield Text(f"read {format_zoned_minute(report.before.taken_at)}, as if it had been calm for long enough", "dim")
     yield table_of(
         look.states,
         Column("cluster or host", lambda state: state.where),
@@ -37,62 +38,62 @@ def _whole_look(told: WatchReport) -> Iterator[Shown]:
             right=True,
         ),
     )
-    yield from map(_ahead, look.ahead)
+    yield from map(_pool_line, look.ahead)
     for rejection in look.plan.rejections:
         yield Text(f"nothing starts: {rejection}", "yellow")
-    for gives in look.gives.vms:
-        yield Text(f"would give way: {_why(gives)}")
-    for each in look.back.desktops:
-        yield Text(f"would come back to users: {each.original.name}")
-    for each in look.back.stops:
-        yield Text(f"would stop for them: {each.original.name}")
+    for yielding in look.gives.vms:
+        yield Text(f"would make room: {_yield_reason(yielding)}")
+    for vm in look.back.desktops:
+        yield Text(f"would come back to users: {vm.original.name}")
+    for vm in look.back.stops:
+        yield Text(f"would stop for them: {vm.original.name}")
     for step in () if look.gives.vms or look.back.desktops else look.plan.steps:
         if isinstance(step, SuspendVm):
             yield Text(f"would be suspended: {names[step.vm].name}")
         if isinstance(step, PowerOnVm):
-            host = told.before.hosts.get(step.host or "")
+            host = report.before.hosts.get(step.host or "")
             yield Text(f"would start: {names[step.vm].name}" + (f" on {host.name}" if host else ""))
     for choice in look.waiting:
         yield Text(f"waits: {choice.subject}: {choice.reason}", "dim")
     yield Text(f"{count(len(look.running), 'ML VM')} of this policy run", "bold")
 
 
-def _ahead(pool: PoolAhead) -> Text:
+def _pool_line(pool: PoolAhead) -> Text:
     to_run = f"{pool.expected} are to run" if pool.expected is not None else "no forecast: earlier weeks are not known"
     return Text(f"pool {pool.pool}: {count(pool.running, 'desktop')} run for users, {to_run}")
 
 
-def _why(gives: GivesWay) -> str:
+def _yield_reason(yielding: GivesWay) -> str:
     lost = (
-        f"{format_duration(gives.lost_s)} of work are lost"
-        if gives.lost_s is not None
+        f"{format_duration(yielding.lost_s)} of work are lost"
+        if yielding.lost_s is not None
         else "how much is lost is not known"
     )
-    return f"{gives.name}, so that {gives.for_key[0]} is free in {gives.where}; {lost}"
+    return f"{yielding.name}, so that {yielding.for_key[0]} is free in {yielding.where}; {lost}"
 
 
-def told_lines(told: WatchReport) -> Shown:
-    """What became of a look, for a log: nothing where there was nothing to do."""
-    return tuple(_lines(told))
+def watch_lines(report: WatchReport) -> Shown:
+    """Return the outcomes of a look for a log; nothing if there was nothing to do."""
+    return tuple(_lines(report))
 
 
-def _lines(told: WatchReport) -> Iterator[Text]:
-    look = told.look
-    if told.outcomes or look.gives.still_missing:
-        yield Text("; ".join(str(state) for state in look.states if state.missing or told.outcomes))
-    for gives in look.gives.vms:
-        yield Text(f"  gives way: {_why(gives)}")
+def _lines(report: WatchReport) -> Iterator[Text]:
+    look = report.look
+    if report.outcomes or look.gives.still_missing:
+        yield Text("; ".join(str(state) for state in look.states if state.missing or report.outcomes))
+    for yielding in look.gives.vms:
+        yield Text(f"  makes room: {_yield_reason(yielding)}")
     if look.gives.still_missing and not look.gives.vms:
-        yield Text("  nothing more of this policy can give way", "yellow")
-    for outcome in told.outcomes:
-        yield Text("  ").append(outcome_line(outcome, told.before))
-    if look.plan.rejections and told.outcomes:
+        yield Text("  no other ML VM of this policy can make room", "yellow")
+    for outcome in report.outcomes:
+        yield Text("  ").append(outcome_line(outcome, report.before))
+    if look.plan.rejections and report.outcomes:
         for rejection in look.plan.rejections:
             yield Text(f"  nothing starts: {rejection}", "yellow")
 
 
 class KeptFreeRecord(DocumentRecord, frozen=True):
-    """What is kept free for desktops of a profile in a cluster, or on a host of none."""
+    """The vGPUs kept free for desktops of a profile, in a cluster or on a standalone host."""
 
     profile: str
     where: Annotated[str, "name of the cluster or host"]
@@ -109,12 +110,12 @@ class PoolAheadRecord(DocumentRecord, frozen=True):
     """A pool whose desktops come back ahead of their users."""
 
     pool: Annotated[str, "its name"]
-    running: Annotated[int, "desktops that run for users, whoever uses them"]
-    to_run: Annotated[int | None, "by the forecast; null = nothing is known to go by"]
+    running: Annotated[int, "desktops that run for users, in use or not"]
+    to_run: Annotated[int | None, "by the forecast; null = there is no forecast"]
 
 
 class GivesWayRecord(DocumentRecord, frozen=True):
-    """An ML VM that stops for desktops."""
+    """An ML VM that stops to make room for desktops."""
 
     vm: Annotated[str, "its name"]
     lost_s: Annotated[float | None, "seconds of its work that are lost; null = not known"]
@@ -131,7 +132,7 @@ class WaitingVmRecord(DocumentRecord, frozen=True):
 
 @printed("rotate-watch", by="gpuops rotate watch")
 class RotateWatchDocument(SiteDocument, frozen=True):
-    """One look of a watch, what follows from it, and what became of that."""
+    """One look of a watch, its plan, and the outcomes."""
 
     kept: list[KeptFreeRecord]
     pools: Annotated[list[PoolAheadRecord], "those whose `ready` follows a forecast"]
@@ -141,24 +142,24 @@ class RotateWatchDocument(SiteDocument, frozen=True):
     stops: Annotated[list[str], "names of the ML VMs that stop for these"]
     starts: Annotated[list[str], "names of the ML VMs that start"]
     rejections: Annotated[list[RejectionRecord], "why nothing starts at all"]
-    waiting: Annotated[list[WaitingVmRecord], "those of the queue that do not"]
-    outcomes: Annotated[list[OutcomeRecord], "none where it was only looked"]
+    waiting: Annotated[list[WaitingVmRecord], "queued ML VMs that do not start"]
+    outcomes: Annotated[list[OutcomeRecord], "empty for a dry run"]
 
 
-def look_document(told: WatchReport) -> RotateWatchDocument:
-    """One look for programs."""
-    look, vms = told.look, told.before.vms
+def look_document(report: WatchReport) -> RotateWatchDocument:
+    """Return one look as a document."""
+    look, vms = report.look, report.before.vms
     return RotateWatchDocument.from_attributes(
-        vcenter=told.before.vcenter,
-        read_at=told.before.taken_at,
+        vcenter=report.before.vcenter,
+        read_at=report.before.taken_at,
         kept=look.states,
-        pools=[PoolAheadRecord(each.pool, each.running, each.expected) for each in look.ahead],
-        running=[each.original.name for each in look.running],
-        gives_way=[GivesWayRecord(each.name, each.lost_s, each.for_key[0], each.where) for each in look.gives.vms],
-        back=[each.original.name for each in look.back.desktops],
-        stops=[each.original.name for each in look.back.stops],
+        pools=[PoolAheadRecord(pool.pool, pool.running, pool.expected) for pool in look.ahead],
+        running=[vm.original.name for vm in look.running],
+        gives_way=[GivesWayRecord(vm.name, vm.lost_s, vm.for_key[0], vm.where) for vm in look.gives.vms],
+        back=[vm.original.name for vm in look.back.desktops],
+        stops=[vm.original.name for vm in look.back.stops],
         starts=[vms[ref].name for ref in look.starts if ref in vms],
         waiting=[WaitingVmRecord(choice.subject, choice.reason) for choice in look.waiting],
         rejections=look.plan.rejections,
-        outcomes=[outcome_document(each, told.before) for each in told.outcomes],
+        outcomes=[outcome_document(outcome, report.before) for outcome in report.outcomes],
     )

@@ -151,7 +151,7 @@ def test_a_gpu_that_is_taken_after_a_reboot_ends_it_and_the_first_scheduler_is_s
     assert lab.kept is not None and [each.scheduler for each in lab.kept.done] == [BEST], "what was measured is kept"
     shown = plain(measured_text(found.measured.plan, found.measured.measurement, ()))
     assert f"GPU {GPU} does not take 1 VMs of nvidia_a40-8q alone, and was set for it" in shown
-    assert "the same again goes on" in shown
+    assert "the same command continues" in shown
 
 
 @pytest.mark.long
