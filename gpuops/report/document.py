@@ -136,18 +136,20 @@ def top_level(document: AnyDocument) -> Iterator[tuple[str, Any]]:
         return
     yield from (("schema_version", SCHEMA_VERSION), ("kind", kind_of(document)))
     for field in fields(document):
-        value = getattr(document, field.name)
-        if value is not UNSET:
-            yield field.encode_name, value
+        content = getattr(document, field.name)
+        if content is not UNSET:
+            yield field.encode_name, content
 
 
 def as_values(document: Document | DocumentRecord) -> Document:
     """The document or record as dicts, lists and JSON's own types, for Ansible."""
     if isinstance(document, PrintedDocument):
         parts = top_level(document)
-        document = {key: list(value) if isinstance(value, Iterator) else value for key, value in parts}
-    values: Document = msgspec.json.decode(msgspec.json.encode(document, enc_hook=plain_text))  # tuples become lists
-    return values
+        document = {key: list(content) if isinstance(content, Iterator) else content for key, content in parts}
+    plain_document: Document = msgspec.json.decode(
+        msgspec.json.encode(document, enc_hook=plain_text)
+    )  # tuples become lists
+    return plain_document
 
 
 def plain_text(value: Any) -> str:
@@ -186,7 +188,7 @@ def _plain(value: Any, nested: type[DocumentRecord] | None) -> Any:
     if nested is None or isinstance(value, DocumentRecord | dict | Iterator):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(each, nested) for each in value]
+        return [_plain(part, nested) for part in value]
     return nested.made_of(value)
 
 

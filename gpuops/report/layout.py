@@ -47,8 +47,8 @@ class Text:
     def __init__(self, text: str = "", style: str = "") -> None:
         self.pieces: list[Piece] = [(visible(text), style)]
 
-    def append(self, more: str | Text, style: str = "") -> Self:
-        self.pieces += more.pieces if isinstance(more, Text) else [(visible(more), style)]
+    def append(self, addition: str | Text, style: str = "") -> Self:
+        self.pieces += addition.pieces if isinstance(addition, Text) else [(visible(addition), style)]
         return self
 
     @property
@@ -103,12 +103,12 @@ class TextTable:
 
 def table_of(rows: Iterable[Row], *columns: Column[Row] | None) -> TextTable:
     """Return a table with a line for each row; a column that is None is left out."""
-    shown = [column for column in columns if column is not None]
+    present = [column for column in columns if column is not None]
     return TextTable(
-        *(column.title for column in shown),
-        right=[number for number, column in enumerate(shown) if column.right],
-        whole=[number for number, column in enumerate(shown) if column.whole],
-        rows=([column.cell(row) for column in shown] for row in rows),
+        *(column.title for column in present),
+        right=[number for number, column in enumerate(present) if column.right],
+        whole=[number for number, column in enumerate(present) if column.whole],
+        rows=([column.cell(row) for column in present] for row in rows),
     )
 
 
@@ -135,9 +135,9 @@ def lines(shown: Shown, width: int | None = None, *, ascii_only: bool = False) -
     """The lines of a view; with `width` none is wider, wrapped between words where that can be."""
     match shown:
         case str():
-            yield from _wrapped([(visible(shown), "")], width)
+            yield from _wrap([(visible(shown), "")], width)
         case Text():
-            yield from _wrapped(shown.pieces, width)
+            yield from _wrap(shown.pieces, width)
         case TextTable():
             yield from _table_lines(shown, width)
         case Tree():
@@ -205,7 +205,7 @@ def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], first: str
     """`first` stands before the label, `below` before its further lines and before its parts."""
     fork, last, down, blank = guides
     room = None if width is None else max(width - len(below), 1)
-    for number, line in enumerate(_wrapped(tree.label.pieces, room)):
+    for number, line in enumerate(_wrap(tree.label.pieces, room)):
         guide = below if number else first
         yield [(guide, "dim"), *line] if guide else line
     for part in tree.parts:
@@ -222,12 +222,12 @@ def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
             if needs > widths[column]:
                 widths[column] = needs
     if width is not None:
-        widths = _fitted(widths, width - len(_GAP) * (len(widths) - 1), table.whole)
+        widths = _fit_widths(widths, width - len(_GAP) * (len(widths) - 1), table.whole)
     for row in chain(header, table.rows):
         yield from _row_lines(row, widths, table.right, folded=width is not None)
 
 
-def _fitted(widths: Sequence[int], room: int, whole: Collection[int] = ()) -> list[int]:
+def _fit_widths(widths: Sequence[int], room: int, whole: Collection[int] = ()) -> list[int]:
     """The widest columns cut to one width, so that all of them fit in the room; the `whole` ones only if they must.
 
     >>> _fitted([4, 30, 50], 44), _fitted([4, 30, 50], 44, {1})
@@ -235,11 +235,11 @@ def _fitted(widths: Sequence[int], room: int, whole: Collection[int] = ()) -> li
     """
     cut = set(range(len(widths))) - set(whole)
     most = max((widths[column] for column in cut), default=0)
-    found = list(widths)
-    while most > 1 and sum(found) > room:
+    fitted = list(widths)
+    while most > 1 and sum(fitted) > room:
         most -= 1
-        found = [min(each, most) if column in cut else each for column, each in enumerate(widths)]
-    return _fitted(found, room) if whole and sum(found) > room else found
+        fitted = [min(width, most) if column in cut else width for column, width in enumerate(widths)]
+    return _fit_widths(fitted, room) if whole and sum(fitted) > room else fitted
 
 
 def _row_lines(
@@ -254,7 +254,7 @@ def _row_lines(
         yield [(_GAP.join(padded), "")]
         return
     wrapped = [
-        list(_wrapped([(cell, "")] if isinstance(cell, str) else cell.pieces, width if folded else None))
+        list(_wrap([(cell, "")] if isinstance(cell, str) else cell.pieces, width if folded else None))
         for cell, width in zip(row, widths, strict=False)
     ]
     for number in range(max(map(len, wrapped), default=0)):
@@ -267,14 +267,14 @@ def _row_lines(
         yield line
 
 
-def _wrapped(pieces: Sequence[Piece], width: int | None) -> Iterator[Line]:
+def _wrap(pieces: Sequence[Piece], width: int | None) -> Iterator[Line]:
     """The pieces as lines that are not wider than the width."""
     if width is None or sum(cells(text) for text, _ in pieces) <= width:
         yield pieces
         return
     starts = _line_starts("".join(text for text, _ in pieces), width)
     for begin, end in zip(starts, [*starts[1:], None], strict=True):
-        yield _stripped(_cut(pieces, begin, end))
+        yield _without_trailing_blanks(_cut_out(pieces, begin, end))
 
 
 _WORD: Final = re.compile(r"\s*\S+\s*")
@@ -291,11 +291,11 @@ def _line_starts(text: str, width: int) -> list[int]:
         needs = cells(word.group().rstrip())
         if needs > width:
             for at in range(word.start(), word.start() + len(word.group().rstrip())):
-                one = cells(text[at])
-                if used + one > width and at > starts[-1]:
+                width_of_character = cells(text[at])
+                if used + width_of_character > width and at > starts[-1]:
                     starts.append(at)
                     used = 0
-                used += one
+                used += width_of_character
             used += len(word.group()) - len(word.group().rstrip())
             continue
         if used + needs > width and word.start() > starts[-1]:
@@ -305,18 +305,18 @@ def _line_starts(text: str, width: int) -> list[int]:
     return starts
 
 
-def _cut(pieces: Sequence[Piece], begin: int, end: int | None) -> list[Piece]:
+def _cut_out(pieces: Sequence[Piece], begin: int, end: int | None) -> list[Piece]:
     """The pieces of a part of their text."""
-    found, at = [], 0
+    parts, at = [], 0
     for text, style in pieces:
         part = text[max(begin - at, 0) : None if end is None else max(end - at, 0)]
         if part:
-            found.append((part, style))
+            parts.append((part, style))
         at += len(text)
-    return found
+    return parts
 
 
-def _stripped(line: list[Piece]) -> list[Piece]:
+def _without_trailing_blanks(line: list[Piece]) -> list[Piece]:
     """Without blanks at its end: they may be what was too wide."""
     while line and not line[-1][0].rstrip():
         line.pop()

@@ -32,13 +32,13 @@ _NAMES: Final = {
 }
 
 
-def report_text(report: Report, *, explain: bool = False, told: Collection[str] = ()) -> Shown:
+def report_text(report: Report, *, explain: bool = False, printed_steps: Collection[str] = ()) -> Shown:
     """One run: what was chosen, what changes (or did), what was left out, and one closing line.
 
     Of steps that were `told` as they ended, by `step_key`, only what changed is listed.
     """
     return (
-        *plan_lines(report, explain=explain, told=told),
+        *plan_lines(report, explain=explain, printed_steps=printed_steps),
         *_warnings(report.plan),
         Text(summary(report), "bold"),
     )
@@ -49,7 +49,7 @@ def plan_text(plan: Plan, inventory: Inventory) -> Shown:
     return (*plan_lines(Report(None, inventory, plan)), *_warnings(plan))
 
 
-def plan_lines(report: Report, *, explain: bool = False, told: Collection[str] = ()) -> Iterator[Text]:
+def plan_lines(report: Report, *, explain: bool = False, printed_steps: Collection[str] = ()) -> Iterator[Text]:
     """Refusals, or each step with its changes and, once applied, its outcome."""
     plan = report.plan
     if explain:
@@ -62,11 +62,13 @@ def plan_lines(report: Report, *, explain: bool = False, told: Collection[str] =
         yield Text("found of the run that was cut off", "bold")
         yield from (Text("  ").append(outcome_line(outcome, report.before)) for outcome in settled)
     for number, (wave, world) in enumerate(stages(plan, report.before), 1):
-        shown = [step for step in wave.steps if step_key(step) not in told or isinstance(step, ReconfigureVm)]
-        if len(plan.waves) > 1 and shown:
+        visible_steps = [
+            step for step in wave.steps if step_key(step) not in printed_steps or isinstance(step, ReconfigureVm)
+        ]
+        if len(plan.waves) > 1 and visible_steps:
             yield Text(f"{number}. {wave.title}", "bold")
-        for step in shown:
-            yield from _step(step, None if step_key(step) in told else ended.get(step_key(step)), world)
+        for step in visible_steps:
+            yield from _step(step, None if step_key(step) in printed_steps else ended.get(step_key(step)), world)
     yield from rejection_lines("left out", plan.unmet, "yellow")
 
 
@@ -98,8 +100,8 @@ def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
 def outcomes_counted(outcomes: Iterable[Outcome[AnyStep]], noun: str) -> str:
     """How many ended how: `3 steps done, 1 failed`."""
     numbers = Counter(outcome.verdict for outcome in outcomes)
-    there = [(numbers[verdict], name) for verdict, name in _NAMES.items() if numbers[verdict]]
-    return ", ".join(f"{count(number, noun) if not at else number} {name}" for at, (number, name) in enumerate(there))
+    counts = [(numbers[verdict], name) for verdict, name in _NAMES.items() if numbers[verdict]]
+    return ", ".join(f"{count(number, noun) if not at else number} {name}" for at, (number, name) in enumerate(counts))
 
 
 def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Text]:
@@ -119,13 +121,13 @@ def _for_people(change: Change) -> Change:
 def table(details: Iterable[Change], *, longest: int = _LONGEST_VALUE) -> Iterator[Text]:
     """A line for each change: what, before, after. A value that is longer is whole in the JSON document."""
     details = tuple(details)
-    for what, change in zip(padded(change.what for change in details), details, strict=True):
-        line = Text(f"      {what}  ").append(_value(change.before, longest), "dim")
+    for label, change in zip(padded(change.what for change in details), details, strict=True):
+        line = Text(f"      {label}  ").append(_value(change.before, longest), "dim")
         yield line.append(" -> ").append(_value(change.after, longest), "green")
 
 
-def _value(value: str | None, longest: int) -> str:
-    return "none" if value is None else cut_off(value, longest)
+def _value(text: str | None, longest: int) -> str:
+    return "none" if text is None else cut_off(text, longest)
 
 
 def _choices(plan: Plan) -> Iterator[Text]:

@@ -76,27 +76,27 @@ class Tally:
     kinds: tuple[type[Step], ...]
     """Empty = all."""
     total: int = 0
-    done: int = 0
-    missed: int = 0
+    completed_steps: int = 0
+    missed_steps: int = 0
     """Not done, and not tried again in this run."""
 
     @property
-    def left(self) -> int:
-        return self.total - self.done - self.missed
+    def remaining(self) -> int:
+        return self.total - self.completed_steps - self.missed_steps
 
     def counts(self, step: Step) -> bool:
         return not self.kinds or isinstance(step, self.kinds)
 
-    def begun(self, steps: Collection[Step]) -> Tally:
+    def with_plan(self, steps: Collection[Step]) -> Tally:
         """With a plan for what is not done yet."""
-        return replace(self, total=self.done + sum(map(self.counts, steps)), missed=0)
+        return replace(self, total=self.completed_steps + sum(map(self.counts, steps)), missed_steps=0)
 
     def with_outcome(self, outcome: Outcome) -> Tally:
         if not self.counts(outcome.step):
             return self
         if outcome.verdict in (Verdict.DONE, Verdict.ALREADY):
-            return replace(self, done=self.done + 1)
-        return replace(self, missed=self.missed + 1)
+            return replace(self, completed_steps=self.completed_steps + 1)
+        return replace(self, missed_steps=self.missed_steps + 1)
 
 
 _NIGHT: Final = (Tally("desktops suspended", (SuspendVm, ShutDownGuest)), Tally("ML VMs started", (PowerOnVm,)))
@@ -129,15 +129,15 @@ class RunProgress:
     paced_from_s: float | None = None
     """When the first desktop was in flight."""
 
-    def ended(self, outcome: Outcome) -> RunProgress:
+    def with_outcome(self, outcome: Outcome) -> RunProgress:
         """A step has ended."""
-        in_flight = tuple(each for each in self.in_flight if each.step.vm != outcome.step.vm)
+        in_flight = tuple(under_way for under_way in self.in_flight if under_way.step.vm != outcome.step.vm)
         tallies = tuple(tally.with_outcome(outcome) for tally in self.tallies)
         return replace(self, tallies=tallies, in_flight=in_flight)
 
-    def sent(self, steps: Sequence[Step], now_s: float) -> RunProgress:
+    def with_in_flight(self, steps: Sequence[Step], now_s: float) -> RunProgress:
         """These are in flight now, and no others."""
-        since_s = {(type(each.step), each.step.vm): each.since_s for each in self.in_flight}
+        since_s = {(type(under_way.step), under_way.step.vm): under_way.since_s for under_way in self.in_flight}
         in_flight = tuple(StepUnderWay(step, since_s.get((type(step), step.vm), now_s)) for step in steps)
         paced_from_s = self.paced_from_s
         if paced_from_s is None and any(map(self.tallies[0].counts, steps)):
@@ -145,23 +145,23 @@ class RunProgress:
         return replace(self, in_flight=in_flight, paced_from_s=paced_from_s)
 
     @property
-    def counted(self) -> Tally:
+    def shown_tally(self) -> Tally:
         """What the bar shows: the first that is not at its end, else the first that there was."""
         of_vms = self.tallies[:-1]
-        left = (tally for tally in of_vms if tally.left)
-        return next(left, None) or next((tally for tally in of_vms if tally.total), self.tallies[-1])
+        unfinished = (tally for tally in of_vms if tally.remaining)
+        return next(unfinished, None) or next((tally for tally in of_vms if tally.total), self.tallies[-1])
 
-    def left_s(self, now_s: float) -> float | None:
+    def remaining_s(self, now_s: float) -> float | None:
         """How long the desktops that are left take by the pace so far; None = too few have ended to tell, or none is
         left."""
         desktops = self.tallies[0]
-        ended = desktops.done + desktops.missed
-        if not self.returns or self.paced_from_s is None or ended < BASIS or not desktops.left:
+        ended = desktops.completed_steps + desktops.missed_steps
+        if not self.returns or self.paced_from_s is None or ended < BASIS or not desktops.remaining:
             return None
-        return desktops.left * (now_s - self.paced_from_s) / ended
+        return desktops.remaining * (now_s - self.paced_from_s) / ended
 
 
-def begun(report: Report, now_s: float, now: datetime, earlier: RunProgress | None = None) -> RunProgress:
+def start_progress(report: Report, now_s: float, now: datetime, earlier: RunProgress | None = None) -> RunProgress:
     """A run that is about to act. `earlier`: the same run with the plan that an outage of vCenter cut short."""
     request, steps = report.request, report.plan.steps
     day = request.day if isinstance(request, RestoreVms) else request
@@ -173,7 +173,7 @@ def begun(report: Report, now_s: float, now: datetime, earlier: RunProgress | No
         tallies = (*_NIGHT, _STEPS) if isinstance(day, RotateNight) else (_STEPS,)
     due = night_due(day.policy, day.originals, now) if isinstance(day, RotateDay) else None
     return RunProgress(
-        tuple(tally.begun(steps) for tally in tallies),
+        tuple(tally.with_plan(steps) for tally in tallies),
         report.before,
         earlier.began_s if earlier is not None else now_s,
         returns=isinstance(day, RotateDay),
@@ -187,26 +187,26 @@ def progress_lines(progress: RunProgress, now_s: float, now: datetime, width: in
 
 
 def _not_done(progress: RunProgress) -> Iterator[str]:
-    missed = sum(tally.missed for tally in progress.tallies[:-1]) or progress.counted.missed
+    missed = sum(tally.missed_steps for tally in progress.tallies[:-1]) or progress.shown_tally.missed_steps
     if missed:
         yield f"{missed} not done"
 
 
 def _end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:
     """`ETA 05:41, back_by 07:00 CET`, as far as it is known. `now` has the zone that is shown without `back_by`."""
-    due, left_s = progress.back_by, progress.left_s(now_s)
-    here = now.astimezone(due.tzinfo) if due is not None else now
-    eta = _next_minute(here + timedelta(seconds=left_s)) if left_s is not None else None
+    due, remaining_s = progress.back_by, progress.remaining_s(now_s)
+    local_now = now.astimezone(due.tzinfo) if due is not None else now
+    eta = _next_minute(local_now + timedelta(seconds=remaining_s)) if remaining_s is not None else None
     if due is None:
         if eta is not None:
-            yield f"ETA {_clock(eta, here)} {eta.tzname()}"
+            yield f"ETA {_clock(eta, local_now)} {eta.tzname()}"
         return
-    back_by = f"back_by {_clock(due, here)} {due.tzname()}"
+    back_by = f"back_by {_clock(due, local_now)} {due.tzname()}"
     if eta is not None:
-        ends = f"ETA {_clock(eta, here)}"
+        ends = f"ETA {_clock(eta, local_now)}"
         yield f"late: {ends} is after {back_by}" if eta > due else f"{ends}, {back_by}"
-    elif progress.tallies[0].left:
-        yield f"late: {back_by} is past" if here > due else back_by
+    elif progress.tallies[0].remaining:
+        yield f"late: {back_by} is past" if local_now > due else back_by
 
 
 def _next_minute(moment: datetime) -> datetime:
@@ -222,10 +222,10 @@ def _clock(moment: datetime, now: datetime) -> str:
 
 def _in_flight(progress: RunProgress, now_s: float, width: int) -> Iterator[str]:
     """The VMs in flight, the one that takes longest first."""
-    longest = sorted(progress.in_flight, key=lambda each: each.since_s)
-    for each in longest[:SHOWN]:
-        doing, taken = DOING[type(each.step)], format_stopwatch(now_s - each.since_s)
-        name = shortened(vm_name(each.step.vm, progress.before), width - len(f"  {doing}  {taken}"))
-        yield f"  {doing} {name} {taken}"
+    longest = sorted(progress.in_flight, key=lambda under_way: under_way.since_s)
+    for under_way in longest[:SHOWN]:
+        doing, duration = DOING[type(under_way.step)], format_stopwatch(now_s - under_way.since_s)
+        name = shortened(vm_name(under_way.step.vm, progress.before), width - len(f"  {doing}  {duration}"))
+        yield f"  {doing} {name} {duration}"
     if len(longest) > SHOWN:
         yield f"  and {len(longest) - SHOWN} more"

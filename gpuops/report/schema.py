@@ -104,10 +104,10 @@ class _Heading(DocumentRecord, frozen=True):
 
 def document_schema(document: type[PrintedDocument]) -> Schema:
     """Return the schema of one kind. It allows further keys: later releases may add some."""
-    made = _SchemaMaker()
-    heading, body = made.record(_Heading), made.record(document)
-    for key, value in (("schema_version", SCHEMA_VERSION), ("kind", document.kind_name)):
-        heading["properties"][key]["const"] = value
+    maker = _SchemaMaker()
+    heading, body = maker.record(_Heading), maker.record(document)
+    for key, constant in (("schema_version", SCHEMA_VERSION), ("kind", document.kind_name)):
+        heading["properties"][key]["const"] = constant
     body["properties"] = heading["properties"] | body["properties"]
     body["required"] = heading["required"] + body["required"]
     schema: Schema = {
@@ -117,8 +117,8 @@ def document_schema(document: type[PrintedDocument]) -> Schema:
         "description": f"Printed by {document.printed_by}.",
         **body,
     }
-    if made.definitions:
-        schema["$defs"] = {name: made.definitions[name] for name in sorted(made.definitions)}
+    if maker.definitions:
+        schema["$defs"] = {name: maker.definitions[name] for name in sorted(maker.definitions)}
     return schema
 
 
@@ -128,11 +128,11 @@ class _SchemaMaker:
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {}
 
-    def _any_of(self, found: list[Schema]) -> Schema:
-        simple = all(set(each) == {"type"} and isinstance(each["type"], str) for each in found)
-        if len(found) == 1:
-            return found[0]
-        return {"type": [each["type"] for each in found]} if simple else {"anyOf": found}
+    def _any_of(self, choices: list[Schema]) -> Schema:
+        simple = all(set(choice) == {"type"} and isinstance(choice["type"], str) for choice in choices)
+        if len(choices) == 1:
+            return choices[0]
+        return {"type": [choice["type"] for choice in choices]} if simple else {"anyOf": choices}
 
     def record(self, kind: type[DocumentRecord]) -> Schema:
         """The schema of a class of records."""

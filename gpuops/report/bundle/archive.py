@@ -63,15 +63,15 @@ class Bundle:
     names: Mapping[str, str]
     """The name behind each pseudonym: they stay at home."""
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """As a ZIP file."""
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as archive:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
             for name, content in self.files.items():
-                entry = zipfile.ZipInfo(name, _LONG_AGO)
-                entry.external_attr = 0o600 << 16
-                archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
-        return packed.getvalue()
+                file = zipfile.ZipInfo(name, _LONG_AGO)
+                file.external_attr = 0o600 << 16
+                archive.writestr(file, content, zipfile.ZIP_DEFLATED)
+        return buffer.getvalue()
 
 
 def bundle(
@@ -88,19 +88,19 @@ def bundle(
     documents = {SCENARIO: scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
     manifest = as_values(ManifestDocument(Moment(utc(written)), names.of(NameKind.ID, "site"), _sizes(files)))
-    found = [
+    places = [
         place
         for name, document in {MANIFEST: manifest, **documents}.items()
         for place in strays(document, name, api_words if name == CONTACT else ())
     ]
-    if found:
-        more = f" and {len(found) - _FEW_PLACES} more" if len(found) > _FEW_PLACES else ""
+    if places:
+        further = f" and {len(places) - _FEW_PLACES} more" if len(places) > _FEW_PLACES else ""
         raise Refused(
-            f"the bundle would hold {count(len(found), 'text')} of this vCenter's own, at "
-            f"{', '.join(found[:_FEW_PLACES])}{more}: it is not written",
+            f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at "
+            f"{', '.join(places[:_FEW_PLACES])}{further}: it is not written",
             hint="this is a mistake of gpuops: please report these places, without the texts",
         )
-    return Bundle({MANIFEST: _text(manifest), **files}, names.given)
+    return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)
 
 
 def _text(document: Any) -> bytes:
@@ -126,10 +126,10 @@ class BundleDocument(PrintedDocument, frozen=True):
         return cls(path, written, _sizes(bundle.files), contact)
 
 
-def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
+def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
     """The files with their sizes and how each begins."""
     table = TextTable("file", "bytes", "begins", right=[1])
-    for name, content in found.files.items():
+    for name, content in bundle.files.items():
         words = " ".join(content.decode("ascii").split())
         beginning = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ..."
         table.add_row(name, f"{len(content):,}", beginning)

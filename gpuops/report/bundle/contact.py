@@ -40,17 +40,17 @@ def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection
         ],
         "unread": contact.unread,
     }
-    document: dict[str, Any] = _hidden(answers, "", names, words)
+    document: dict[str, Any] = _hide(answers, "", names, words)
     return document
 
 
-def _hidden(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:
+def _hide(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:
     """Return an answer with each text in it hidden, unless it is a word of the API, a GPU or a number."""
     match answer:
         case Mapping():
-            return {name: _hidden(part, name, names, words) for name, part in answer.items()}
+            return {name: _hide(part, name, names, words) for name, part in answer.items()}
         case list() | tuple():
-            return [_hidden(part, key, names, words) for part in answer]
+            return [_hide(part, key, names, words) for part in answer]
         case datetime():
             return utc(answer)
         case str() if key in _REFS:

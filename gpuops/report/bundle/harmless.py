@@ -106,14 +106,14 @@ def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iter
             if document not in api_words and not _tells_nothing(document, at.rpartition(".")[2]):
                 yield at
         case Mapping():
-            for number, (key, value) in enumerate(document.items()):
+            for number, (key, part) in enumerate(document.items()):
                 if isinstance(key, str) and (key in _KEYS or key in api_words or _tells_nothing(key)):
-                    yield from strays(value, f"{at}.{key}", api_words)
+                    yield from strays(part, f"{at}.{key}", api_words)
                 else:
                     yield f"{at}.<key {number + 1}>"
         case list() | tuple():
-            for number, value in enumerate(document):
-                yield from strays(value, f"{at}.{number}", api_words)
+            for number, part in enumerate(document):
+                yield from strays(part, f"{at}.{number}", api_words)
         case None | bool() | int() | float():
             pass
         case _:

@@ -44,20 +44,20 @@ class Pseudonyms:
     def __init__(self, key: bytes) -> None:
         """`key`: 32 random bytes; whoever has them can try names out."""
         self._key = key
-        self._given: dict[str, str] = {}
+        self._real_names: dict[str, str] = {}
 
     def of(self, kind: NameKind, name: str) -> str:
         """`vm-3fa2c81d09be`: the same for the same kind and name, under the same key."""
         text = f"{kind.value}\0{name}".encode("utf-8", "surrogatepass")
-        given = f"{kind.value}-{hmac.digest(self._key, text, 'sha256').hex()[:DIGITS]}"
-        self._given[given] = name
-        return given
+        pseudonym = f"{kind.value}-{hmac.digest(self._key, text, 'sha256').hex()[:DIGITS]}"
+        self._real_names[pseudonym] = name
+        return pseudonym
 
     def ref(self, moid: str) -> str:
         """The managed object id itself, where it is one that a vCenter gives."""
         return moid if _MOID.fullmatch(moid) else self.of(NameKind.ID, moid)
 
     @property
-    def given(self) -> Mapping[str, str]:
+    def real_names(self) -> Mapping[str, str]:
         """The name behind each pseudonym that was given."""
-        return self._given
+        return self._real_names

@@ -94,46 +94,46 @@ class _WorldWriter:
         }  # fmt: skip
 
     def write(self) -> dict[str, Any]:
-        return self._fill("scenario", self._inventory) | self._reserved()
+        return self._fill("scenario", self._inventory) | self._reservations()
 
-    def _fill(self, noun: str, thing: Any) -> dict[str, Any]:
+    def _fill(self, noun: str, source_object: Any) -> dict[str, Any]:
         """What a section of the table makes of an object."""
-        return {key: self._value(thing, source) for key, source in _TABLE[noun].items()}
+        return {key: self._value(source_object, source) for key, source in _TABLE[noun].items()}
 
-    def _value(self, thing: Any, source: Any) -> Any:
+    def _value(self, source_object: Any, source: Any) -> Any:
         if not isinstance(source, str):
             return source
         if source.startswith("= "):
             return source[2:]
         path, filters = _steps(source)
         if path.startswith("_"):
-            return getattr(self, path)(thing)
+            return getattr(self, path)(source_object)
         for part in path.split(".") if path != "." else ():
-            thing = None if thing is None else getattr(thing, part)
+            source_object = None if source_object is None else getattr(source_object, part)
         for name, argument in filters:
-            thing = self._filtered(thing, name, argument)
-        return thing
+            source_object = self._apply_filter(source_object, name, argument)
+        return source_object
 
-    def _filtered(self, value: Any, name: str, argument: Any) -> Any:
+    def _apply_filter(self, content: Any, name: str, argument: Any) -> Any:
         if name in ("or", "else"):
-            return argument if value is None or (name == "or" and not value) else value
-        if value is None and name != "bool":
+            return argument if content is None or (name == "or" and not content) else content
+        if content is None and name != "bool":
             return None
         match name:
             case "in":
-                return value if value in argument else None
+                return content if content in argument else None
             case "pick":
-                return _TABLE[argument][value]
+                return _TABLE[argument][content]
             case "as":
-                return self._fill(argument, value)
+                return self._fill(argument, content)
             case "each":
-                return [self._fill(argument, part) for part in value]
-            case "plain" if not any(strays(value, ".")):
-                return value
+                return [self._fill(argument, part) for part in content]
+            case "plain" if not any(strays(content, ".")):
+                return content
             case _ if name in self._functions:
-                return self._functions[name](value)
+                return self._functions[name](content)
             case _:
-                return self._names.of(NameKind(argument or name), value)
+                return self._names.of(NameKind(argument or name), content)
 
     # --- vCenter ------------------------------------------------------------------------------------------------
 
@@ -150,7 +150,9 @@ class _WorldWriter:
     def _api_version(self, inventory: Inventory) -> str:
         """The last one that the simulator knows and that is not later."""
         versions: list[str] = _TABLE["api_versions"]
-        return next((each for each in versions[::-1] if _numbers(each) <= _numbers(inventory.api_version)), versions[0])
+        return next(
+            (version for version in versions[::-1] if _numbers(version) <= _numbers(inventory.api_version)), versions[0]
+        )
 
     def _datastores(self, inventory: Inventory) -> list[dict[str, Any]]:
         stores = []
@@ -160,13 +162,15 @@ class _WorldWriter:
             stores.append(self._fill("datastore", store) | space)
         return stores or [{"name": self._names.of(NameKind.DATASTORE, ""), "capacity_gib": 1024, "free_gib": 0}]
 
-    def _reserved(self) -> dict[str, Any]:
+    def _reservations(self) -> dict[str, Any]:
         """DirectPath profiles (vSphere 9.0), and what of them is reserved for VMs of others and not used yet."""
         capacities, clusters = self._inventory.reservations, self._inventory.clusters
         if capacities is None:
             return {}
         parts: list[tuple[ProfileCapacity | DeviceCapacity, dict[str, Any]]] = [
-            (each, {"vgpu": name}) for each in capacities.capacities if (name := self._known(each.profile))
+            (profile_capacity, {"vgpu": name})
+            for profile_capacity in capacities.capacities
+            if (name := self._catalog_name(profile_capacity.profile))
         ]
         for device in (device for device in capacities.devices if device.allowed):
             ids = [f"{vendor_id & 0xFFFF:04x}:{device_id & 0xFFFF:04x}" for vendor_id, device_id in device.allowed]
@@ -203,8 +207,8 @@ class _WorldWriter:
         return {key: options[key] for key in _TABLE["drs_options"] if _DRS_NUMBER.fullmatch(options.get(key, ""))}
 
     def _overrides(self, cluster: Cluster) -> dict[str, str]:
-        known = (VmDrs.MANUAL, VmDrs.PARTIAL, VmDrs.FULL)
-        overrides = {vm: str(behavior) for vm, behavior in cluster.drs_overrides if behavior in known}
+        behaviors = (VmDrs.MANUAL, VmDrs.PARTIAL, VmDrs.FULL)
+        overrides = {vm: str(behavior) for vm, behavior in cluster.drs_overrides if behavior in behaviors}
         excluded = dict.fromkeys(cluster.drs_excluded, VmDrs.OFF.value)
         return {self._names.ref(vm): behavior for vm, behavior in (overrides | excluded).items()}
 
@@ -227,13 +231,13 @@ class _WorldWriter:
     def _unmoved_profiles(self, host: Host) -> list[str]:
         """Profiles whose VMs the host cannot suspend or move."""
         offers = [offer for offer in host.profiles or () if offer.suspend is False or offer.migrate is False]
-        return sorted(name for offer in offers if (name := self._known(offer.name)))
+        return sorted(name for offer in offers if (name := self._catalog_name(offer.name)))
 
     def _gpus(self, host: Host) -> list[dict[str, Any]]:
         """The GPUs of the catalogue, with the NVLink bridges that its device groups tell of: of the first GPUs that
         have the profile."""
-        known = [gpu for gpu in host.gpus if gpu.vendor_id == NVIDIA_VENDOR_ID and self._board(gpu) is not None]
-        gpus = [self._fill("gpu", gpu) | {"mode": self._mode(gpu, host).value, "nvlink": None} for gpu in known]
+        known_gpus = [gpu for gpu in host.gpus if gpu.vendor_id == NVIDIA_VENDOR_ID and self._board(gpu) is not None]
+        gpus = [self._fill("gpu", gpu) | {"mode": self._mode(gpu, host).value, "nvlink": None} for gpu in known_gpus]
         groups = (host.settings.device_groups if host.settings is not None else None) or ()
         sizes = {(len(group.members), group.members[0].profile or "") for group in groups if group.members}
         for size, profile in sorted(sizes):
@@ -280,14 +284,14 @@ class _WorldWriter:
 
     def _vm_read(self, vm: Vm) -> dict[str, Any]:
         is_on, host = vm.power is PowerState.ON, self._host(vm)
-        vgpus = [device for device in vm.vgpus if self._known(device.profile) is not None]
+        vgpus = [device for device in vm.vgpus if self._catalog_name(device.profile) is not None]
         addresses, starts = _places(vm, host, vgpus) if is_on else ([], [])
         group = next((device for device in vgpus if device.group is not None), None)
         return self._fill("vm_read", vm) | {
             "gpus": [str(address) for address in addresses],
             "starts": starts,
-            "held": list(_held(vm, host)) if is_on else [],
-            "group": None if group is None else f"Nvidia:{len(vgpus)}@{self._known(group.profile)}%NVLink",
+            "held": list(_held_devices(vm, host)) if is_on else [],
+            "group": None if group is None else f"Nvidia:{len(vgpus)}@{self._catalog_name(group.profile)}%NVLink",
         }
 
     def _device_keys(self, vm: Vm) -> list[int]:
@@ -301,8 +305,8 @@ class _WorldWriter:
 
     def _device(self, device: GpuDevice, host: Host) -> dict[str, Any]:
         match device:
-            case VgpuDevice(profile=profile) if self._known(profile) is not None:
-                return {"vgpu": self._known(profile)}
+            case VgpuDevice(profile=profile) if self._catalog_name(profile) is not None:
+                return {"vgpu": self._catalog_name(profile)}
             case DirectPathDevice(address=address) if (target := host.device(address)) is not None:
                 is_declared = isinstance(target, OtherDevice) or self._board(target) is not None
                 return {"direct_path": str(address)} if is_declared else {"other": True}
@@ -312,10 +316,10 @@ class _WorldWriter:
             case _:
                 return {"other": True}
 
-    def _known(self, profile: str) -> str | None:
+    def _catalog_name(self, profile: str) -> str | None:
         """The profile by the catalogue's name; None = it does not know it."""
-        known = self._catalog.profile(profile)
-        return None if known is None else known.name
+        catalog_profile = self._catalog.profile(profile)
+        return None if catalog_profile is None else catalog_profile.name
 
     def _datastore(self, vm: Vm) -> str | None:
         return next((self._names.ref(ref) for ref in vm.datastores if ref in self._inventory.datastores), None)
@@ -340,48 +344,48 @@ class _WorldWriter:
         """Custom attributes: those of gpuops by name where their value tells nothing, any other by pseudonym; the
         marker of a night is left out."""
         attributes = {}
-        for name, value in vm.attributes.items():
-            plain = value.lower() if name == "gpuops.opt-out" else value
-            known = _TABLE["attributes"].get(name)
-            if name == "gpuops.return" and (at := _utc_or_none(value)) is not None:
+        for name, text in vm.attributes.items():
+            plain = text.lower() if name == "gpuops.opt-out" else text
+            harmless_values = _TABLE["attributes"].get(name)
+            if name == "gpuops.return" and (at := _utc_or_none(text)) is not None:
                 attributes[name] = at
-            elif known is not None:
-                attributes[name] = plain if plain in known else self._names.of(NameKind.VALUE, value)
+            elif harmless_values is not None:
+                attributes[name] = plain if plain in harmless_values else self._names.of(NameKind.VALUE, text)
             elif name != "gpuops.rotation":
-                attributes[self._names.of(NameKind.ATTRIBUTE, name)] = self._names.of(NameKind.VALUE, value)
+                attributes[self._names.of(NameKind.ATTRIBUTE, name)] = self._names.of(NameKind.VALUE, text)
         return attributes
 
 
 def plain_settings(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Those of the keys that plans go by whose values are numbers, TRUE, FALSE or a PCI address."""
-    known = {key.lower(): key for key in SETTINGS}
-    for key, value in options.items():
-        of_device, spelled, address = _OF_DEVICES.fullmatch(key.lower()), known.get(key.lower()), None
+    spellings = {key.lower(): key for key in SETTINGS}
+    for key, setting in options.items():
+        of_device, spelled, address = _OF_DEVICES.fullmatch(key.lower()), spellings.get(key.lower()), None
         if of_device is not None:
             spelled = f"pciPassthru{int(of_device['number'])}.cfg.{of_device['name']}"
         if spelled is not None and spelled.endswith("gpu-pci-id"):
-            address = PciAddress.parse_or_none(value)
+            address = PciAddress.parse_or_none(setting)
             spelled = None if address is None else spelled
         if address is not None and spelled is not None:
             yield spelled, str(address)
-        elif spelled is not None and _PLAIN.fullmatch(value):
-            yield spelled, value.upper()
+        elif spelled is not None and _PLAIN.fullmatch(setting):
+            yield spelled, setting.upper()
 
 
 def _places(vm: Vm, host: Host, vgpus: list[VgpuDevice]) -> tuple[list[PciAddress], list[int | None]]:
     """The GPU under each vGPU and where it lies there; nothing where the host does not tell."""
-    placed = [(gpu.address, each) for gpu in host.gpus for each in gpu.vgpus or () if each.vm == vm.ref]
-    if sorted(each.profile for _, each in placed) == sorted(device.profile for device in vgpus):
+    placed = [(gpu.address, placement) for gpu in host.gpus for placement in gpu.vgpus or () if placement.vm == vm.ref]
+    if sorted(placement.profile for _, placement in placed) == sorted(device.profile for device in vgpus):
         chosen = []
         for device in vgpus:
             chosen.append(next(pair for pair in placed if pair[1].profile == device.profile))
             placed.remove(chosen[-1])
-        return [address for address, _ in chosen], [each.start for _, each in chosen]
+        return [address for address, _ in chosen], [placement.start for _, placement in chosen]
     addresses = [gpu.address for gpu in host.gpus if vm.ref in (gpu.vms or ())]
     return list(islice(cycle(addresses), len(vgpus))), []
 
 
-def _held(vm: Vm, host: Host) -> Iterator[str | None]:
+def _held_devices(vm: Vm, host: Host) -> Iterator[str | None]:
     """The device under each DirectPath device: as the VM says it, else those that its host says are bound to it."""
     bound = iter([binding.address for binding in host.bindings if binding.vm == vm.ref])
     for device in vm.devices or ():

@@ -23,11 +23,11 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
     facts = TextTable()
     facts.add_row("  type", explanation.type)
     if explanation.allowed:
-        facts.add_row("  allowed", ", ".join(map(_written, explanation.allowed)))
+        facts.add_row("  allowed", ", ".join(map(_constant_text, explanation.allowed)))
     if "." in explanation.path:
         facts.add_row("  required", "yes" if explanation.required else "no")
     if explanation.default is not None:
-        facts.add_row("  default", _written(explanation.default))
+        facts.add_row("  default", _constant_text(explanation.default))
     yield facts
     if explanation.keys:
         yield from (Text(), Text("keys", "bold"))
@@ -43,8 +43,8 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
         yield from (Text(f"  {line}") for line in explanation.example.splitlines())
 
 
-def _written(value: object) -> str:
-    return value if isinstance(value, str) else dumps(value)
+def _constant_text(constant: object) -> str:
+    return constant if isinstance(constant, str) else dumps(constant)
 
 
 def _first_sentence(text: str) -> str:
@@ -68,7 +68,7 @@ class ExplainDocument(PrintedDocument, frozen=True):
     def made_of(cls, explanation: Explanation) -> Self:
         return cls.from_attributes(
             explanation,
-            allowed=list(map(_written, explanation.allowed)),
-            default=None if explanation.default is None else _written(explanation.default),
+            allowed=list(map(_constant_text, explanation.allowed)),
+            default=None if explanation.default is None else _constant_text(explanation.default),
             keys={key.path.rpartition(".")[2]: key.description for key in explanation.keys},
         )

@@ -124,20 +124,23 @@ class LoginTestDocument(PrintedDocument, frozen=True):
 
 
 def _readers(test: LoginTest) -> tuple[Text, ...]:
-    seen = f"{count(test.hosts, 'host')} and {count(test.vms, 'VM')}"
+    snapshot_size = f"{count(test.hosts, 'host')} and {count(test.vms, 'VM')}"
     if test.equal:
         return (
-            Text(f"readers   VI/JSON and SOAP give equal snapshots of {seen}"),
+            Text(f"readers   VI/JSON and SOAP give equal snapshots of {snapshot_size}"),
             Text("          VI/JSON is used here from now on, until its version changes (--reader auto)", "dim"),
         )
     if not test.offers_vi_json:
-        return (Text(f"readers   SOAP alone: VI/JSON came with API 8.0.1.0; {seen} read"),)
+        return (Text(f"readers   SOAP alone: VI/JSON came with API 8.0.1.0; {snapshot_size} read"),)
     soap = Text("          SOAP is used here (--reader auto)", "dim")
     if test.failure:
         return Text(f"readers   nothing can be read over VI/JSON: {test.failure}", "yellow"), soap
-    lines = (Text(f"          {each.path}: SOAP {each.soap}, VI/JSON {each.json}") for each in test.differences)
+    lines = (
+        Text(f"          {difference.path}: SOAP {difference.soap}, VI/JSON {difference.json}")
+        for difference in test.differences
+    )
     differing = count(len(test.differences), "value")
-    return Text(f"readers   VI/JSON and SOAP differ in {differing} of {seen}:", "yellow"), *lines, soap
+    return Text(f"readers   VI/JSON and SOAP differ in {differing} of {snapshot_size}:", "yellow"), *lines, soap
 
 
 _FEW: Final = 3
@@ -158,15 +161,15 @@ def _privileges(test: LoginTest) -> Iterator[Text]:
         if verb.allowed:
             yield Text(f"  {verb.verb:<{width}}  may" + ("" if verb.needs else ": it needs to see, and no more"))
             continue
-        said = [line for need in verb.needs for line in _lacks(need)]
-        yield Text(f"  {verb.verb:<{width}}  ").append(said[0], "yellow")
-        yield from (Text(" " * (width + 4)).append(line, "yellow") for line in said[1:])
+        lacks = [line for need in verb.needs for line in _lacks(need)]
+        yield Text(f"  {verb.verb:<{width}}  ").append(lacks[0], "yellow")
+        yield from (Text(" " * (width + 4)).append(line, "yellow") for line in lacks[1:])
     yield from _next_moves(test)
 
 
 def _lacks(need: VerbNeed) -> Iterator[str]:
-    for each in need.lacking:
-        yield f"lacks {', '.join(sorted(each.privileges))} on {_places(need, each.places)}"
+    for lacking in need.lacking:
+        yield f"lacks {', '.join(sorted(lacking.privileges))} on {_places(need, lacking.places)}"
     if need.lacking and need.allowed:
         yield f"may on {_places(need, need.allowed)}"
     if need.untold:
@@ -178,9 +181,9 @@ def _places(need: VerbNeed, names: Sequence[str]) -> str:
     if len(need.lacking) == 1 and not need.allowed and not need.untold and len(names) > 1:
         return f"all {need.kind.value}s"
     kind = f"{need.kind.value}s in" if all(name.startswith("/") for name in names) else need.kind.value
-    shown = ", ".join(names[:_FEW])
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return f"{kind} {shown}{more}"
+    places = ", ".join(names[:_FEW])
+    further = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"{kind} {places}{further}"
 
 
 def _next_moves(test: LoginTest) -> Iterator[Text]:

@@ -136,16 +136,16 @@ def fleet_map(fleet: Fleet, policy: Policy | None) -> dict[str, Any]:
     """The keys `rooms`, `hosts` and `vms` of the report, and `use`, their sums."""
     rooms = _Rooms()
     hosts = [_host(view, fleet, rooms) for view in fleet.hosts]
-    shown = {vm.ref: vm for vm in fleet.vms}
+    vms_by_ref = {vm.ref: vm for vm in fleet.vms}
     for view in fleet.hosts:
-        shown.update({vm.ref: vm for gpu in view.gpus for vm in gpu.holders or ()})
+        vms_by_ref.update({vm.ref: vm for gpu in view.gpus for vm in gpu.holders or ()})
     return {
-        "use": _use_of(hosts, fleet.hosts_without_gpus, len(shown)),
+        "use": _use_of(hosts, fleet.hosts_without_gpus, len(vms_by_ref)),
         "rooms": rooms.records,
         "hosts": hosts,
         "vms": [
             MappedVmRecord.from_attributes(vm, role=role_of(vm, policy))
-            for vm in sorted(shown.values(), key=lambda vm: (vm.name, vm.ref))
+            for vm in sorted(vms_by_ref.values(), key=lambda vm: (vm.name, vm.ref))
         ],
     }
 
@@ -154,9 +154,9 @@ def _use_of(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int
     """The sums of the map's own records."""
     gpus = [gpu for host in hosts for node in host.numa_nodes for gpu in node.gpus]
     may_take = [gpu for gpu in gpus if gpu.takes_vgpus is not False]
-    known = [gpu.used for gpu in may_take if gpu.takes_vgpus and gpu.used is not None]
-    free_whole = sum(used == 0 for used in known)
-    free_in_parts = sum(1 - used for used in known if 0 < used < 1)
+    used_parts = [gpu.used for gpu in may_take if gpu.takes_vgpus and gpu.used is not None]
+    free_whole = sum(used == 0 for used in used_parts)
+    free_in_parts = sum(1 - used for used in used_parts if 0 < used < 1)
     free = free_whole + free_in_parts
     return FleetUseRecord.from_attributes(
         hosts=len(hosts),
@@ -165,7 +165,7 @@ def _use_of(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int
         vms=vms,
         free_whole_gpus=free_whole,
         free_in_parts=round(free_in_parts, 4),
-        free_not_known_gpus=len(may_take) - len(known),
+        free_not_known_gpus=len(may_take) - len(used_parts),
         fragmented=round(free_in_parts / free, 4) if free else None,
         **{f"gpus_{use.value}": sum(gpu.use == use for gpu in gpus) for use in GpuUse},
     )
@@ -220,7 +220,7 @@ def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> Map
         takes_vgpus=_takes_vgpus(view),
         problems=view.gpu.health.problems if view.gpu.health is not None else None,
         use=_use(view, state),
-        used=_used(view, state, slots),
+        used=_used_part(view, state, slots),
         slots=slots,
         open_slots=_open_slots(view, state),
         room=rooms.number(view.free),
@@ -240,9 +240,9 @@ def _slots(view: GpuView, state: GpuState, catalog: Catalog) -> Iterator[MappedS
     for tenant in state.tenants if not view.whole else ():
         part = gpus_of((tenant.profile,), catalog)
         yield _slot(tenant.vm, tenant.profile, part, tenant.start, certain=tenant.certain)
-    told = set() if view.whole else {tenant.vm for tenant in state.tenants}
+    tenant_vms = set() if view.whole else {tenant.vm for tenant in state.tenants}
     for vm in view.holders or ():
-        if vm.ref not in told:
+        if vm.ref not in tenant_vms:
             yield _slot(vm.ref, None, 1.0 if view.whole else None, None, certain=True)
 
 
@@ -261,7 +261,7 @@ def _use(view: GpuView, state: GpuState) -> GpuUse:
     return GpuUse.PARTLY
 
 
-def _used(view: GpuView, state: GpuState, slots: list[MappedSlotRecord]) -> float | None:
+def _used_part(view: GpuView, state: GpuState, slots: list[MappedSlotRecord]) -> float | None:
     """The part of the GPU that is held; None = not known."""
     if view.whole:
         return None if view.holders is None else float(bool(view.holders))

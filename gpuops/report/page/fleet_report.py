@@ -153,52 +153,58 @@ class ReportDocument(VersionedSiteDocument, frozen=True):
     diagnoses: Annotated[list[ReportedDiagnosisRecord], "what `gpuops diagnose` last said of VMs; worst first"]
 
 
-def fleet_report_document(found: FleetReport) -> ReportDocument:
+def fleet_report_document(report: FleetReport) -> ReportDocument:
     """The whole report; null = not known."""
-    inventory = found.fleet.inventory
+    inventory = report.fleet.inventory
     return ReportDocument.from_attributes(
         inventory,
         read_at=inventory.taken_at,
-        since=found.since,
-        policy=found.policy.name if found.policy is not None else None,
-        **fleet_map(found.fleet, found.policy),
-        capacity=_capacity(found.capacity),
-        modes=host_modes(found.fleet.gpu_hosts, found.fleet.catalog),
-        findings=found.examination.findings,
-        totals=found.nights,
-        nights=found.nights.nights,
-        last_night=found.last_night,
-        idle=None if found.idle is None else [_idle(each, found) for each in found.idle],
-        showback=ShowbackRecord.from_attributes(found.showback, by=str(found.owners), **_hours(found.showback.hours)),
-        diagnoses=[_diagnosis(each, inventory) for each in slowest_first(found.diagnoses, inventory)],
+        since=report.since,
+        policy=report.policy.name if report.policy is not None else None,
+        **fleet_map(report.fleet, report.policy),
+        capacity=_capacity(report.capacity),
+        modes=host_modes(report.fleet.gpu_hosts, report.fleet.catalog),
+        findings=report.examination.findings,
+        totals=report.nights,
+        nights=report.nights.nights,
+        last_night=report.last_night,
+        idle=None if report.idle is None else [_idle(judged, report) for judged in report.idle],
+        showback=ShowbackRecord.from_attributes(
+            report.showback, by=str(report.owners), **_hours(report.showback.hours)
+        ),
+        diagnoses=[_diagnosis(diagnosis, inventory) for diagnosis in slowest_first(report.diagnoses, inventory)],
     )
 
 
 def slowest_first(diagnoses: Mapping[str, StoredDiagnosis], inventory: Inventory) -> list[StoredDiagnosis]:
     """Those of VMs that are still there: faults before what shows nothing, and the most probable first."""
 
-    def order(each: StoredDiagnosis) -> tuple[float, str, str]:
-        worst = max((share for component, share in each.probable if component is not Component.NONE), default=0.0)
-        return -worst, inventory.vms[each.vm].name, each.vm
+    def order(diagnosis: StoredDiagnosis) -> tuple[float, str, str]:
+        worst = max((share for component, share in diagnosis.probable if component is not Component.NONE), default=0.0)
+        return -worst, inventory.vms[diagnosis.vm].name, diagnosis.vm
 
-    return sorted((each for each in diagnoses.values() if each.vm in inventory.vms), key=order)
+    return sorted((diagnosis for diagnosis in diagnoses.values() if diagnosis.vm in inventory.vms), key=order)
 
 
-def _diagnosis(found: StoredDiagnosis, inventory: Inventory) -> ReportedDiagnosisRecord:
-    vm = inventory.vms[found.vm]
+def _diagnosis(diagnosis: StoredDiagnosis, inventory: Inventory) -> ReportedDiagnosisRecord:
+    vm = inventory.vms[diagnosis.vm]
     host = inventory.host_of(vm)
-    return ReportedDiagnosisRecord.from_attributes(found, vm, vm=vm.name, host=host.name if host is not None else None)
+    return ReportedDiagnosisRecord.from_attributes(
+        diagnosis, vm, vm=vm.name, host=host.name if host is not None else None
+    )
 
 
-def _capacity(found: Capacity) -> FleetCapacityRecord:
+def _capacity(capacity: Capacity) -> FleetCapacityRecord:
     return FleetCapacityRecord(
-        profiles=[_fit(name, found.now.fits[name], found.after) for name in sorted(found.now.fits, key=by_size)],
+        profiles=[
+            _fit(name, capacity.now.fits[name], capacity.after) for name in sorted(capacity.now.fits, key=by_size)
+        ],
         whole_gpus=[
             WholeGpuCapacityRecord.from_attributes(slots, name=device.name, label=device.label or None)
-            for device, slots in found.now.devices.items()
+            for device, slots in capacity.now.devices.items()
         ],
-        desktops_to_suspend=None if found.after is None else found.desktops,
-        suspended_vms=list(found.suspended),
+        desktops_to_suspend=None if capacity.after is None else capacity.desktops,
+        suspended_vms=list(capacity.suspended),
     )
 
 
@@ -209,9 +215,9 @@ def _fit(name: str, fit: Fit, after: FleetPart | None) -> ProfileCapacityRecord:
     )
 
 
-def _idle(judged: JudgedVm, found: FleetReport) -> JudgedDesktopRecord:
+def _idle(judged: JudgedVm, report: FleetReport) -> JudgedDesktopRecord:
     verdict = judged.verdict
-    gpus = gpus_of(judged.vm.profiles, found.fleet.catalog)
+    gpus = gpus_of(judged.vm.profiles, report.fleet.catalog)
     return JudgedDesktopRecord.from_attributes(
         judged.vm,
         verdict,

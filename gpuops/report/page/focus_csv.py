@@ -27,9 +27,9 @@ FOCUS_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def focus_csv(found: Showback) -> str:
+def focus_csv(showback: Showback) -> str:
     """A line for each run; an hour that is not certain has an empty quantity, and what it was at least."""
-    return csv_text(FOCUS_COLUMNS, (row for run in found.runs for row in _rows(run)))
+    return csv_text(FOCUS_COLUMNS, (row for run in showback.runs for row in _rows(run)))
 
 
 def _rows(run: OwnedRun) -> Iterator[tuple[Cell, ...]]:

@@ -29,7 +29,7 @@ def page(document: Document) -> str:
     """The page of a report's document (`fleet_report_document`)."""
     style, script = page_style(), page_script()
     policy = content_security_policy((script,), style)
-    return _rendered(document, edition="", style=style, script=script, policy=policy, data=_embedded(document))
+    return _render(document, edition="", style=style, script=script, policy=policy, data=_json_for_script(document))
 
 
 def served_page(document: Document, edition: str, documents: Sequence[str], above: str = "") -> str:
@@ -38,7 +38,7 @@ def served_page(document: Document, edition: str, documents: Sequence[str], abov
     `edition` tells it from what it shows after a change, `documents` are the names below `api/` that it links, `above`
     is the address of the table of all sites, empty where this is the only one.
     """
-    return _rendered(document, edition=edition, documents=documents, above=above)
+    return _render(document, edition=edition, documents=documents, above=above)
 
 
 def page_script() -> str:
@@ -56,7 +56,7 @@ def drawing_script() -> str:
     return f'"use strict";\nconst draw = () => {{\n{"".join(map(source, _SCRIPTS))}}};\n'
 
 
-def _rendered(document: Document, **more: Any) -> str:
+def _render(document: Document, **variables: Any) -> str:
     text: str = (
         environment()
         .get_template("page.html.j2")
@@ -65,7 +65,7 @@ def _rendered(document: Document, **more: Any) -> str:
             findings=findings_together(document["findings"]),
             idle=_candidates(document),
             boards=_room_by_board(document["capacity"]["profiles"]),
-            **more,
+            **variables,
         )
     )
     return text
@@ -74,8 +74,8 @@ def _rendered(document: Document, **more: Any) -> str:
 def findings_together(findings: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     """Findings that differ in their subject alone are one, with all subjects; worst first, as they came."""
     together: dict[tuple[str, str, str], list[str]] = {}
-    for each in findings:
-        together.setdefault((each["severity"], each["reason"], each["fix"]), []).append(each["subject"])
+    for finding in findings:
+        together.setdefault((finding["severity"], finding["reason"], finding["fix"]), []).append(finding["subject"])
     return [
         {"severity": severity, "reason": reason, "fix": fix, "subjects": subjects}
         for (severity, reason, fix), subjects in together.items()
@@ -85,18 +85,21 @@ def findings_together(findings: Sequence[Mapping[str, str]]) -> list[dict[str, A
 def _candidates(document: Document) -> list[Document]:
     """Desktops in the order in which a reader looks for them: idle ones, the largest first, then the others."""
     order = {"idle": 0, "unknown": 1, "busy": 2}
-    return sorted(document["idle"] or (), key=lambda each: (order[each["verdict"]], -(each["gpus"] or 0), each["name"]))
+    return sorted(
+        document["idle"] or (),
+        key=lambda desktop: (order[desktop["verdict"]], -(desktop["gpus"] or 0), desktop["name"]),
+    )
 
 
 def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
     """What fits, by GPU model; profiles that differ in the letter of their series alone are one: `a40-8a|c|q`."""
     boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
-    for each in profiles:
-        stem = without_series(each["name"])
-        figures = tuple(_slots(each[key]) for key in ("now", "in_one_vm", "after"))
-        parts = parse(each["name"])
+    for profile in profiles:
+        stem = without_series(profile["name"])
+        figures = tuple(_slots(profile[key]) for key in ("now", "in_one_vm", "after"))
+        parts = parse(profile["name"])
         board = parts.esxi_prefix.rstrip("-") if parts is not None else "other profiles"
-        boards.setdefault(board, {}).setdefault((stem, *figures), []).append(each["name"][len(stem) :])
+        boards.setdefault(board, {}).setdefault((stem, *figures), []).append(profile["name"][len(stem) :])
     return {
         board: [
             {"name": f"{stem}{'|'.join(letters)}", "now": now, "in_one_vm": in_one_vm, "after": after}
@@ -121,7 +124,7 @@ def _hash(text: str) -> str:
 _ESCAPES: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def _embedded(document: Document) -> str:
+def _json_for_script(document: Document) -> str:
     """The document as JSON that may stand in a `script` element (HTML standard, restrictions for its contents)."""
     import msgspec
 

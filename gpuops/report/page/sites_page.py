@@ -25,14 +25,14 @@ def sites_page(answers: Sequence[SiteAnswer]) -> str:
     """The page of the sites that answered with a document of kind `report`; the others are named with their reason."""
     style, script = html.page_style(), html.source("sites.js")
     policy = html.content_security_policy((script, html.page_script()), style)
-    documents = [(each, each.document) for each in answers if each.failure is None]
+    documents = [(answer, answer.document) for answer in answers if answer.failure is None]
     text: str = (
         html.environment()
         .get_template("sites.html.j2")
         .render(
-            sites=[(each, document, html.page(document)) for each, document in documents],
+            sites=[(answer, document, html.page(document)) for answer, document in documents],
             total={key: sum(document["use"][key] for _, document in documents) for key in _SUMMED},
-            missing=[each for each in answers if each.failure is not None],
+            missing=[answer for answer in answers if answer.failure is not None],
             style=style,
             script=script,
             policy=policy,
@@ -62,7 +62,7 @@ def site_figures(report: Document) -> Document:
         "use": {key: report["use"][key] for key in _SUMMED},
         "nights": len(report["nights"]),
         "totals": report["totals"],
-        "attention": sum(each["severity"] != "note" for each in report["findings"]),
+        "attention": sum(finding["severity"] != "note" for finding in report["findings"]),
     }
 
 

@@ -40,29 +40,31 @@ def vm_state(vm: Vm, inventory: Inventory) -> Document:
         "cpu_hot_add": vm.cpu_hot_add,
         "cores_per_numa_node": vm.cores_per_numa_node,
         "settings": None if vm.extra_config is None else _settings(vm),
-        "attributes": {name: value for name, value in sorted(vm.attributes.items()) if value},
+        "attributes": {name: text for name, text in sorted(vm.attributes.items()) if text},
     }
 
 
 def differences(refs: Iterable[str], before: Inventory, after: Inventory) -> list[Document]:
     """Ansible's diff: of each of these VMs the fields that differ, before and after; others are left out."""
-    found = []
+    diffs = []
     for ref in dict.fromkeys(refs):
-        was, now = (vm_state(side.vms[ref], side) if ref in side.vms else {} for side in (before, after))
-        changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+        state_before, state_after = (
+            vm_state(side.vms[ref], side) if ref in side.vms else {} for side in (before, after)
+        )
+        changed = [key for key in {**state_before, **state_after} if state_before.get(key) != state_after.get(key)]
         if changed:
-            name = str((was or now)["name"])
-            found.append(
+            name = str((state_before or state_after)["name"])
+            diffs.append(
                 {
                     "before_header": name,
                     "after_header": name,
-                    "before": {key: was.get(key) for key in changed},
-                    "after": {key: now.get(key) for key in changed},
+                    "before": {key: state_before.get(key) for key in changed},
+                    "after": {key: state_after.get(key) for key in changed},
                 }
             )
-    return found
+    return diffs
 
 
 def _settings(vm: Vm) -> dict[str, str]:
     settings = sorted((vm.extra_config or {}).items())
-    return {key: value for key, value in settings if key.startswith(_OURS) and value}
+    return {key: setting for key, setting in settings if key.startswith(_OURS) and setting}

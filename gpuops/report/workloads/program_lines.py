@@ -23,28 +23,28 @@ class ProgramLines:
 
     def __init__(self, withheld: Iterable[Secret] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        self._rest = ""
+        self._unfinished = ""
         self._withheld = tuple(withheld)
-        self._longest_secret = max((len(each.reveal()) for each in self._withheld), default=0)
+        self._longest_secret = max((len(secret.reveal()) for secret in self._withheld), default=0)
 
     def hear(self, piece: bytes) -> Sequence[str]:
         """The lines that this piece has ended."""
-        *lines, self._rest = (self._rest + self._decoder.decode(piece)).replace("\r", "\n").split("\n")
+        *lines, self._unfinished = (self._unfinished + self._decoder.decode(piece)).replace("\r", "\n").split("\n")
         longest = LONGEST_LINE + self._longest_secret
-        while len(self._rest) > longest:
+        while len(self._unfinished) > longest:
             # what is withheld is so before the line is broken
-            self._rest = without_secrets(self._rest, self._withheld)
-            if len(self._rest) <= longest:
+            self._unfinished = without_secrets(self._unfinished, self._withheld)
+            if len(self._unfinished) <= longest:
                 break
-            lines.append(self._rest[:LONGEST_LINE])
-            self._rest = self._rest[LONGEST_LINE:]
-        return tuple(map(self._shown, lines))
+            lines.append(self._unfinished[:LONGEST_LINE])
+            self._unfinished = self._unfinished[LONGEST_LINE:]
+        return tuple(map(self._make_printable, lines))
 
     def end(self) -> Sequence[str]:
         """What is left without an end of line."""
-        left = self._rest + self._decoder.decode(b"", final=True)
-        self._rest = ""
-        return (self._shown(left),) if left else ()
+        last_line = self._unfinished + self._decoder.decode(b"", final=True)
+        self._unfinished = ""
+        return (self._make_printable(last_line),) if last_line else ()
 
-    def _shown(self, line: str) -> str:
-        return "\t".join(visible(each) for each in without_secrets(line, self._withheld).split("\t"))
+    def _make_printable(self, line: str) -> str:
+        return "\t".join(visible(cell) for cell in without_secrets(line, self._withheld).split("\t"))
