@@ -1,4 +1,4 @@
-"""What `--quiet` leaves of a run: one line with what became of it, who is named, and what to type next."""
+"""The line that `--quiet` prints for a run: its outcome, the VMs or hosts that failed, and the next command."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _AFTER_FAILURE: Final = {
     "rotate-resume": "gpuops rotate day",
     "rotate-restore": "gpuops rotate day",
 }
-"""What shows, or repeats, what a rotation could not do."""
+"""The command that shows or repeats what a rotation could not do."""
 
 
 def run_line(report: Report[AnyStep], kind: str) -> Text:
-    """`rotate day: 11 desktops resumed, 1 step failed; not done: vdi-07; next: gpuops rotate day`.
+    """Return the line for a run: `rotate day: 11 desktops resumed, 1 step failed; not done: vdi-07; next: gpuops rotate
+    day`.
 
-    `kind` is the document's.
+    `kind` is the kind of the JSON document.
     """
     refusals: list[Rejection] = [*report.plan.rejections, *report.plan.unmet]
     failed = [_name(outcome.step, report) for outcome in report.outcomes if outcome.verdict in _BAD]
@@ -37,7 +38,7 @@ def run_line(report: Report[AnyStep], kind: str) -> Text:
 
 
 def change_line(report: ChangeReport) -> Text:
-    """The same of a rolling change, by its hosts."""
+    """Return the line for a rolling change of hosts."""
     refused = report.plan.rejections
     hints = [*report.afterwards, *(refusal.hint for refusal in refused if refusal.hint)]
     failed = [host_name(outcome, report) for outcome in report.outcomes if outcome.verdict in _BAD]

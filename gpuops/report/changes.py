@@ -1,4 +1,4 @@
-"""What each step changes, as values before and after. Text, JSON and Ansible's diff are made from these."""
+"""The changes of each step, before and after. Text, JSON and Ansible's diff are made from these."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from gpuops.report.text import size
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing before and after; None = it was not there, or will not be."""
+    """A setting or device before and after; None = it does not exist at that moment."""
 
     what: str
     before: str | None
@@ -50,7 +50,7 @@ class Change:
 
 
 def stages(plan: Plan, before: Inventory) -> Iterator[tuple[Wave, Inventory]]:
-    """Each wave with the snapshot it is expected to find: what the waves before it change is already changed there."""
+    """Yield each wave with the snapshot that it starts from, in which the changes of earlier waves are already made."""
     world = before
     for number, wave in enumerate(plan.waves, 1):
         yield wave, world
@@ -61,7 +61,7 @@ def stages(plan: Plan, before: Inventory) -> Iterator[tuple[Wave, Inventory]]:
 
 
 def vm_name(ref: str, inventory: Inventory) -> str:
-    """The name people know, or the id of a VM that the snapshot lacks."""
+    """Return the name of a VM, or its id if the snapshot lacks it."""
     vm = inventory.vms.get(ref)
     return vm.name if vm else ref
 
@@ -80,7 +80,7 @@ _VERBS: Final[Mapping[type[Step], str]] = {
 
 
 def title(step: Step, inventory: Inventory) -> str:
-    """What the step does, in a few words: `suspend desk-001`."""
+    """Return what the step does in a few words: `suspend desk-001`."""
     vm = vm_name(step.vm, inventory)
     match step:
         case ReconfigureVm():
@@ -101,7 +101,7 @@ def title(step: Step, inventory: Inventory) -> str:
         case SetAttribute(name=name, value=value):
             return f"set attribute {name} of {vm} to {value!r}" if value else f"clear attribute {name} of {vm}"
         case CloseGate() | OpenGate():
-            return f"have the broker give {vm} to {'nobody' if isinstance(step, CloseGate) else 'users again'}"
+            return f"have the broker give {vm} to {'no user' if isinstance(step, CloseGate) else 'users again'}"
         case _:
             assert_never(step)
 
@@ -112,7 +112,7 @@ def _host_of(ref: str, inventory: Inventory) -> str:
 
 
 def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
-    """What the step alters of a VM as this snapshot shows it."""
+    """Return what the step changes of a VM, compared with this snapshot."""
     vm = inventory.vms.get(step.vm)
     match step:
         case ReconfigureVm(change=change):
@@ -200,7 +200,7 @@ def _cpu(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
 
 
 def _extra_config(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
-    """Each key that differs; an empty value is none (vSphere API, OptionValue: it removes the key)."""
+    """Return each key that differs. An empty value removes the key (vSphere API, OptionValue)."""
     settings = vm.extra_config if vm else None
     pairs = (
         (key, (settings.get(key) or None) if settings is not None else "unknown", setting or None)

@@ -1,4 +1,4 @@
-"""The notice of a run that ended, of one that died, and its words. Pure: whoever sends it says who and when."""
+"""Notices of runs that ended or died, and their text. Pure: the sender passes the run and the moment."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 _ALARMING: Final = frozenset({4, 7})
 _DAY: Final = "%Y-%m-%d"
 _OF_FILES: Final = (PolicyError, TargetError)
-"""Errors of a file that a run at night goes by."""
+"""Errors in a file that a run at night uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToldRun:
-    """The run that a notice is of."""
+    """The run that a notice is about."""
 
     id: str
     vcenter: str
@@ -46,10 +46,10 @@ class ToldRun:
 
 
 def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datetime) -> Notice | None:
-    """What is told of a run that ended; None = it did nothing, and names nothing.
+    """Return the notice of a run that ended, or None if it did nothing and names nothing.
 
-    A night that is refused for the time of day is none: cron begins it outside its window too. The same names are told
-    once a day, however often a return tries again.
+    There is no notice of a night that is refused because of the time of day: cron starts it outside its window too. The
+    same names are reported once a day, however often a return tries again.
     """
     kind = _kind(report, run.command)
     code = report.exit_code
@@ -67,9 +67,9 @@ def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datet
 
 
 def notice_of_error(error: Exception, run: ToldRun, at: datetime) -> Notice | None:
-    """What is told of a run that ended in an error.
+    """Return the notice of a run that ended in an error.
 
-    None = another run is at it, which tells of itself; or whoever typed the command has to type it anew.
+    Return None if another run is active, because that run sends its own notices, or if the command was typed wrongly.
     """
     if isinstance(error, Locked) or (isinstance(error, UsageError) and not isinstance(error, _OF_FILES)):
         return None
@@ -82,13 +82,13 @@ def notice_of_error(error: Exception, run: ToldRun, at: datetime) -> Notice | No
 
 
 def notice_of_death(run: ToldRun, began: datetime, at: datetime) -> Notice:
-    """What is told of a run whose process is gone and that did not end."""
+    """Return the notice of a run that did not end and whose process does not exist any more."""
     headline = f"{run.command} that began at {format_zoned_minute(began)} did not end: its process is gone"
     return Notice(NoticeKind.DIED, run.vcenter, (run.id,), at, headline, (), _after_death(run))
 
 
 def notice_of_unit(vcenter: str, unit: str, invocation: str, outcome: str, at: datetime) -> Notice:
-    """What is told of a unit of systemd that failed, by the `OnFailure=` unit that it started."""
+    """Return the notice of a systemd unit that failed, sent by the `OnFailure=` unit that it started."""
     headline = f"{unit} failed: {outcome}"
     run = ToldRun(invocation, vcenter, "rotate")
     return Notice(
@@ -97,9 +97,9 @@ def notice_of_unit(vcenter: str, unit: str, invocation: str, outcome: str, at: d
 
 
 def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
-    """What is told of components that are at least so probable (0 to 1); None = there is none.
+    """Return the notice of components whose probability is at least `least` (0 to 1), or None without any.
 
-    The same components of the same VMs are told once a day, however often cron asks.
+    The same components of the same VMs are reported once a day, however often cron runs.
     """
     suspects = [
         (vm, suspect)
@@ -118,13 +118,13 @@ def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: da
 
 
 def notice_of_overdue(overdue: Overdue, at: datetime) -> Notice:
-    """What is told of a vCenter that nobody seems to return, once a day; its instance uuid stands for its name."""
+    """Return the notice of a vCenter for which no return runs, once a day. It is named by its instance uuid."""
     about = ("overdue", f"{at:{_DAY}}")
     return Notice(NoticeKind.ALARM, overdue.vcenter, about, at, str(overdue), overdue.vms, overdue.next_move)
 
 
 def notice_text(notice: Notice) -> NoticeText:
-    """Its words: the headline, at most twenty of those that are named, the next command."""
+    """Return the text of a notice: the headline, at most twenty of the names, the next command."""
     subject = _line(f"gpuops {notice.vcenter}: {notice.kind}: {notice.headline}")
     named = [f"- {_line(name)}" for name in notice.names[:NAMED_AT_MOST]]
     if len(notice.names) > NAMED_AT_MOST:
@@ -140,7 +140,7 @@ def notice_text(notice: Notice) -> NoticeText:
 
 
 def receipts_text(receipts: Sequence[Receipt]) -> Shown:
-    """Who accepted the notices, and who did not, and why."""
+    """Return a line for each receiver: whether it accepted the notices, or why not."""
     if not receipts:
         return Text("no notice waits to be sent", "bold")
     return tuple(
@@ -165,18 +165,18 @@ class ReceiptRecord(DocumentRecord, frozen=True):
 
 @printed("notify-test", by="gpuops notify test")
 class NotifyTestDocument(PrintedDocument, frozen=True):
-    """Who accepted a test notice."""
+    """Which receivers accepted a test notice."""
 
     receivers: list[ReceiptRecord]
 
 
 @printed("notify-flush", by="gpuops notify flush")
 class NotifyFlushDocument(NotifyTestDocument, frozen=True):
-    """Who accepted the notices that waited."""
+    """Which receivers accepted the waiting notices."""
 
 
 def receipts_exit_code(receipts: Sequence[Receipt]) -> int:
-    """0 all accepted, 4 some did not, 5 nobody did."""
+    """Return 0 if all receivers accepted, 4 if some did not, 5 if none did."""
     wrong = sum(1 for receipt in receipts if receipt.trouble)
     return NotConnected.exit_code if wrong and wrong == len(receipts) else report_exit_code(partly=wrong)
 
@@ -193,7 +193,7 @@ def _kind(report: Report[Any] | ChangeReport, command: str) -> NoticeKind:
 
 
 def _is_by_the_hour(report: Report[Any] | ChangeReport) -> bool:
-    """Whether the time of day is all that a run was refused for."""
+    """Return whether the time of day is the only reason for a refusal."""
     return bool(report.plan.rejections) and all(rejection.by_the_hour for rejection in report.plan.rejections)
 
 
@@ -206,7 +206,7 @@ def _closing(report: Report[Any] | ChangeReport) -> str:
 
 
 def _troubles(report: Report[Any] | ChangeReport) -> Iterator[tuple[str, str]]:
-    """Who is left out, failed or refused, and why; and what the report warns of where the journal is lost."""
+    """Yield each subject that is left out, failed or refused, with the reason, and warnings if the journal is lost."""
     if isinstance(report, Report):
         yield from (
             (rejection.subject, rejection.reason) for rejection in (*report.plan.rejections, *report.plan.unmet)
@@ -243,7 +243,7 @@ def _status(run: ToldRun) -> str:
 
 
 def _after_death(run: ToldRun) -> str:
-    if run.command == "rotate day":  # which goes on with whatever was begun, and it may have died before it began
+    if run.command == "rotate day":  # it continues an interrupted run, or starts one if the run died at its start
         return f"{_status(run)}; gpuops rotate day --yes --vcenter {quote(run.vcenter)} brings back what is still away"
     noun = "rotate" if run.command.startswith("rotate") else "change"
     return f"{_status(run)}; gpuops {noun} resume --yes --vcenter {quote(run.vcenter)} finishes what was begun"

@@ -133,7 +133,8 @@ class TogetherDocument(VmRunDocument, frozen=True):
 
 
 def report_document(report: Report, kind: str) -> PrintedDocument:
-    """One run. `kind` is the verb: `attach`, `detach`, `rotate-night`, `rotate-day`, `rotate-resume`."""
+    """Return the document of a run. `kind` is the verb: `attach`, `detach`, `rotate-night`, `rotate-day`,
+    `rotate-resume`."""
     return DOCUMENTS[kind].made_of(report)
 
 
@@ -197,7 +198,7 @@ class RotateMarkDocument(VmRunDocument, frozen=True):
 
 
 def plain(option: object) -> Any:
-    """A request as its options: what it is made of, in JSON's own types."""
+    """Return a request, or a part of it, in JSON's own types."""
     match option:
         case None | bool() | int() | float():
             return option

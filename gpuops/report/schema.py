@@ -79,7 +79,7 @@ _MODULES: Final = (
     "workloads.pool",
     "workloads.submitted_jobs",
 )
-"""The modules of `gpuops.report` with classes of documents."""
+"""The modules of `gpuops.report` that contain classes of documents."""
 
 
 def document_kinds() -> dict[str, type[PrintedDocument]]:
@@ -135,7 +135,7 @@ class _SchemaMaker:
         return {"type": [choice["type"] for choice in choices]} if simple else {"anyOf": choices}
 
     def record(self, kind: type[DocumentRecord]) -> Schema:
-        """The schema of a class of records."""
+        """Return the schema of a class of records."""
         hints = get_type_hints(kind, include_extras=True)
         fields = msgspec.structs.fields(kind)
         return {
@@ -147,19 +147,19 @@ class _SchemaMaker:
     def _named_record(self, kind: type[DocumentRecord]) -> Schema:
         name = kind.__name__.removesuffix("Record")
         if name not in self.definitions:
-            self.definitions[name] = {}  # a record may hold others of its class
+            self.definitions[name] = {}  # a record may contain others of its class
             self.definitions[name] = {"description": _docstring(kind), **self.record(kind)}
         return {"$ref": f"{_DEFINED}{name}"}
 
     def _of_type(self, kind: Any) -> Schema:
-        """The schema of what `plain` makes of a value of this type."""
+        """Return the schema of the JSON that `plain` makes of this type."""
         arguments = get_args(kind)
         if get_origin(kind) is Annotated:
             return {**self._of_type(arguments[0]), "description": arguments[-1]}
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
         if get_origin(kind) in (Union, UnionType):
-            return self._any_of([self._of_type(each) for each in arguments if each is not msgspec.UnsetType])
+            return self._any_of([self._of_type(choice) for choice in arguments if choice is not msgspec.UnsetType])
         if kind == dict[str, Any]:
             return {"type": "object"}
         if get_origin(kind) is dict:
@@ -169,7 +169,7 @@ class _SchemaMaker:
         if get_origin(kind) in (tuple, list, frozenset, Iterable):
             return {"type": "array", "items": self._of_type(arguments[0])}
         if isinstance(kind, type) and issubclass(kind, Enum):
-            return {"type": "string", "enum": [each.value for each in kind]}
+            return {"type": "string", "enum": [member.value for member in kind]}
         if is_dataclass(kind):
             return self._fields_of(kind)
         return {"type": "string"}

@@ -1,7 +1,7 @@
-"""What several sites answered, as one text, one document and one table of CSV.
+"""The answers of several sites as one text, one document and one CSV table.
 
-Tables of the same columns become one, whose first column is the site. Where views have no table, or tables of other
-columns, each site has a heading and its own view below it.
+Tables with the same columns are merged into one whose first column is the site. If views have no table, or tables with
+different columns, each site has a heading with its own view below it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class SiteFailure:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether its vCenter was not reached; False = it was, and could not do what was asked."""
+        """Whether its vCenter was not reached. False: it was reached, and the request failed."""
         return self.exit_code == NotConnected.exit_code
 
 
 @dataclass(frozen=True, slots=True)
 class SiteAnswer:
-    """What one site answered, or why it did not."""
+    """The answer of one site, or the reason for its absence."""
 
     site: str
     exit_code: int
@@ -53,29 +53,30 @@ class SiteAnswer:
     zone: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     view: tuple[Block, ...] = ()
-    """What it prints for people, in its blocks from top to bottom."""
+    """The text that it prints, in its blocks from top to bottom."""
     kind: str | None = None
-    """Of its document; None = it was not asked for one."""
+    """The kind of its document; None = no document was requested."""
     json: str = ""
-    """That document as text, which is not read again to be put into another one."""
+    """That document as text, which is copied into another one without being parsed."""
     csv: str = ""
     failure: SiteFailure | None = None
 
     @property
     def document(self) -> Document:
-        """The document as values."""
+        """The document as dicts, lists and JSON's own types."""
         import msgspec
 
         return msgspec.json.decode(self.json, type=dict[str, Any])
 
     @property
     def local_time(self) -> datetime:
-        """When it answered, in its own zone."""
+        """The moment of the answer, in the zone of the site."""
         return self.answered_at.astimezone(ZoneInfo(self.zone) if self.zone is not None else UTC)
 
 
 def exit_code_of(answers: Sequence[SiteAnswer]) -> int:
-    """The highest of the sites' own codes; 4 where some have no answer; 5 where none has, unless all failed alike."""
+    """Return the highest exit code of the sites; 4 if some did not answer; 5 if none did, unless all failed with the
+    same code."""
     failed = {answer.exit_code for answer in answers if answer.failure is not None}
     if not failed:
         return max(answer.exit_code for answer in answers)
@@ -85,14 +86,14 @@ def exit_code_of(answers: Sequence[SiteAnswer]) -> int:
 
 
 def common_failure(answers: Sequence[SiteAnswer]) -> SiteFailure | None:
-    """The one reason that a request is wrong wherever it is asked (exit code 2); None = it is not."""
+    """Return the failure that all sites share because the request itself is wrong (exit code 2), or None."""
     failures = {answer.failure for answer in answers}
     only = failures.pop() if len(failures) == 1 else None
     return only if only is not None and only.exit_code == UsageError.exit_code else None
 
 
 def blocks(view: Shown) -> tuple[Block, ...]:
-    """The view without nesting, whole: an iterator in it is used up."""
+    """Return the view as a flat sequence. An iterator in it is consumed."""
     return tuple(_blocks(view))
 
 
@@ -105,7 +106,7 @@ def _blocks(view: Shown) -> Iterator[Block]:
 
 
 def sites_text(answers: Sequence[SiteAnswer]) -> Shown:
-    """All answers; of those that failed the names, for the reasons stand on stderr."""
+    """Return all answers, and the names of the sites that failed. The reasons are printed on stderr."""
     answered = [answer for answer in answers if answer.failure is None]
     parts: list[Shown] = []
     if answered:
@@ -120,7 +121,7 @@ def sites_text(answers: Sequence[SiteAnswer]) -> Shown:
 
 
 def _closing(answers: Sequence[SiteAnswer]) -> str:
-    """`2 of 3 sites answered; not reached: muc; failed: ber`."""
+    """Return the closing line: `2 of 3 sites answered; not reached: muc; failed: ber`."""
     missing = [(answer.site, answer.failure) for answer in answers if answer.failure is not None]
     unreachable = ", ".join(site for site, failure in missing if failure.is_unreachable)
     wrong = ", ".join(site for site, failure in missing if not failure.is_unreachable)
@@ -137,7 +138,7 @@ def _below_headings(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
 
 
 def _merge_views(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
-    """Table by table, and the lines before each and behind the last."""
+    """Yield the tables of all sites merged, with the lines before each and after the last."""
     parts = {answer.site: _sections(answer.view) for answer in answered}
     for number in range(max(map(len, parts.values()))):
         sections = {site: site_sections[number] for site, site_sections in parts.items() if number < len(site_sections)}
@@ -148,7 +149,7 @@ def _merge_views(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
 
 
 def _sections(view: Iterable[Block]) -> list[tuple[list[Text], TextTable | None]]:
-    """Each table with the lines before it; the last section has none."""
+    """Return each table with the lines before it. The last section has no table."""
     sections: list[tuple[list[Text], TextTable | None]] = []
     lines: list[Text] = []
     for block in view:
@@ -161,7 +162,7 @@ def _sections(view: Iterable[Block]) -> list[tuple[list[Text], TextTable | None]
 
 
 def _lines(lines: Mapping[str, list[Text]]) -> Iterator[Shown]:
-    """Once where all sites say the same, else each with its site before it."""
+    """Yield the lines once if all sites print the same, or else each line with its site."""
     texts = [[line.pieces for line in site_lines] for site_lines in lines.values()]
     if all(pieces == texts[0] for pieces in texts):
         yield from next(iter(lines.values()))
@@ -171,7 +172,7 @@ def _lines(lines: Mapping[str, list[Text]]) -> Iterator[Shown]:
 
 
 def _table(tables: Mapping[str, TextTable]) -> TextTable:
-    """One table of all rows, the site before each."""
+    """Return one table with the rows of all sites, and the site as the first column."""
     first = next(iter(tables.values()))
     headers = (SITE, *first.headers) if first.headers else ()
     merged = TextTable(*headers, right={n + 1 for n in first.right}, whole={0, *(n + 1 for n in first.whole)})
@@ -221,7 +222,7 @@ class SitesDocument(PrintedDocument, frozen=True):
 
 
 def sites_document(answers: Sequence[SiteAnswer]) -> SitesDocument:
-    """All answers by their sites, and why others have none."""
+    """Return the document with the answers of all sites, and the reasons of those without an answer."""
     with_documents = [answer for answer in answers if answer.failure is None and answer.kind is not None]
     kinds = {answer.kind for answer in with_documents}
     failed = [(answer.site, answer.failure) for answer in answers if answer.failure is not None]
@@ -236,7 +237,7 @@ def sites_document(answers: Sequence[SiteAnswer]) -> SitesDocument:
 
 
 def merged_csv(tables: Mapping[str, str], column: str = SITE) -> str:
-    """One table of those that the sites made, all of one header, with the site as its first column.
+    """Return one table made of the tables of all sites, with the site as the first column. All have the same header.
 
     >>> merged_csv({"fra": "vm,gpus\\nml,1\\n", "muc": "vm,gpus\\n"})
     'site,vm,gpus\\nfra,ml,1\\n'

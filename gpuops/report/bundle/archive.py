@@ -1,4 +1,4 @@
-"""The files of a bundle, what is shown of them before they are written, and the archive that they become."""
+"""The files of a bundle, their preview, and the archive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuops.report.text import count
 
 CONTACT: Final = "first-contact.json"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
-"""The moment of every file in the archive: the same content is the same archive."""
+"""The moment of every file in the archive, so that equal content makes equal archives."""
 _MOST_SHOWN: Final = 72
 """Characters of each file in the list."""
 _FEW_PLACES: Final = 3
@@ -61,10 +61,10 @@ class Bundle:
     files: Mapping[str, bytes]
     """By name, the manifest first."""
     names: Mapping[str, str]
-    """The name behind each pseudonym: they stay at home."""
+    """The name behind each pseudonym. They are not written into the archive."""
 
     def pack(self) -> bytes:
-        """As a ZIP file."""
+        """Return the files as a ZIP file."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             for name, content in self.files.items():
@@ -81,9 +81,10 @@ def bundle(
     written: datetime,
     api_words: Collection[str] = (),
 ) -> Bundle:
-    """The archive of a scenario and what else was asked for, by file name. Raises Refused where a text is left in it.
+    """Return the archive of a scenario and the other requested files. Raise Refused if it still contains a text of the
+    site.
 
-    `api_words`: words of the vSphere API that its first contact may hold.
+    `api_words` are words of the vSphere API that its first contact may contain.
     """
     documents = {SCENARIO: scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
@@ -127,7 +128,7 @@ class BundleDocument(PrintedDocument, frozen=True):
 
 
 def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
-    """The files with their sizes and how each begins."""
+    """Return the files with their sizes, and the beginning of each."""
     table = TextTable("file", "bytes", "begins", right=[1])
     for name, content in bundle.files.items():
         words = " ".join(content.decode("ascii").split())
@@ -137,5 +138,5 @@ def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
 
 
 def name_text(pseudonym: str, name: str) -> Shown:
-    """What a pseudonym stands for."""
+    """Return the name that a pseudonym stands for."""
     return Text(f"{pseudonym}: {name}")

@@ -1,4 +1,4 @@
-"""What a first contact read, and how it judges the table of assumptions, without a name."""
+"""A first contact, and its judgement of the table of assumptions, without names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFS: Final = frozenset({"ref", "created_vm", *NAMED})
 
 
 def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection[str]) -> dict[str, Any]:
-    """The rows of the table, and the answers that they are judged by. `words`: those of `api_words`."""
+    """Return the rules with their standing, and the answers that support it. `words` are those of `api_words`."""
     contact = judged.contact
     states = Counter((machine.state or "", machine.in_maintenance, machine.managed) for machine in contact.machines)
     answers = {
@@ -62,6 +62,6 @@ def _hide(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> A
 
 
 def api_words(judged: JudgedContact) -> frozenset[str]:
-    """The words of the vSphere API in it: kinds of tasks and events, types of faults."""
+    """Return the words of the vSphere API in a first contact: kinds of tasks and events, types of faults."""
     tasks, events = judged.contact.tasks, judged.contact.events
     return frozenset(word for task in tasks for word in (task.kind, task.fault)) | {event.kind for event in events}

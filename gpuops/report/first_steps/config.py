@@ -1,4 +1,4 @@
-"""What `gpuops config` prints: the file that was written, the settings in force, the key that was changed."""
+"""The output of `gpuops config`: the file that was written, the settings in force, the key that was changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 
 
 def written_text(path: Path, *, filled: bool) -> Shown:
-    """Where the file is, and the next move."""
+    """Return the path of the file, and the next move."""
     later = "gpuops login test" if filled else "write your vCenter into it, then gpuops login test"
     return Text(f"{path}: written"), Text(f"next: {later}", "dim")
 
@@ -27,7 +27,7 @@ class ConfigInitDocument(PrintedDocument, frozen=True):
 
 
 def setup_text(files: Sequence[Path], commands: Sequence[str]) -> Shown:
-    """The files that `gpuops setup` wrote, and the commands to type next."""
+    """Return the files that `gpuops setup` wrote, and the commands to type next."""
     written = [Text(f"written  {file}") for file in files]
     return *written, Text("next:", "dim"), *(Text(f"  {command}") for command in commands)
 
@@ -43,7 +43,7 @@ class SetupDocument(PrintedDocument, frozen=True):
 
 
 def show_text(path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]) -> Shown:
-    """The file, then each vCenter with a line for each setting: its value and who says it."""
+    """Return the path of the file, then each vCenter with a line for each setting: its value and where it is set."""
     return tuple(_target_lines(path, file_exists, default, targets))
 
 
@@ -82,7 +82,7 @@ class ConfigShowDocument(PrintedDocument, frozen=True):
 def show_document(
     path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]
 ) -> ConfigShowDocument:
-    """The same for programs."""
+    """Return the settings in force as a document."""
     settings = {
         target.name: {setting.name: SettingRecord(setting.value, setting.origin) for setting in target.settings}
         for target in targets
@@ -91,7 +91,7 @@ def show_document(
 
 
 def changed_text(path: Path, key: str, before: str, after: str) -> Shown:
-    """The key with its value, and what it was."""
+    """Return the key with its new value and its old one."""
     earlier = "as it was" if before == after else f"was {before}"
     return Text(f"{path}: {key} is {after} ({earlier})")
 

@@ -1,4 +1,4 @@
-"""What `gpuops explain` prints: one key of a file, and the keys below it."""
+"""The output of `gpuops explain`: one key of a file, and the keys below it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 
 
 def explain_text(explanation: Explanation) -> Shown:
-    """The key, what it may be, the keys below it, and an example."""
+    """Return the key, what it may be, the keys below it, and an example."""
     return tuple(_parts(explanation))
 
 
@@ -62,7 +62,7 @@ class ExplainDocument(PrintedDocument, frozen=True):
     required: bool
     default: Annotated[str | None, "as JSON if it is no text; null = there is none"]
     keys: Annotated[dict[str, str], "descriptions of the keys below it"]
-    example: Annotated[str, "lines of the template that comes with gpuops; empty = it has none"]
+    example: Annotated[str, "lines of the template that comes with gpuops; empty = without an example"]
 
     @classmethod
     def made_of(cls, explanation: Explanation) -> Self:

@@ -1,4 +1,4 @@
-"""What `gpuops login test` prints, as text and JSON."""
+"""The output of `gpuops login test` as text and JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuops.report.text import count
 
 
 def login_text(test: LoginTest) -> Shown:
-    """Who and what, and over which protocol inventories of this vCenter are read from now on."""
+    """Return the user, the vCenter, and the protocol that reads inventories of this vCenter from now on."""
     return (
         Text(f"{test.address}: {test.product}", "bold"),
         Text(f"user      {test.user}"),
@@ -34,7 +34,7 @@ def _broker(broker: BrokerIdentity | None) -> Iterator[Text]:
 
 
 class DifferenceRecord(DocumentRecord, frozen=True):
-    """A value that the protocols tell differently."""
+    """A value that differs between the protocols."""
 
     path: str
     soap: str
@@ -42,7 +42,7 @@ class DifferenceRecord(DocumentRecord, frozen=True):
 
 
 class ViJsonRecord(DocumentRecord, frozen=True):
-    """What VI/JSON told beside SOAP."""
+    """What VI/JSON reported compared with SOAP."""
 
     offered: bool
     equal: bool
@@ -68,7 +68,7 @@ class VerbNeedRecord(DocumentRecord, frozen=True):
     privileges: list[str]
     allowed: Annotated[list[str], "where the login has all of them"]
     lacking: list[LackingPrivilegesRecord]
-    untold: Annotated[int, "of so many objects vCenter does not tell what the login may do there"]
+    untold: Annotated[int, "the number of objects for which vCenter does not report what the login may do"]
 
     @classmethod
     def made_of(cls, need: VerbNeed) -> Self:
@@ -91,14 +91,14 @@ class VerbPrivilegesRecord(DocumentRecord, frozen=True):
 class LoginPrivilegesRecord(DocumentRecord, frozen=True):
     """What the login may do, verb by verb."""
 
-    told: Annotated[bool, "whether vCenter tells it; otherwise `verbs` is empty"]
-    asked_vms: Annotated[int, "of so many VMs was asked what the login may do"]
+    told: Annotated[bool, "whether vCenter reports it; otherwise `verbs` is empty"]
+    asked_vms: Annotated[int, "the number of VMs for which the privileges were read"]
     verbs: list[VerbPrivilegesRecord]
 
 
 @printed("login-test", by="gpuops login test")
 class LoginTestDocument(PrintedDocument, frozen=True):
-    """Who and what a login reaches, and whether both protocols tell the same."""
+    """What a login reaches, and whether both protocols report the same."""
 
     address: str
     user: str
@@ -148,10 +148,10 @@ _NEXT: Final = "gpuops help login"
 
 
 def _privileges(test: LoginTest) -> Iterator[Text]:
-    """A line or more for each verb: that the login may, or what it lacks and where."""
+    """Yield for each verb that the login may use it, or which privileges it lacks and where."""
     if not test.verbs:
         yield Text(
-            "privileges: vCenter does not tell what this login may do; its permissions are in the vSphere Client"
+            "privileges: vCenter does not report what this login may do; its permissions are in the vSphere Client"
         )
         return
     of_all = "" if test.asked_vms >= test.vms else f", asked of {test.asked_vms} of them, some of each folder"
@@ -173,11 +173,11 @@ def _lacks(need: VerbNeed) -> Iterator[str]:
     if need.lacking and need.allowed:
         yield f"may on {_places(need, need.allowed)}"
     if need.untold:
-        yield f"not told for {count(need.untold, need.kind.value)}"
+        yield f"not reported for {count(need.untold, need.kind.value)}"
 
 
 def _places(need: VerbNeed, names: Sequence[str]) -> str:
-    """The kind and the first of the names: `VMs in /dc/vm/ml`; every one of them in few words."""
+    """Return the kind and the first names: `VMs in /dc/vm/ml`; or `all VMs` if the login lacks them everywhere."""
     if len(need.lacking) == 1 and not need.allowed and not need.untold and len(names) > 1:
         return f"all {need.kind.value}s"
     kind = f"{need.kind.value}s in" if all(name.startswith("/") for name in names) else need.kind.value
@@ -187,7 +187,7 @@ def _places(need: VerbNeed, names: Sequence[str]) -> str:
 
 
 def _next_moves(test: LoginTest) -> Iterator[Text]:
-    """The templates with the roles that are lacking, and the page that says who gives them."""
+    """Yield the templates of the missing roles, and the page that explains how to assign them."""
     roles = sorted({verb.role for verb in test.verbs if verb.role and not verb.allowed})
     if all(verb.allowed for verb in test.verbs):
         return

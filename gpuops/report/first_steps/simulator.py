@@ -1,4 +1,4 @@
-"""What `gpuops sim` prints: how clients reach it, the faults it can be given, the ledger of what was done to it."""
+"""The output of `gpuops sim`: how clients reach it, the faults that it can inject, the ledger of effects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuops.report.layout import Shown, Text
 
 
 def client_lines(url: str, username: str, password: str, ca_file: str | None) -> str:
-    """What is typed to reach a simulated vCenter with govc, pyVmomi, Ansible and Terraform.
+    """Return what to type to reach a simulated vCenter with govc, pyVmomi, Ansible and Terraform.
 
-    All of them trust its certificate through `ca_file` (None: it speaks plain HTTP, as the first two alone do).
-    community.vmware is told by VMWARE_*, Terraform's provider by VSPHERE_*, the TLS of Python and Go by SSL_CERT_FILE.
+    All of them trust its certificate through `ca_file`. None means plain HTTP, which only the first two can use.
+    community.vmware reads VMWARE_*, Terraform's provider reads VSPHERE_*, the TLS of Python and Go reads SSL_CERT_FILE.
     """
     where = urlsplit(url)
     govc = {"GOVC_URL": url, "GOVC_USERNAME": username, "GOVC_PASSWORD": password}
@@ -48,7 +48,7 @@ Faults = Iterable[tuple[str, str]]
 
 
 def faults_text(faults: Faults) -> Shown:
-    """A line per fault."""
+    """Return a line for each fault."""
     return (Text(f"{name:<4} {sees}") for name, sees in faults)
 
 
@@ -67,7 +67,7 @@ class FaultsDocument(PrintedDocument, frozen=True):
 
 
 def faults_document(faults: Faults) -> FaultsDocument:
-    """The faults by id."""
+    """Return the faults by id."""
     return FaultsDocument([FaultRecord(name, sees) for name, sees in faults])
 
 
@@ -75,7 +75,7 @@ Entry = Mapping[str, Any]
 
 
 def ledger_text(effects: Sequence[Entry]) -> Shown:
-    """A line per effect, and below it each value that changed."""
+    """Return a line for each effect, and below it each property that changed."""
     if not effects:
         return Text("nothing was done")
     return (line for effect in effects for line in _lines(effect))
@@ -105,7 +105,7 @@ class LedgerDocument(PrintedDocument, frozen=True):
 
 
 def ledger_document(effects: Sequence[Entry]) -> LedgerDocument:
-    """The entries as the simulated vCenter gives them."""
+    """Return the effects as the simulated vCenter reports them."""
     return LedgerDocument(convert(effects, list[LedgerEntryRecord]))
 
 

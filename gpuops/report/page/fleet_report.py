@@ -1,4 +1,4 @@
-"""What a report says, as one document: of the fleet, of past nights, of what is idle, free or in the way, and whose."""
+"""The document of a report: the fleet, past nights, idle desktops, free GPUs, findings, and GPU-hours by owner."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from gpuops.report.page.host_modes import HostModeRecord, host_modes
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """All that a report is made of; every part of it is of the same read of vCenter, or of the journal."""
+    """The sources of a report: one reading of vCenter, and the journal."""
 
     fleet: Fleet
     examination: Examination
     capacity: Capacity
     nights: PastEvents
-    """The nights of this vCenter that are asked for."""
+    """The requested nights of this vCenter."""
     since: datetime | None
     policy: Policy | None
     idle: Sequence[JudgedVm] | None
@@ -46,7 +46,7 @@ class FleetReport:
     showback: Showback
     owners: OwnerKey
     diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
-    """What `gpuops diagnose` last said, by managed object id of a VM."""
+    """The last answer of `gpuops diagnose`, by managed object id of a VM."""
 
     @property
     def last_night(self) -> PastNight | None:
@@ -126,7 +126,7 @@ class ReportedDiagnosisRecord(DocumentRecord, frozen=True):
     host: str | None
     at: Annotated[Moment, "when that was said, by vCenter's clock"]
     suspects: Annotated[list[SuspectRecord], "the most probable first"]
-    found: Annotated[list[Component] | None, "null = nobody has confirmed or corrected it"]
+    found: Annotated[list[Component] | None, "null = it was not confirmed or corrected"]
 
 
 @printed("report", by="gpuops report")
@@ -154,7 +154,7 @@ class ReportDocument(VersionedSiteDocument, frozen=True):
 
 
 def fleet_report_document(report: FleetReport) -> ReportDocument:
-    """The whole report; null = not known."""
+    """Return the document of the report; null = not known."""
     inventory = report.fleet.inventory
     return ReportDocument.from_attributes(
         inventory,
@@ -177,7 +177,7 @@ def fleet_report_document(report: FleetReport) -> ReportDocument:
 
 
 def slowest_first(diagnoses: Mapping[str, StoredDiagnosis], inventory: Inventory) -> list[StoredDiagnosis]:
-    """Those of VMs that are still there: faults before what shows nothing, and the most probable first."""
+    """Return the diagnoses of VMs that still exist: those with the most probable fault first."""
 
     def order(diagnosis: StoredDiagnosis) -> tuple[float, str, str]:
         worst = max((share for component, share in diagnosis.probable if component is not Component.NONE), default=0.0)
@@ -230,7 +230,7 @@ def _idle(judged: JudgedVm, report: FleetReport) -> JudgedDesktopRecord:
 
 
 def _hours(hours: GpuHours) -> dict[str, float | None]:
-    """To a ten-thousandth, as in `history`."""
+    """Return the GPU-hours rounded to four decimals, as in `history`."""
     exact = hours.exact
     return {
         "gpu_hours": None if exact is None else round(exact, 4),

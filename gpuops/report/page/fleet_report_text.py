@@ -1,4 +1,4 @@
-"""What `gpuops report` prints for people: the figures of the page in a screenful, and where the rest is."""
+"""The text of `gpuops report`: the most important figures of the page, and which commands and options show more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_OWNERS = 10
 
 
 def fleet_report_text(report: FleetReport, document: ReportDocument) -> Iterator[Shown]:
-    """A heading and a line, or a short table, for each part. `document`: what the same report is for programs."""
+    """Yield a heading, and a line or a short table for each part. `document` is the document of the same report."""
     use = document.use
     yield heading(report.fleet.inventory, use.hosts, use.gpus)
     yield "GPUs: " + ", ".join(
@@ -79,7 +79,7 @@ def _owners(showback: Showback, document: ReportDocument) -> Iterator[Shown]:
         exact = owner.hours.exact
         hours = f"{owner.hours.at_least:.1f}" + ("" if exact is not None else "+")
         share = "-" if owner.percent is None else f"{owner.percent:.2f}%"
-        table.add_row(owner.owner or "nobody", str(owner.vms), hours, share)
+        table.add_row(owner.owner or "no owner", str(owner.vms), hours, share)
     yield ["", table]
     if len(showback.owners) > _MOST_OWNERS:
         yield Text(f"and {count(len(showback.owners) - _MOST_OWNERS, 'more owner')}: --csv FILE", "dim")

@@ -1,4 +1,4 @@
-"""Modes and schedulers of GPUs, hosts of the same settings together: a fleet has few of them, and odd ones show."""
+"""Modes and schedulers of GPUs, grouped by settings: a fleet has few combinations, so that exceptions stand out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HostModeRecord(DocumentRecord, frozen=True):
 
 
 def host_modes(hosts: Iterable[Host], catalog: Catalog) -> list[HostModeRecord]:
-    """A record for each combination of settings, with the names of the hosts that have GPUs so set; null = unknown."""
+    """Return a record for each combination of settings, with the names of the hosts that have it; null = unknown."""
     names_by_settings: dict[_Settings, list[str]] = {}
     for host in hosts:
         scheduler = scheduler_of(host, catalog)

@@ -1,9 +1,9 @@
 """One page for several sites: their figures in a table, and the page of each below it, all in one file; and the table
-alone, as a server keeps it current.
+alone, for a server that keeps it current.
 
-The page of a site is the one that `gpuops report` makes of it alone, in a frame that the file holds itself (`srcdoc`).
-A frame takes over the Content Security Policy of the page around it (HTML standard, "initialize a navigable's document
-from srcdoc"), so that page names script and style of both, and nothing else runs or loads.
+The page of a site is the one that `gpuops report` makes for it, in a frame with `srcdoc`. A frame inherits the Content
+Security Policy of the page around it (HTML standard, "initialize a navigable's document from srcdoc"), so that the
+policy of the outer page names the scripts and styles of both, and nothing else runs or loads.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from gpuops.report.page import html
 from gpuops.report.sites import SiteAnswer
 
 _SUMMED: Final = ("hosts", "gpus", "gpus_full", "gpus_partly", "gpus_free")
-"""Of a report's `use`, what all sites together come to."""
+"""The keys of a report's `use` that are summed over all sites."""
 
 
 def sites_page(answers: Sequence[SiteAnswer]) -> str:
-    """The page of the sites that answered with a document of kind `report`; the others are named with their reason."""
+    """Return the page of the sites that answered with a document of kind `report`. Other sites are listed with the
+    reason."""
     style, script = html.page_style(), html.source("sites.js")
     policy = html.content_security_policy((script, html.page_script()), style)
     documents = [(answer, answer.document) for answer in answers if answer.failure is None]
@@ -47,7 +48,7 @@ class SiteRow:
 
     site: str
     address: str
-    """Of its own page, below the address of the table."""
+    """The address of its own page, relative to that of the table."""
     read_at: datetime | None
     """When it was last read, in its own zone; None = never."""
     trouble: str | None
@@ -57,7 +58,7 @@ class SiteRow:
 
 
 def site_figures(report: Document) -> Document:
-    """Of a document of kind `report` what the table shows."""
+    """Return the figures of a document of kind `report` that the table shows."""
     return {
         "use": {key: report["use"][key] for key in _SUMMED},
         "nights": len(report["nights"]),
@@ -67,8 +68,8 @@ def site_figures(report: Document) -> Document:
 
 
 def overview_page(rows: Sequence[SiteRow], edition: str, documents: Sequence[str]) -> str:
-    """The table as a page whose script and style have addresses of their own. `edition` and `documents` are those of
-    `html.served_page`."""
+    """Return the table as a page whose script and style have addresses of their own. `edition` and `documents` are
+    those of `html.served_page`."""
     text: str = (
         html.environment()
         .get_template("overview.html.j2")

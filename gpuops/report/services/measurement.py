@@ -1,4 +1,4 @@
-"""What was measured in one look, and what a store of measurements holds, as text and document."""
+"""The outcome of one measurement, and the content of a store of measurements, as text and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GAPS_SHOWN = 10
 
 
 def cycle_text(cycle: Cycle) -> Shown:
-    """One line of a look; a second one where something was filled."""
+    """Return one line for a measurement, and a further one if a gap was filled."""
     if cycle.until is None or cycle.begin is None:
         return Text("nothing to do: the last look was less than five minutes ago", "bold")
     lines = [
@@ -70,7 +70,7 @@ class ObserveDocument(VcenterDocument, frozen=True):
 
 
 def stored_text(stored: Stored) -> Shown:
-    """What is stored, vCenter by vCenter."""
+    """Return what is stored, by vCenter."""
     if not stored.vcenters:
         return (
             Text(f"nothing was measured yet in {stored.store}", "bold"),

@@ -1,9 +1,9 @@
-"""What `gpuops metrics` tells Prometheus: families of samples, made of values that were read before.
+"""The metrics for Prometheus (`gpuops metrics`): families of samples, made from what was read before.
 
-Names and units are by its conventions (prometheus.io/docs/practices/naming): base units, `_total` for counters alone,
-`_info` for labels without a number, moments as seconds since 1970, of which a rule makes an age. What is not known is
-absent, never 0: no sample, or a label that is empty, which to Prometheus is no label. Each sample has the label
-`vcenter`, as the user calls it, so that files of several vCenters go together.
+Names and units follow its conventions (prometheus.io/docs/practices/naming): base units, `_total` for counters only,
+`_info` for labels without a number, moments as seconds since 1970, from which a rule computes an age. What is not known
+is absent, never 0: there is no sample, or the label is empty, which Prometheus treats as absent. Each sample has the
+label `vcenter` with the name in the configuration file, so that files of several vCenters can be merged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Samples = Iterable[tuple[Values, float]]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of samples: its name as a rule writes it, what it says, and its labels beside `vcenter`."""
+    """A family of samples: its name in rules, its description, and its labels in addition to `vcenter`."""
 
     name: str
     says: str
@@ -77,17 +77,17 @@ _ON_GPU: Final = (*_GPU, "vm", "vm_id")
 _VM: Final = ("host", "vm", "vm_id")
 _SLOTS: Final = ("cluster", "host", "profile")
 
-UP: Final = Family("gpuops_up", "1 = vCenter was read; 0 = it could not be, and all that it tells is absent")
+UP: Final = Family("gpuops_up", "1 = vCenter was read; 0 = it could not be read, and its samples are absent")
 BUILD: Final = Family("gpuops_build_info", "The version of gpuops", ("version",))
 READ: Final = Family("gpuops_read_timestamp_seconds", "When vCenter was last read")
 SOURCE: Final = Family(
-    "gpuops_source_up", "1 = what lies on this machine could be read; 0 = what it tells is absent", ("source",)
+    "gpuops_source_up", "1 = the source on this machine could be read; 0 = its samples are absent", ("source",)
 )
 SLOTS: Final = Family("gpuops_vgpu_slots", "vGPUs of the profile that the host takes while it runs none", _SLOTS)
-FREE: Final = Family(
-    "gpuops_vgpu_slots_free", "vGPUs of the profile that fit beside those that run, at the least", _SLOTS
+FREE: Final = Family("gpuops_vgpu_slots_free", "Further vGPUs of the profile that certainly fit", _SLOTS)
+FREE_AT_MOST: Final = Family(
+    "gpuops_vgpu_slots_free_at_most", "Further vGPUs of the profile that fit at most, where that is more", _SLOTS
 )
-FREE_AT_MOST: Final = Family("gpuops_vgpu_slots_free_at_most", "The same, at the most, where that is more", _SLOTS)
 RUNNING: Final = Family("gpuops_vgpus_running", "vGPUs of the profile in VMs that run on the host", _SLOTS)
 GPU: Final = Family("gpuops_gpu_info", "A GPU: its cluster and its model", (*_GPU, "cluster", "model"))
 GPU_SIZE: Final = Family("gpuops_gpu_memory_size_bytes", "Memory of the GPU", _GPU)
@@ -105,7 +105,7 @@ GPU_BUSY: Final = Family(
 )
 VGPU: Final = Family(
     "gpuops_gpu_vgpu_info",
-    "A VM with a vGPU on the GPU; no profile = it has several, and vCenter does not tell which is there",
+    "A VM with a vGPU on the GPU; no profile = it has several, and vCenter does not report which is there",
     (*_ON_GPU, "profile"),
 )
 WHOLE: Final = Family("gpuops_gpu_directpath_info", "A VM that was given the whole GPU", _ON_GPU)
@@ -148,27 +148,27 @@ FAMILIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MetricValues:
-    """What was read for one answer. None = it is not known, and what it tells is absent."""
+    """What was read for one answer. None = it is not known, and its samples are absent."""
 
     inventory: Inventory
     catalog: Catalog
     capacity: Capacity
-    """`after` = when every VM with a vGPU is suspended: what there is in all."""
+    """`after` is the room with every VM with a vGPU suspended: the total."""
     read_at: datetime
     used: NewestUse | None = None
     history: PastEvents | None = None
     night: NightStanding | None = None
     overdue: tuple[Overdue, ...] = ()
-    """The vCenters of the journal that nobody seems to return."""
+    """The vCenters in the journal for which no return seems to run."""
     diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
-    """What was last said, by managed object id of a VM."""
+    """The last diagnosis, by managed object id of a VM."""
     sources: Mapping[str, bool] = field(default_factory=dict)
-    """Whether what lies on this machine could be read: `journal`, `measurements`, `diagnoses`; one that is not there is
-    left out."""
+    """Whether each source on this machine could be read: `journal`, `measurements`, `diagnoses`. Missing ones are left
+    out."""
 
 
 class MetricsWriter:
-    """Writes the families of one vCenter in the text format; what the fleet shows is written once for a snapshot."""
+    """Writes the families of one vCenter as text. The families of the fleet are written once for a snapshot."""
 
     def __init__(self, vcenter: str) -> None:
         self._vcenter = vcenter
@@ -176,7 +176,7 @@ class MetricsWriter:
         self._fleet = b""
 
     def text(self, reading: MetricValues | None) -> bytes:
-        """All families that there is a sample of; `values` None = vCenter could not be read."""
+        """Return all families that have a sample; None = vCenter could not be read."""
         up: list[tuple[Family, Samples]] = [
             (UP, [((), float(reading is not None))]),
             (BUILD, [((__version__,), 1.0)]),
@@ -262,7 +262,7 @@ def _gpus(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
 def _add_holders(
     host: Host, reading: MetricValues, shared: list[tuple[Values, float]], whole: list[tuple[Values, float]]
 ) -> None:
-    """Adds who is on each GPU of the host: with each profile that it surely has there, or with none."""
+    """Add the VMs on each GPU of the host: once for each profile that is certain there, or once without a profile."""
     for state in gpu_states(host, reading.inventory, reading.catalog):
         certain_profiles: dict[str, set[str]] = {}
         for tenant in state.tenants:
@@ -302,7 +302,7 @@ def _use(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
 
 
 def _slow(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    """Of VMs that are still there; at most a sample for each component."""
+    """Yield the diagnoses of VMs that still exist, with at most one sample for each component."""
     suspects: list[tuple[Values, float]] = []
     moments: list[tuple[Values, float]] = []
     for ref, diagnosis in reading.diagnoses.items():
@@ -348,7 +348,8 @@ _OF_NIGHTS: Final = (PastOutcome.DONE, PastOutcome.OPEN, PastOutcome.GIVEN_UP, P
 
 
 def merged_families(texts: Iterable[str]) -> str:
-    """One text of those of several vCenters: a family stands there once, with the samples of all of them.
+    """Return one text made of those of several vCenters. Each family stands there once, with the samples of all of
+    them.
 
     >>> print(merged_families(["# HELP a b\\n# TYPE a gauge\\na{v=\\"1\\"} 1.0\\n",
     ...                        "# HELP a b\\n# TYPE a gauge\\na{v=\\"2\\"} 1.0\\n"]), end="")
@@ -371,7 +372,7 @@ def merged_families(texts: Iterable[str]) -> str:
 
 
 def written_text(path: str, text: bytes) -> str:
-    """One line."""
+    """Return one line with the path and the number of samples."""
     return f"{path}: {count(_samples(text), 'sample')}"
 
 

@@ -1,4 +1,4 @@
-"""What `gpuops runner status` prints, as text and JSON."""
+"""The output of `gpuops runner status` as text and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuops.report.layout import Column, Shown, Text, table_of
 
 
 def runner_text(status: QueueStatus, now: datetime) -> Shown:
-    """A line for each runner and its sign of life, and a table of turns."""
+    """Return a line for each runner with its last sign of life, and a table of turns."""
     return tuple(_lines(status, now))
 
 
@@ -68,7 +68,7 @@ class RunnerStatusDocument(PrintedDocument, frozen=True):
 
 
 def init_text(before: str | None, revision: str, *, has_made_queue: bool) -> str:
-    """The same for people."""
+    """Return one line: whether the tables of the queue were made, and the revision of all others."""
     queue = f"the tables of the queue {'were made' if has_made_queue else 'are there'}"
     if before == revision:
         return f"{queue}; all others are of revision {revision}, as before"

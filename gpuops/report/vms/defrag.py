@@ -1,4 +1,4 @@
-"""What `gpuops defrag` prints, as text and JSON: the moves in their order, what they free where, and who stays."""
+"""The output of `gpuops defrag` as text and JSON: the moves in their order, what they free, and the VMs that stay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FEW: Final = 4
 
 
 def defrag_text(defrag: Defragmentation) -> Shown:
-    """A heading with the figures, the moves, the GPUs before and after, the VMs that stay, and one closing line."""
+    """Return a heading and figures, the moves, the GPUs before and after, the VMs that stay, and a closing line."""
     lines: list[Shown] = [Text(_heading(defrag), "bold"), Text(_free_figures(defrag)), *_assumption_lines(defrag)]
     if defrag.moves:
         lines += [Text(), _move_table(defrag.moves), Text(), _host_table(defrag)]
@@ -182,7 +182,7 @@ def _heading(defrag: Defragmentation) -> str:
 
 
 def _free_figures(defrag: Defragmentation) -> str:
-    """`whole GPUs free: 0 now, 2 after 3 moves; no other moves free more, and no fewer as much`."""
+    """Return the figures: `whole GPUs free: 0 now, 2 after 3 moves; no other moves free more, and no fewer as much`."""
     noun = "whole GPUs" if defrag.profile is None else f"slots of {defrag.profile}"
     now = f"{noun} free: {defrag.before} now"
     if not defrag.gpus:
@@ -218,7 +218,7 @@ def _how_certain(defrag: Defragmentation) -> str:
 
 
 def _assumption_lines(defrag: Defragmentation) -> Iterator[Text]:
-    """What is taken for granted of the hosts' choice of GPU, where VMs move or that none would help is told."""
+    """Yield how hosts are assumed to choose a GPU, if VMs move or if the figures say that no move would help."""
     if defrag.assumes and (defrag.moves or defrag.bound > defrag.before):
         yield Text(f"hosts are taken to choose, of the GPUs with room, in {'; in '.join(defrag.assumes)}", "dim")
 
@@ -239,13 +239,13 @@ def _move_table(moves: Sequence[PlannedMove]) -> TextTable:
 
 
 def _where(move: PlannedMove) -> str:
-    """The GPUs it may be on; several of them are joined by what is known."""
+    """Return the GPUs that the VM gets, or may get."""
     word = " and " if move.basis in (ArrivalBasis.BOUND, ArrivalBasis.ONLY, ArrivalBasis.POLICY) else " or "
     return word.join(map(str, move.gpus))
 
 
 def _pin_note(moves: Sequence[PlannedMove]) -> Iterator[Text]:
-    """What it costs to bind a vGPU to a GPU."""
+    """Yield a note about the cost of binding a vGPU to a GPU."""
     if any(move.pins for move in moves):
         yield Text(f"{PINNED}; no later defrag moves these VMs", "dim")
 
@@ -263,7 +263,7 @@ def _host_table(defrag: Defragmentation) -> TextTable:
 
 
 def _holding_text(holding: GpuHolding, defrag: Defragmentation) -> str:
-    """`3 vGPUs`, `2 to 3 vGPUs, room for 1`, `free`."""
+    """Return `3 vGPUs`, `2 to 3 vGPUs, room for 1` or `free`."""
     if not holding.at_most:
         return "free" if defrag.profile is None else f"empty, room for {holding.free}"
     vgpus = count(holding.at_most, "vGPU")
@@ -272,7 +272,7 @@ def _holding_text(holding: GpuHolding, defrag: Defragmentation) -> str:
 
 
 def _group_by_reason(stays: Sequence[StayingVm]) -> list[list[StayingVm]]:
-    """Those that stay for the same reasons together: a fleet says the same thing hundreds of times."""
+    """Return the VMs that stay, grouped by their reasons: in a fleet, hundreds share the same ones."""
     groups: dict[tuple[MoveMethod, tuple[str, ...]], list[StayingVm]] = {}
     for stay in stays:
         groups.setdefault((stay.way, stay.reasons), []).append(stay)
@@ -289,7 +289,7 @@ def _stay_lines(stays: Sequence[StayingVm]) -> Iterator[Text]:
 
 
 def _unclear_lines(defrag: Defragmentation) -> Iterator[Text]:
-    """One line for the GPUs of a host that are not counted for the same reason."""
+    """Yield one line for the GPUs of a host that are not counted for the same reason."""
     alike: dict[tuple[str, str], list[str]] = {}
     for gpu in defrag.unclear:
         alike.setdefault((gpu.host.name, gpu.because), []).append(str(gpu.address))
@@ -299,7 +299,7 @@ def _unclear_lines(defrag: Defragmentation) -> Iterator[Text]:
 
 
 def _closing_line(defrag: Defragmentation) -> str:
-    """`plan only: nothing was changed`, and what would allow more."""
+    """Return `a plan only, nothing was changed`, and the option that would allow more moves."""
     cold = sum(stay.way is MoveMethod.POWERED_OFF for stay in defrag.stays)
     hint = f"; --powered-off counts in the {count(cold, 'VM')} that can move powered off" if cold else ""
     return f"a plan only, nothing was changed{hint}"

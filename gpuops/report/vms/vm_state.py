@@ -1,7 +1,7 @@
-"""A VM as Ansible's facts and diffs show it: what gpuops reads and changes of it, and nothing that is not its own.
+"""A VM as Ansible's facts and diffs show it: only what gpuops reads and changes.
 
-Fields that nobody can foresee (device keys, the device that a Dynamic DirectPath device got) are left out, so that
-what check mode predicts is what is read afterwards, field by field.
+Fields that cannot be predicted (device keys, the device assigned to a Dynamic DirectPath device) are left out, so that
+the prediction of check mode equals what is read afterwards, field by field.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpuops.report.device import describe
 from gpuops.report.document import Document
 
 _OURS: Final = ("pciPassthru", "gpuops.")
-"""extraConfig that gpuops writes. Others stay out: guestinfo.* of a VM may hold its secrets."""
+"""Prefixes of the extraConfig keys that gpuops writes. Others are left out: guestinfo.* may contain secrets."""
 
 
 def vm_state(vm: Vm, inventory: Inventory) -> Document:
-    """None = unknown, never off, none or zero."""
+    """Return the state of a VM. None means unknown, never off or zero."""
     return {
         "name": vm.name,
         "moid": None if vm.ref.startswith(FORESEEN) else vm.ref,
@@ -45,7 +45,7 @@ def vm_state(vm: Vm, inventory: Inventory) -> Document:
 
 
 def differences(refs: Iterable[str], before: Inventory, after: Inventory) -> list[Document]:
-    """Ansible's diff: of each of these VMs the fields that differ, before and after; others are left out."""
+    """Return Ansible's diff: for each of these VMs that differs, the fields that differ, before and after."""
     diffs = []
     for ref in dict.fromkeys(refs):
         state_before, state_after = (

@@ -1,4 +1,4 @@
-"""What `gpuops cluster` prints: prerequisites, where each VM goes, what became of it, and what is there."""
+"""The output of `gpuops cluster`: prerequisites, the host of each VM, the outcome, and existing clusters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDTH: Final = 9
 
 
 def cluster_plan_text(plan: ClusterPlan) -> Shown:
-    """The rows, then a line for each VM."""
+    """Return the prerequisites, then a line for each VM."""
     lines: list[Shown] = list(_rows(plan))
     if plan.new:
         first, gpus = plan.new[0], plan.wish.profile or f"whole {plan.wish.model}"
@@ -37,7 +37,7 @@ def cluster_plan_text(plan: ClusterPlan) -> Shown:
 
 
 def _rows(plan: ClusterPlan) -> Iterator[Text]:
-    """What passes in one line for each template or host, the rest row by row with its next move."""
+    """Yield one line with the checks that pass for each template or host, then each other row with its next move."""
     for subject in dict.fromkeys(row.subject for row in plan.rows):
         rows = [row for row in plan.rows if row.subject == subject]
         passed = ", ".join(row.check for row in rows if row.passed)
@@ -74,7 +74,7 @@ def _deeds(member: PlannedMember) -> Iterator[str]:
 
 
 def cluster_made_text(outcome: ClusterMade) -> Shown:
-    """What became of a call; nothing where it was refused, whose reasons are no result."""
+    """Return the outcome of a call; nothing if it was refused, because refusals are errors and no output."""
     if outcome.plan.rejections:
         return ()
     name = outcome.plan.wish.name
@@ -85,10 +85,12 @@ def cluster_made_text(outcome: ClusterMade) -> Shown:
             lines.append(Text("all that was made is removed again", "dim"))
         lines += [Text(f"left: {line}", "red") for line in outcome.left]
         if not outcome.undone:
-            lines.append(Text("the same again goes on; gpuops cluster delete removes what is there", "dim"))
+            lines.append(
+                Text("run the same command again to continue; gpuops cluster delete removes what exists", "dim")
+            )
         return lines
     if not outcome.plan.changes:
-        lines.append(Text(f"cluster {name} is there, whole: nothing to do", "bold"))
+        lines.append(Text(f"cluster {name} is complete: nothing to do", "bold"))
     elif outcome.applied:
         members = ((member, outcome.addresses.get(member.name, "")) for member in outcome.plan.members)
         lines += [Text(f"{member.name} {address}") for member, address in members if address]
@@ -164,12 +166,12 @@ class ClusterCreateDocument(PrintedDocument, frozen=True):
 
 
 def clusters_text(clusters: tuple[ShownCluster, ...]) -> Shown:
-    """Cluster by cluster its VMs, and what is wrong with it."""
+    """Return the VMs of each cluster, and its problems."""
     if not clusters:
         return "no cluster is there"
     lines: list[Shown] = []
     for cluster in clusters:
-        state = "runs" if not cluster.problems else "is not whole"
+        state = "runs" if not cluster.problems else "is not complete"
         lines.append(Text(f"{cluster.name}: {count(cluster.nodes, 'VM')}, {state}, id {cluster.id}", "bold"))
         table = TextTable("rank", "VM", "host", "power", "devices", "address", "RDMA", right=(0, 4))
         for member in cluster.members:
@@ -220,7 +222,7 @@ class ClusterShowDocument(PrintedDocument, frozen=True):
 
 
 def cluster_removed_text(removal: ClusterRemoved) -> Shown:
-    """What is removed, or was; nothing where it was refused."""
+    """Return what was or would be removed; nothing if it was refused."""
     if removal.rejections:
         return ()
     name = removal.name

@@ -1,4 +1,4 @@
-"""What `gpuops cluster run` and `gpuops cluster bench` print beside the output of the program itself."""
+"""The output of `gpuops cluster run` and `gpuops cluster bench` in addition to that of the program itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MEMORY = {
 
 
 def launch_text(plan: LaunchPlan) -> Shown:
-    """Which command line is started in which guest; nothing where none is."""
+    """Return which command line is started in which guest; nothing if none is."""
     launch = plan.launch
     if launch is None:
         return ()
@@ -38,7 +38,7 @@ def launch_text(plan: LaunchPlan) -> Shown:
 
 
 def end_text(end: RunEnd) -> Shown:
-    """How it ended, and what is left in guests."""
+    """Return how the run ended, and what remains in guests."""
     lines: list[Shown] = []
     if end.cut:
         lines.append(Text("cut: it printed more than is shown; write logs to files in the guest", "yellow"))
@@ -100,7 +100,7 @@ class ClusterRunDocument(PrintedDocument, frozen=True):
 
 
 def run_document(cluster: str, plan: LaunchPlan, end: RunEnd | None, exit_code: int) -> ClusterRunDocument:
-    """The same for programs; what the program printed is not in it."""
+    """Return the document of a run, without the output of the program."""
     launch = plan.launch
     launched = None
     if launch is not None:
@@ -116,7 +116,7 @@ def run_document(cluster: str, plan: LaunchPlan, end: RunEnd | None, exit_code: 
 
 
 def bench_text(bench: BenchResult) -> Shown:
-    """A line for each number of nodes and size, with one transport beside the other."""
+    """Return a table with a line for each number of nodes and size, and the columns of each transport."""
     transports = tuple(dict.fromkeys(cell.transport for cell in bench.cells))
     heads = [f"{transport} {unit}" for transport in transports for unit in ("seconds", "GB/s", "scaling")]
     has_both = len(transports) == 2
@@ -188,7 +188,7 @@ def _time(bench: BenchResult, cell: BenchCell, index: int) -> BenchTimeRecord:
 
 
 def _rows(bench: BenchResult) -> Iterator[tuple[tuple[BenchCell, ...], int, int]]:
-    """The cells of one number of nodes, one for each transport; and which size of theirs."""
+    """Yield the cells of one number of nodes, one for each transport, with the index of a size and its bytes."""
     for nodes in dict.fromkeys(cell.nodes for cell in bench.cells):
         cells = tuple(cell for cell in bench.cells if cell.nodes == nodes)
         sizes = next((tuple(time.size_bytes for time in cell.times) for cell in cells if cell.times), ())

@@ -1,4 +1,4 @@
-"""What `gpuops job plan` prints: each job with its GPU and its time, each GPU with its jobs; and the JSON document."""
+"""The output of `gpuops job plan`: each job with its GPU and its time, each GPU with its jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuops.report.text import count
 
 
 def jobs_text(answer: JobsAnswer, *, commands: bool = False) -> Shown:
-    """Jobs, GPUs, what has no place, what it stands on, and one closing line."""
+    """Return the jobs, the GPUs, the refusals, notes, and one closing line."""
     parts: list[Shown] = []
     if answer.planned:
         parts += [_job_table(answer), Text(), _gpu_table(answer)]
@@ -88,7 +88,7 @@ def _gpu_table(answer: JobsAnswer) -> TextTable:
 def _scheduler(gpu_jobs: JobsOnGpu) -> str:
     if not gpu_jobs.shares_time:
         return "MIG"
-    return gpu_jobs.policy.replace("-", " ") + ("" if gpu_jobs.known else " (not told)")
+    return gpu_jobs.policy.replace("-", " ") + ("" if gpu_jobs.known else " (unknown)")
 
 
 def _too_long_text(planned: PlannedJob, answer: JobsAnswer) -> str:
@@ -119,9 +119,9 @@ def _notes(answer: JobsAnswer) -> Iterator[str]:
     yield "on GPU: VMs on its GPU, itself counted; slowdown: times as long as alone, under the scheduler that is set"
     yield "below each scheduler: until the last job of that GPU ends"
     if any(not gpu_jobs.known and gpu_jobs.shares_time for gpu_jobs in answer.gpus):
-        yield "not told: a host did not tell its scheduler; best effort is the driver's default"
+        yield "unknown: a host did not report its scheduler; best effort is the driver's default"
     if any(planned.busy.source is BusySource.ASSUMED and planned.shares_time for planned in answer.planned):
-        yield "assumed: nobody says how busy, so all of the time; `busy` or `like` in the file says it"
+        yield "assumed: unknown how busy, so it counts as always busy; set `busy` or `like` in the file"
     other_vms = sum(answer.beside.values())
     if other_vms:
         unknown = answer.beside.get(BusySource.ASSUMED, 0)
@@ -133,7 +133,9 @@ def _vm_lines(answer: JobsAnswer) -> Iterator[str]:
     if room is None:
         return
     jobs = count(len(room.there) + len(room.of_template) + len(room.without), "job")
-    origin = f"of template {room.template}" if room.template is not None else "of a template, which none is"
+    origin = (
+        f"of template {room.template}" if room.template is not None else "of a template: the policy has no template"
+    )
     yield f"VMs of the policy: of {jobs} {len(room.there)} get one that is there, {len(room.of_template)} one {origin}"
     for name, why in room.without:
         yield f"  {name} waits: {why}"
@@ -219,7 +221,7 @@ class JobsOnGpuRecord(DocumentRecord, frozen=True):
     sharers: Annotated[int, "VMs on it, the jobs counted"]
     most: Annotated[int | None, "vGPUs of that profile that a GPU holds"]
     scheduler: SchedulerPolicy
-    scheduler_known: Annotated[bool, "false = nobody told, it is the driver's default"]
+    scheduler_known: Annotated[bool, "false = the host did not report it, it is the driver's default"]
     shares_time: Annotated[bool, "false = MIG-backed vGPUs"]
     last_ends_s: Annotated[dict[str, float], "when the last of its jobs ends, by scheduler"]
     shortest: Annotated[SchedulerPolicy | None, "under which that is soonest; null = as it is"]
@@ -264,7 +266,8 @@ class JobPlanDocument(SiteDocument, frozen=True):
     forbidden: list[ForbiddenJobRecord]
     beside: Annotated[dict[str, int], "how many VMs run on these GPUs anyway, by where their busy share is from"]
     vms: Annotated[
-        JobVmRoomRecord | None, "who gets a VM of the policy; null = no policy was said, or it says nothing of jobs"
+        JobVmRoomRecord | None,
+        "which jobs get a VM of the policy; null = no policy was said, or it says nothing of jobs",
     ]
     warnings: list[str]
 

@@ -1,4 +1,4 @@
-"""What `gpuops pool` prints: pools as they stand, and what a command did."""
+"""The output of `gpuops pool`: the state of pools, and what a command did."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What `gpuops job submit`, `list`, `show`, `logs`, `cancel` and `run` print, and their JSON documents.
+"""The output of `gpuops job submit`, `list`, `show`, `logs`, `cancel` and `run`, as text and JSON.
 
-Whatever a job wrote, and every name that a person gave, is printed with control characters written out (CWE-150).
+The output of jobs, and names that were chosen by users, are printed with control characters written out (CWE-150).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STYLES: Final = {
 
 
 def submission_text(submission: JobSubmission) -> Shown:
-    """One line for each job, or every reason against them."""
+    """Return one line for each job, or every reason for the refusal."""
     if submission.rejections:
         refused = [Text("refused: ", "bold red").append(rejection.line) for rejection in submission.rejections]
         return (*refused, Text("no job was submitted", "bold"))
@@ -41,7 +41,7 @@ def submission_text(submission: JobSubmission) -> Shown:
 
 
 def queue_text(listing: JobListing) -> Shown:
-    """The jobs that have not ended, in the order in which they are served, then those that have."""
+    """Return the jobs that have not ended, in the order in which they are served, then the others."""
     if not listing.jobs:
         return (Text("no job was submitted here", "dim"),)
     table = table_of(
@@ -68,7 +68,7 @@ def queue_text(listing: JobListing) -> Shown:
 
 
 def job_text(job: SubmittedJob) -> Shown:
-    """One job whole: what it runs, how it is, and what happened to it."""
+    """Return all about one job: what it runs, its state, and its history."""
     spec = job.job
     rows = [
         ("job", f"{spec.name}, number {job.number}"),
@@ -114,23 +114,23 @@ def run_text(run: JobsRun) -> Shown:
 
 
 class JobLog:
-    """What a job wrote, as lines that can be shown, piece by piece; `withheld`: passwords, which no line shows."""
+    """The output of a job, piece by piece, as lines that are safe to print, without the `withheld` passwords."""
 
     def __init__(self, withheld: Iterable[Secret] = ()) -> None:
         self._lines = ProgramLines(withheld)
 
     def begin(self, written: bytes, cut_off: int) -> Iterator[str]:
-        """The lines that are whole, and how many bytes before them are not kept."""
+        """Yield the complete lines, after a note about the number of earlier bytes that were not kept."""
         if cut_off:
             yield f"({cut_off} bytes before this are not kept)"
         yield from self._lines.hear(written)
 
     def go_on(self, written: bytes) -> Iterator[str]:
-        """The lines that these further bytes have ended."""
+        """Yield the lines that these further bytes complete."""
         yield from self._lines.hear(written)
 
     def end(self) -> Iterator[str]:
-        """The line that has no end."""
+        """Yield the last line, if it has no end of line."""
         yield from self._lines.end()
 
 
@@ -204,7 +204,7 @@ class QueuedJobRecord(SubmittedJobRecord, frozen=True):
     place: Annotated[int | None, "among those that wait, from 1 on; null = it does not wait"]
     next_vm: Annotated[str | None, "the VM that it gets, or has"]
     starts_at: Annotated[Moment | None, "when that VM is expected to start; null = not in the next night, or not known"]
-    why_not: Annotated[str, "why it does not start in the next night; empty = it does, or nobody knows"]
+    why_not: Annotated[str, "why it does not start in the next night; empty = it does, or it is not known"]
 
 
 class JobDeedRecord(DocumentRecord, frozen=True):
