@@ -20,7 +20,7 @@ from rich.text import Text
 from gpuops.cli import output
 from gpuops.clock import passed_s, wall_clock
 from gpuops.model.time_text import format_stopwatch
-from gpuops.report.run_progress import RunProgress, begun, progress_lines
+from gpuops.report.run_progress import RunProgress, progress_lines, start_progress
 
 if TYPE_CHECKING:
     from gpuops.plan.core.plan import Outcome, Report
@@ -40,16 +40,16 @@ class DrawnProgress:
     def begin(self, report: Report) -> None:
         """A run is about to act, or goes on with another plan."""
         with suppress(Exception):
-            self._progress = begun(report, passed_s(), wall_clock().astimezone(), self._progress)
+            self._progress = start_progress(report, passed_s(), wall_clock().astimezone(), self._progress)
             self._live.start(refresh=True)
 
     def sent(self, steps: Sequence[Step]) -> None:
         """These are in flight, and no others."""
-        self._change(lambda progress: progress.sent(steps, passed_s()))
+        self._change(lambda progress: progress.with_in_flight(steps, passed_s()))
 
     def ended(self, outcome: Outcome) -> None:
         """A step has ended."""
-        self._change(lambda progress: progress.ended(outcome))
+        self._change(lambda progress: progress.with_outcome(outcome))
 
     def stop(self) -> None:
         """Takes it off the terminal."""
@@ -77,11 +77,14 @@ class _Picture:
 
 def _picture(progress: RunProgress, width: int) -> list[RenderableType]:
     """`desktops back ━━━━━━━ 12/40 4:10`, and the lines below it."""
-    tally, now_s = progress.counted, passed_s()
-    count, taken = f"{tally.done:>{len(str(tally.total))}}/{tally.total}", format_stopwatch(now_s - progress.began_s)
+    tally, now_s = progress.shown_tally, passed_s()
+    count, taken = (
+        f"{tally.completed_steps:>{len(str(tally.total))}}/{tally.total}",
+        format_stopwatch(now_s - progress.began_s),
+    )
     room = width - len(f"{tally.label}  {count} {taken}")
     row = Table.grid(padding=(0, 1, 0, 0))
-    bar = ProgressBar(total=tally.total, completed=tally.done, width=max(1, min(_WIDEST_BAR, room - 1)))
+    bar = ProgressBar(total=tally.total, completed=tally.completed_steps, width=max(1, min(_WIDEST_BAR, room - 1)))
     row.add_row(tally.label, bar, count, taken)
     return [row, *map(Text, progress_lines(progress, now_s, wall_clock().astimezone(), width))]
 

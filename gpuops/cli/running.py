@@ -215,7 +215,7 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
         idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
         show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return
-    text = report_text(report, explain=explain, told=told)
+    text = report_text(report, explain=explain, printed_steps=told)
     if saved is not None:
         text = (text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
     output.show(text, report_document(report, kind))

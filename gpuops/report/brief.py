@@ -1,4 +1,4 @@
-"""What `--quiet` leaves of a run: one line with what became of it, who is named, and what to type next."""
+"""The line that `--quiet` prints for a run: its outcome, the VMs or hosts that failed, and the next command."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ _AFTER_FAILURE: Final = {
     "rotate-resume": "gpuops rotate day",
     "rotate-restore": "gpuops rotate day",
 }
-"""What shows, or repeats, what a rotation could not do."""
+"""The command that shows or repeats what a rotation could not do."""
 
 
 def run_line(report: Report[AnyStep], kind: str) -> Text:
-    """`rotate day: 11 desktops resumed, 1 step failed; not done: vdi-07; next: gpuops rotate day`.
+    """Return the line for a run: `rotate day: 11 desktops resumed, 1 step failed; not done: vdi-07; next: gpuops rotate
+    day`.
 
-    `kind` is the document's.
+    `kind` is the kind of the JSON document.
     """
-    said: list[Rejection] = [*report.plan.rejections, *report.plan.unmet]
+    refusals: list[Rejection] = [*report.plan.rejections, *report.plan.unmet]
     failed = [_name(outcome.step, report) for outcome in report.outcomes if outcome.verdict in _BAD]
-    hints = [each.hint for each in said if each.hint]
+    hints = [refusal.hint for refusal in refusals if refusal.hint]
     if failed and kind in _AFTER_FAILURE:
         hints.append(_AFTER_FAILURE[kind])
     reasons, names = _reasons(report.plan.rejections), _missing(report, failed)
@@ -37,25 +38,25 @@ def run_line(report: Report[AnyStep], kind: str) -> Text:
 
 
 def change_line(report: ChangeReport) -> Text:
-    """The same of a rolling change, by its hosts."""
+    """Return the line for a rolling change of hosts."""
     refused = report.plan.rejections
-    hints = [*report.afterwards, *(each.hint for each in refused if each.hint)]
+    hints = [*report.afterwards, *(refusal.hint for refusal in refused if refusal.hint)]
     failed = [host_name(outcome, report) for outcome in report.outcomes if outcome.verdict in _BAD]
     return _line(report.verb, change_summary(report), _reasons(refused), failed, hints)
 
 
 def _reasons(rejections: Iterable[Rejection]) -> list[str]:
-    return [str(each) for each in rejections]
+    return [str(rejection) for rejection in rejections]
 
 
 def _missing(report: Report[AnyStep], failed: list[str]) -> list[str]:
-    return list(dict.fromkeys([*(each.subject for each in report.plan.unmet), *failed]))
+    return list(dict.fromkeys([*(rejection.subject for rejection in report.plan.unmet), *failed]))
 
 
 def _name(step: object, report: Report[AnyStep]) -> str:
     ref = str(getattr(step, "vm", None) or getattr(step, "host", ""))
-    thing = report.before.vms.get(ref) or report.before.hosts.get(ref)
-    return thing.name if thing is not None else ref
+    entity = report.before.vms.get(ref) or report.before.hosts.get(ref)
+    return entity.name if entity is not None else ref
 
 
 def _line(verb: str, headline: str, reasons: list[str], names: list[str], hints: list[str]) -> Text:

@@ -1,4 +1,4 @@
-"""What each step changes, as values before and after. Text, JSON and Ansible's diff are made from these."""
+"""The changes of each step, before and after. Text, JSON and Ansible's diff are made from these."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from gpuops.report.text import size
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing before and after; None = it was not there, or will not be."""
+    """A setting or device before and after; None = it does not exist at that moment."""
 
     what: str
     before: str | None
@@ -50,18 +50,18 @@ class Change:
 
 
 def stages(plan: Plan, before: Inventory) -> Iterator[tuple[Wave, Inventory]]:
-    """Each wave with the snapshot it is expected to find: what the waves before it change is already changed there."""
+    """Yield each wave with the snapshot that it starts from, in which the changes of earlier waves are already made."""
     world = before
     for number, wave in enumerate(plan.waves, 1):
         yield wave, world
-        later = {step.vm for other in plan.waves[number:] for step in other.steps}
+        later = {step.vm for later_wave in plan.waves[number:] for step in later_wave.steps}
         for step in wave.steps:
             if step.vm in later and step.vm in world.vms:
                 world = project(step, world)
 
 
 def vm_name(ref: str, inventory: Inventory) -> str:
-    """The name people know, or the id of a VM that the snapshot lacks."""
+    """Return the name of a VM, or its id if the snapshot lacks it."""
     vm = inventory.vms.get(ref)
     return vm.name if vm else ref
 
@@ -80,7 +80,7 @@ _VERBS: Final[Mapping[type[Step], str]] = {
 
 
 def title(step: Step, inventory: Inventory) -> str:
-    """What the step does, in a few words: `suspend desk-001`."""
+    """Return what the step does in a few words: `suspend desk-001`."""
     vm = vm_name(step.vm, inventory)
     match step:
         case ReconfigureVm():
@@ -88,8 +88,8 @@ def title(step: Step, inventory: Inventory) -> str:
         case RelocateVm(host=host):
             return f"move {vm} from {_host_of(step.vm, inventory)} to {host_name(host, inventory)}"
         case PowerOnVm(host=host) | ResumeVm(host=host):
-            what = "resume" if isinstance(step, ResumeVm) or step.resumes else "power on"
-            return f"{what} {vm}" + (f" on {host_name(host, inventory)}" if host else "")
+            verb = "resume" if isinstance(step, ResumeVm) or step.resumes else "power on"
+            return f"{verb} {vm}" + (f" on {host_name(host, inventory)}" if host else "")
         case SuspendVm() | PowerOffVm() | PowerOffForRemoval() | RemoveVm():
             return f"{_VERBS[type(step)]} {vm}"
         case ShutDownGuest():
@@ -101,7 +101,7 @@ def title(step: Step, inventory: Inventory) -> str:
         case SetAttribute(name=name, value=value):
             return f"set attribute {name} of {vm} to {value!r}" if value else f"clear attribute {name} of {vm}"
         case CloseGate() | OpenGate():
-            return f"have the broker give {vm} to {'nobody' if isinstance(step, CloseGate) else 'users again'}"
+            return f"have the broker give {vm} to {'no user' if isinstance(step, CloseGate) else 'users again'}"
         case _:
             assert_never(step)
 
@@ -112,7 +112,7 @@ def _host_of(ref: str, inventory: Inventory) -> str:
 
 
 def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
-    """What the step alters of a VM as this snapshot shows it."""
+    """Return what the step changes of a VM, compared with this snapshot."""
     vm = inventory.vms.get(step.vm)
     match step:
         case ReconfigureVm(change=change):
@@ -174,31 +174,37 @@ def _new(device: NewDevice) -> str:
 
 
 def _memory(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
-    found = []
+    memory_changes = []
     if change.memory_reservation_mib is not None:
         before = size(vm.memory_reservation_mib if vm else None)
-        found.append(Change("memory reservation", before, size(change.memory_reservation_mib)))
+        memory_changes.append(Change("memory reservation", before, size(change.memory_reservation_mib)))
     if change.memory_locked is not None:
-        found.append(Change("all memory reserved", _yes(vm.memory_locked if vm else None), _yes(change.memory_locked)))
-    return tuple(found)
+        memory_changes.append(
+            Change(
+                "all memory reserved", _yes_or_no(vm.memory_locked if vm else None), _yes_or_no(change.memory_locked)
+            )
+        )
+    return tuple(memory_changes)
 
 
 def _cpu(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
-    found = []
+    cpu_changes = []
     if change.cpu_hot_add is not None:
-        found.append(Change("CPU hot-add", _yes(vm.cpu_hot_add if vm else None), _yes(change.cpu_hot_add)))
+        cpu_changes.append(
+            Change("CPU hot-add", _yes_or_no(vm.cpu_hot_add if vm else None), _yes_or_no(change.cpu_hot_add))
+        )
     if change.cores_per_numa_node is not None:
         before = _cores(vm.cores_per_numa_node if vm else None)
-        found.append(Change("cores per NUMA node", before, _cores(change.cores_per_numa_node)))
-    return tuple(found)
+        cpu_changes.append(Change("cores per NUMA node", before, _cores(change.cores_per_numa_node)))
+    return tuple(cpu_changes)
 
 
 def _extra_config(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
-    """Each key that differs; an empty value is none (vSphere API, OptionValue: it removes the key)."""
-    known = vm.extra_config if vm else None
+    """Return each key that differs. An empty value removes the key (vSphere API, OptionValue)."""
+    settings = vm.extra_config if vm else None
     pairs = (
-        (key, (known.get(key) or None) if known is not None else "unknown", value or None)
-        for key, value in sorted(change.extra_config.items())
+        (key, (settings.get(key) or None) if settings is not None else "unknown", setting or None)
+        for key, setting in sorted(change.extra_config.items())
     )
     return tuple(Change(key, before, after) for key, before, after in pairs if before != after)
 
@@ -207,9 +213,9 @@ def _power(vm: Vm | None) -> str | None:
     return str(vm.power) if vm and vm.power else None
 
 
-def _yes(value: bool | None) -> str:
-    return "unknown" if value is None else ("yes" if value else "no")
+def _yes_or_no(is_set: bool | None) -> str:
+    return "unknown" if is_set is None else ("yes" if is_set else "no")
 
 
-def _cores(value: int | None) -> str:
-    return "unknown" if value is None else "automatic" if value == 0 else str(value)
+def _cores(cores: int | None) -> str:
+    return "unknown" if cores is None else "automatic" if cores == 0 else str(cores)

@@ -1,7 +1,7 @@
-"""Tables as CSV text (RFC 4180, lines that end with LF), which spreadsheets open without running anything in it.
+"""Tables as CSV text (RFC 4180, lines that end with LF), in which spreadsheets compute nothing.
 
-A cell that begins with a sign of a formula would be computed by a spreadsheet, and names of VMs are written by their
-owners (CWE-1236): such a cell gets an apostrophe in front, as OWASP advises ("CSV Injection"). A number is a number.
+A spreadsheet computes a cell that begins with the sign of a formula, and the owners of VMs choose their names
+(CWE-1236). Such a cell therefore gets an apostrophe in front, as OWASP advises ("CSV Injection"). Numbers get none.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Cell: TypeAlias = "str | int | float | bool | datetime | None"
 """None is an empty cell: unknown."""
 
 _FORMULA_SIGNS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""Those of OWASP's list; some spreadsheets take the full-width ones for the same."""
+"""The signs in OWASP's list, and the full-width ones, which some spreadsheets treat in the same way."""
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """The table, its header first.
+    """Return the table as CSV text, with the header first.
 
     >>> csv_text(("vm", "gpus"), [("=1+1", 0.5), ("ml, 1", None)])
     'vm,gpus\\n\\'=1+1,0.5\\n"ml, 1",\\n'
@@ -35,7 +35,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """What is written of a cell, before commas and quotes are escaped."""
+    """Return the text of a cell, before commas and quotes are escaped."""
     if cell is None:
         return ""
     if isinstance(cell, datetime):

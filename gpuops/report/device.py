@@ -8,7 +8,7 @@ from gpuops.model.vcenter.vm import DirectPathDevice, DynamicDevice, GpuDevice, 
 
 
 def describe(device: GpuDevice) -> str:
-    """A GPU device of a VM in a few words: `vGPU grid_a100-3-20c`."""
+    """Return a GPU device of a VM in a few words: `vGPU grid_a100-3-20c`."""
     match device:
         case VgpuDevice(profile=profile):
             return f"vGPU {profile}"

@@ -1,7 +1,7 @@
 """Documents that `--output json` prints: one frozen class for each kind, which msgspec writes.
 
-A field has its type and, behind it in `Annotated`, what it means; a docstring of a document is its title, and one of a
-record its description. `gpuops/report/schema.py` makes the JSON Schemas of them, and lists the modules with documents.
+Each field has a type and, in `Annotated`, a description. The docstring of a document is its title, that of a record its
+description. `gpuops/report/schema.py` makes JSON Schemas of these classes, and lists the modules with documents.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class DocumentRecord(Struct, frozen=True):
         return cls.from_attributes(source)
 
     @classmethod
-    def from_attributes(cls, *sources: object, **values: Any) -> Self:
-        """Make a record of `values`, and of the attributes of the first source that has one with a field's name.
+    def from_attributes(cls, *sources: object, **keys: Any) -> Self:
+        """Make a record of `keys`, and of the attributes of the first source that has one with a field's name.
 
         Nested records are made of what they describe, moments become text in ISO 8601, durations seconds.
         """
         arguments = {}
         for name, nested in _nested_records(cls).items():
-            if name in values:
-                arguments[name] = _plain(values.pop(name), nested)
+            if name in keys:
+                arguments[name] = _plain(keys.pop(name), nested)
                 continue
             for source in sources:
-                value = getattr(source, name, UNSET)
-                if value is not UNSET:
-                    arguments[name] = _plain(value, nested)
+                attribute = getattr(source, name, UNSET)
+                if attribute is not UNSET:
+                    arguments[name] = _plain(attribute, nested)
                     break
-        if values:
-            raise TypeError(f"{cls.__name__} has no field {min(values)}")
+        if keys:
+            raise TypeError(f"{cls.__name__} has no field {min(keys)}")
         return cls(**arguments)
 
 
@@ -93,7 +93,7 @@ class SlotsRecord(DocumentRecord, frozen=True):
 
     at_least: int
     at_most: int
-    because: Annotated[str, "why it is none, or a range; empty = there is nothing to say"]
+    because: Annotated[str, "why it is 0, or a range; empty = there is nothing to say"]
 
     @classmethod
     def made_of(cls, slots: Any) -> Self:
@@ -111,7 +111,7 @@ Document = dict[str, Any]
 AnyDocument = Document | PrintedDocument
 Class = TypeVar("Class", bound=type[PrintedDocument])
 DOCUMENTS: Final[dict[str, type[PrintedDocument]]] = {}
-"""The class of each kind, of the modules that are imported."""
+"""The class of each kind, from the modules that were imported so far."""
 
 
 def printed(name: str, *, by: str) -> Callable[[Class], Class]:
@@ -130,36 +130,38 @@ def kind_of(document: AnyDocument) -> str:
 
 
 def top_level(document: AnyDocument) -> Iterator[tuple[str, Any]]:
-    """The keys of a document with their values."""
+    """Yield the keys of a document with their values."""
     if not isinstance(document, PrintedDocument):
         yield from document.items()
         return
     yield from (("schema_version", SCHEMA_VERSION), ("kind", kind_of(document)))
     for field in fields(document):
-        value = getattr(document, field.name)
-        if value is not UNSET:
-            yield field.encode_name, value
+        content = getattr(document, field.name)
+        if content is not UNSET:
+            yield field.encode_name, content
 
 
 def as_values(document: Document | DocumentRecord) -> Document:
-    """The document or record as dicts, lists and JSON's own types, for Ansible."""
+    """Return the document or record as dicts, lists and JSON's own types, for Ansible."""
     if isinstance(document, PrintedDocument):
         parts = top_level(document)
-        document = {key: list(value) if isinstance(value, Iterator) else value for key, value in parts}
-    values: Document = msgspec.json.decode(msgspec.json.encode(document, enc_hook=plain_text))  # tuples become lists
-    return values
+        document = {key: list(content) if isinstance(content, Iterator) else content for key, content in parts}
+    plain_document: Document = msgspec.json.decode(
+        msgspec.json.encode(document, enc_hook=plain_text)
+    )  # tuples become lists
+    return plain_document
 
 
-def plain_text(value: Any) -> str:
-    """A text of a class of its own, for msgspec."""
-    if isinstance(value, str):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is no value of a document")
+def plain_text(text: Any) -> str:
+    """Return the plain text of an instance of a subclass of str, for msgspec. Raise TypeError for any other type."""
+    if isinstance(text, str):
+        return str(text)
+    raise TypeError(f"{type(text).__name__} is no value of a document")
 
 
 @cache
 def _nested_records(record: type[DocumentRecord]) -> dict[str, type[DocumentRecord] | None]:
-    """The fields, each with the class of the records in it."""
+    """Return the fields of a record, each with the class of the records in it, or None."""
     hints = get_type_hints(record)
     return {name: next(_records_in(hints[name]), None) for name in record.__struct_fields__}
 
@@ -174,20 +176,20 @@ def _records_in(kind: Any) -> Any:
 _AS_THEY_ARE: Final = frozenset({str, int, float, bool, NoneType})
 
 
-def _plain(value: Any, nested: type[DocumentRecord] | None) -> Any:
-    if type(value) in _AS_THEY_ARE:
-        return value
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, PciAddress):
-        return str(value)
-    if nested is None or isinstance(value, DocumentRecord | dict | Iterator):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(each, nested) for each in value]
-    return nested.made_of(value)
+def _plain(attribute: Any, nested: type[DocumentRecord] | None) -> Any:
+    if type(attribute) in _AS_THEY_ARE:
+        return attribute
+    if isinstance(attribute, datetime):
+        return attribute.isoformat()
+    if isinstance(attribute, timedelta):
+        return attribute.total_seconds()
+    if isinstance(attribute, PciAddress):
+        return str(attribute)
+    if nested is None or isinstance(attribute, DocumentRecord | dict | Iterator):
+        return attribute
+    if isinstance(attribute, list | tuple):
+        return [_plain(part, nested) for part in attribute]
+    return nested.made_of(attribute)
 
 
 @printed("error", by="any command, in place of a result")

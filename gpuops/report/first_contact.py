@@ -1,4 +1,4 @@
-"""Prints which rules hold in a vCenter, and the commands that settle the rest: `gpuops bundle --first-contact` and
+"""Which rules hold in a vCenter, and the commands that settle the rest: `gpuops bundle --first-contact` and
 `gpuops doctor --assumptions`."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMED: Final = ("vm", "source", "host", "cluster")
 
 @dataclass(frozen=True, slots=True)
 class JudgedContact:
-    """One look at a vCenter, what it says of each row, and how the rest is settled."""
+    """One reading of a vCenter, the judgement of each rule by it, and the steps that settle the others."""
 
     contact: Contact
     rows: tuple[JudgedAssumption, ...]
@@ -32,19 +32,19 @@ class JudgedContact:
 
     @property
     def needed_steps(self) -> Iterator[tuple[SessionStep, Sequence[str]]]:
-        """The steps that settle a row which was not seen, with the ids of these rows; those of a connection broker
-        if there is one. The first step is always one of them, because it prepares the VMs."""
+        """Yield the steps that settle a rule which was not seen, with the ids of these rules. Steps for a connection
+        broker are left out if there is no broker. The first step is always included, because it prepares the VMs."""
         unseen = {judged.row.id for judged in self.rows if judged.standing is Standing.NOT_SEEN}
         if not self.contact.machines:
             unseen = {id for id in unseen if not id.startswith("broker-")}
         needed = [(step, [id for id in step.settles if id in unseen]) for step in self.session]
         if any(settled for _, settled in needed):
-            first, *others = needed
-            yield from (first, *((step, settled) for step, settled in others if settled))
+            first, *further_steps = needed
+            yield from (first, *((step, settled) for step, settled in further_steps if settled))
 
 
 def assumptions_text(judged: JudgedContact) -> Shown:
-    """A table of all rules, with the confidence of each and what this vCenter shows of it."""
+    """Return a table of all rules, with the confidence of each and what this vCenter shows of it."""
     table = table_of(
         judged.rows,
         Column("assumption", lambda row: row.row.id),
@@ -62,7 +62,7 @@ class AssumptionRecord(DocumentRecord, frozen=True):
     standing: Annotated[Standing, "by what was read of this vCenter"]
     evidence: Annotated[str | None, "the first observation that contradicts or confirms it"]
     statement: str
-    source: Annotated[str, "`none` where there is none"]
+    source: Annotated[str, "`none` without a source"]
     confidence: Confidence
     deviation: Annotated[str | None, "what the simulated vCenter can do instead"]
 
@@ -91,13 +91,14 @@ def _evidence_of(judged: JudgedAssumption, names: Mapping[str, str]) -> str | No
 
 
 def evidence_text(judged: JudgedAssumption, names: Mapping[str, str]) -> str:
-    """The evidence in words; empty = there is none. `names`: of VMs, hosts and clusters by managed object id."""
+    """Return the evidence in words, or an empty text. `names` has the names of VMs, hosts and clusters by managed
+    object id."""
     facts = judged.evidence.facts if judged.evidence is not None else {}
     return judged.sentence.format_map({key: names.get(str(fact), fact) for key, fact in facts.items()})
 
 
 def names_of(inventory: Inventory) -> dict[str, str]:
-    """The names of VMs, hosts and clusters by their managed object ids."""
+    """Return the names of VMs, hosts and clusters by their managed object ids."""
     kinds = (inventory.vms, inventory.hosts, inventory.clusters)
     return {ref: entity.name for kind in kinds for ref, entity in kind.items()}
 
@@ -107,7 +108,7 @@ def _unread(judged: JudgedContact) -> list[Text]:
 
 
 def contact_text(judged: JudgedContact) -> Shown:
-    """A table of all rows with their evidence, and the commands of the session."""
+    """Return a table of all rules with their evidence, and the commands of the session."""
     names = names_of(judged.contact.inventory)
     table = table_of(
         judged.rows,

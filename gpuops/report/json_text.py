@@ -1,8 +1,8 @@
-"""Documents as JSON text, piece by piece: of a fleet's ten thousand records one at a time is in memory as text.
+"""Documents as JSON text, piece by piece: of the ten thousand records of a fleet, only one is in memory as text.
 
 A document may give a list of records as an iterator, which makes them when they are written. The text is printable
-ASCII: no character of a VM's name can move a cursor. msgspec writes it, in a tenth of the CPU that json's indented text
-takes.
+ASCII, so that no character in a VM's name can move a cursor. msgspec writes it with a tenth of the CPU time that the
+json module needs.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _INDENT: Final = 2
 
 
 class DocumentTexts(dict[str, str]):
-    """Documents by a name, each as `document_text` wrote it: they stand in another one without being read again."""
+    """Documents by name, as text from `document_text`: they are copied into another document without being parsed."""
 
 
 def document_text(document: AnyDocument) -> str:
-    """All of it."""
+    """Return the complete text of a document."""
     return "".join(pieces(document))
 
 
 def pieces(document: AnyDocument) -> Iterator[str]:
-    """The text in pieces, in the order of the document; nothing of it twice, so an iterator in it is used up."""
+    """Yield the text in pieces, in the order of the document. An iterator in the document is consumed."""
     sign = "{"
-    for key, value in top_level(document):
-        yield f"{sign}\n  {_encoded(key)}: "
-        if isinstance(value, Iterator | list | tuple):
-            yield from _records(value)
-        elif isinstance(value, DocumentTexts):
-            yield from _documents(value)
+    for key, content in top_level(document):
+        yield f"{sign}\n  {_encode(key)}: "
+        if isinstance(content, Iterator | list | tuple):
+            yield from _records(content)
+        elif isinstance(content, DocumentTexts):
+            yield from _documents(content)
         else:
-            yield _below(_encoded(value), _INDENT)
+            yield _below(_encode(content), _INDENT)
         sign = ","
     yield "\n}\n"
 
@@ -45,7 +45,7 @@ def pieces(document: AnyDocument) -> Iterator[str]:
 def _records(records: Iterable[Any]) -> Iterator[str]:
     sign = "["
     for record in records:
-        yield f"{sign}\n    {_below(_encoded(record), 2 * _INDENT)}"
+        yield f"{sign}\n    {_below(_encode(record), 2 * _INDENT)}"
         sign = ","
     yield "[]" if sign == "[" else "\n  ]"
 
@@ -53,7 +53,7 @@ def _records(records: Iterable[Any]) -> Iterator[str]:
 def _documents(documents: DocumentTexts) -> Iterator[str]:
     sign = "{"
     for name, text in documents.items():
-        yield f"{sign}\n    {_encoded(name)}: {_below(text.rstrip(), 2 * _INDENT)}"
+        yield f"{sign}\n    {_encode(name)}: {_below(text.rstrip(), 2 * _INDENT)}"
         sign = ","
     yield "{}" if sign == "{" else "\n  }"
 
@@ -65,17 +65,17 @@ def _below(text: str, indent: int) -> str:
 _UNSEEN: Final = re.compile(r"[^\x00-\x7e]+")
 
 
-def _encoded(value: Any) -> str:
+def _encode(content: Any) -> str:
     try:
-        text = msgspec.json.format(msgspec.json.encode(value, enc_hook=plain_text), indent=_INDENT).decode()
-    except UnicodeEncodeError:  # a file whose name is no UTF-8
-        return _escaped(value)
+        text = msgspec.json.format(msgspec.json.encode(content, enc_hook=plain_text), indent=_INDENT).decode()
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        return _escape(content)
     if text.isascii() and "\x7f" not in text:
         return text
-    return _UNSEEN.sub(lambda found: _escaped(found.group())[1:-1], text)
+    return _UNSEEN.sub(lambda match: _escape(match.group())[1:-1], text)
 
 
-def _escaped(value: Any) -> str:
+def _escape(content: Any) -> str:
     import json
 
-    return json.dumps(msgspec.to_builtins(value, enc_hook=plain_text), indent=_INDENT)
+    return json.dumps(msgspec.to_builtins(content, enc_hook=plain_text), indent=_INDENT)

@@ -3,9 +3,9 @@
 This module alone escapes what is printed: views pass the names of VMs and other foreign text unchanged, and give styles
 by name, so no text contains an escape sequence of its own. `visible` documents which characters are escaped.
 
-Widths are counted once per column and a line is put together as one string, so that the tables of a fleet come at the
-speed of writing (rich's layout takes half a millisecond per row). Nothing here knows a terminal: `gpuops.cli.output`
-says how wide one is and what its colours are. Characters are as wide as rich's tables say.
+Widths are computed once per column, and a line is one string, because the tables of a fleet have thousands of rows
+(rich's layout takes half a millisecond per row). This module does not access a terminal: `gpuops.cli.output` passes
+its width and chooses colours. The widths of characters are those of rich's tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Piece = tuple[str, str]
 """A text, and its style: `bold`, `dim` and a colour, in any number; empty = none."""
 Line = Sequence[Piece]
 Shown: TypeAlias = "str | Text | TextTable | Tree | Iterable[Shown]"
-"""What a view returns; the parts of an iterable stand below one another."""
+"""The return type of a view; the parts of an iterable are printed below one another."""
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -47,8 +47,8 @@ class Text:
     def __init__(self, text: str = "", style: str = "") -> None:
         self.pieces: list[Piece] = [(visible(text), style)]
 
-    def append(self, more: str | Text, style: str = "") -> Self:
-        self.pieces += more.pieces if isinstance(more, Text) else [(visible(more), style)]
+    def append(self, addition: str | Text, style: str = "") -> Self:
+        self.pieces += addition.pieces if isinstance(addition, Text) else [(visible(addition), style)]
         return self
 
     @property
@@ -61,20 +61,20 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of a table: its title, and what makes its cell of a row."""
+    """A column of a table: its title, and the function that returns the cell of a row."""
 
     title: str
     cell: Callable[[Row], str | Text]
     right: bool = False
-    """Whether the cells end on one line."""
+    """Whether the cells are aligned to the right."""
     whole: bool = False
-    """Whether the cells are typed into other commands, so they are folded only where nothing else can be."""
+    """Whether the cells are pasted into other commands, so that they are folded only if no other column can be."""
     least: int = 0
-    """How narrow `gpuops top` may make it on a terminal; 0 = as wide as its cells."""
+    """The least width that `gpuops top` may use on a terminal; 0 = as wide as its cells."""
     listed: bool = False
-    """Whether `gpuops top` cuts cells at their end, where what counts least stands, and not in their middle."""
+    """Whether `gpuops top` cuts cells at their end, where the least important text is, and not in their middle."""
     goes: int = 0
-    """Where a terminal is too narrow, `gpuops top` leaves out the column with the highest number; 0 = it stays."""
+    """If a terminal is too narrow, `gpuops top` leaves out the column with the highest number; 0 = never."""
 
 
 class TextTable:
@@ -89,7 +89,7 @@ class TextTable:
         whole: Collection[int] = (),
         rows: Iterable[Sequence[str | Text]] = (),
     ) -> None:
-        """`right` and `whole`: the numbers of the columns that are so (`Column`)."""
+        """Make a table. `right` and `whole` are numbers of columns with these properties of `Column`."""
         self.headers = tuple(map(visible, headers))
         self.right = frozenset(right)
         self.whole = frozenset(whole)
@@ -102,13 +102,13 @@ class TextTable:
 
 
 def table_of(rows: Iterable[Row], *columns: Column[Row] | None) -> TextTable:
-    """Return a table with a line for each row; a column that is None is left out."""
-    shown = [column for column in columns if column is not None]
+    """Return a table with a line for each row; columns without a definition are left out."""
+    present = [column for column in columns if column is not None]
     return TextTable(
-        *(column.title for column in shown),
-        right=[number for number, column in enumerate(shown) if column.right],
-        whole=[number for number, column in enumerate(shown) if column.whole],
-        rows=([column.cell(row) for column in shown] for row in rows),
+        *(column.title for column in present),
+        right=[number for number, column in enumerate(present) if column.right],
+        whole=[number for number, column in enumerate(present) if column.whole],
+        rows=([column.cell(row) for column in present] for row in rows),
     )
 
 
@@ -131,29 +131,29 @@ _GUIDES: Final = ("├── ", "└── ", "│   ", "    ")
 _ASCII_GUIDES: Final = ("+-- ", "`-- ", "|   ", "    ")
 
 
-def lines(shown: Shown, width: int | None = None, *, ascii_only: bool = False) -> Iterator[Line]:
-    """The lines of a view; with `width` none is wider, wrapped between words where that can be."""
-    match shown:
+def lines(view: Shown, width: int | None = None, *, ascii_only: bool = False) -> Iterator[Line]:
+    """Yield the lines of a view, wrapped between words to `width` columns where possible."""
+    match view:
         case str():
-            yield from _wrapped([(visible(shown), "")], width)
+            yield from _wrap([(visible(view), "")], width)
         case Text():
-            yield from _wrapped(shown.pieces, width)
+            yield from _wrap(view.pieces, width)
         case TextTable():
-            yield from _table_lines(shown, width)
+            yield from _table_lines(view, width)
         case Tree():
-            yield from _tree_lines(shown, width, _ASCII_GUIDES if ascii_only else _GUIDES, "", "")
+            yield from _tree_lines(view, width, _ASCII_GUIDES if ascii_only else _GUIDES, "", "")
         case _:
-            for part in shown:
+            for part in view:
                 yield from lines(part, width, ascii_only=ascii_only)
 
 
-def plain(shown: Shown) -> str:
-    """The view as a file or a pipe gets it: no styles, lines as long as they need."""
-    return "".join(f"{''.join(text for text, _ in line).rstrip()}\n" for line in lines(shown))
+def plain(view: Shown) -> str:
+    """Return the view as it is written to a file or a pipe: without styles, with lines of any length."""
+    return "".join(f"{''.join(text for text, _ in line).rstrip()}\n" for line in lines(view))
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -202,10 +202,10 @@ def padded(texts: Iterable[str]) -> list[str]:
 
 
 def _tree_lines(tree: Tree, width: int | None, guides: Sequence[str], first: str, below: str) -> Iterator[Line]:
-    """`first` stands before the label, `below` before its further lines and before its parts."""
+    """Yield the lines of a tree. `first` stands before the label, `below` before its further lines and its parts."""
     fork, last, down, blank = guides
     room = None if width is None else max(width - len(below), 1)
-    for number, line in enumerate(_wrapped(tree.label.pieces, room)):
+    for number, line in enumerate(_wrap(tree.label.pieces, room)):
         guide = below if number else first
         yield [(guide, "dim"), *line] if guide else line
     for part in tree.parts:
@@ -222,24 +222,25 @@ def _table_lines(table: TextTable, width: int | None) -> Iterator[Line]:
             if needs > widths[column]:
                 widths[column] = needs
     if width is not None:
-        widths = _fitted(widths, width - len(_GAP) * (len(widths) - 1), table.whole)
+        widths = _fit_widths(widths, width - len(_GAP) * (len(widths) - 1), table.whole)
     for row in chain(header, table.rows):
         yield from _row_lines(row, widths, table.right, folded=width is not None)
 
 
-def _fitted(widths: Sequence[int], room: int, whole: Collection[int] = ()) -> list[int]:
-    """The widest columns cut to one width, so that all of them fit in the room; the `whole` ones only if they must.
+def _fit_widths(widths: Sequence[int], room: int, whole: Collection[int] = ()) -> list[int]:
+    """Return the widths with the widest columns cut to one width, so that all fit in the room. `whole` columns are cut
+    only if the others do not suffice.
 
     >>> _fitted([4, 30, 50], 44), _fitted([4, 30, 50], 44, {1})
     ([4, 20, 20], [4, 30, 10])
     """
     cut = set(range(len(widths))) - set(whole)
     most = max((widths[column] for column in cut), default=0)
-    found = list(widths)
-    while most > 1 and sum(found) > room:
+    fitted = list(widths)
+    while most > 1 and sum(fitted) > room:
         most -= 1
-        found = [min(each, most) if column in cut else each for column, each in enumerate(widths)]
-    return _fitted(found, room) if whole and sum(found) > room else found
+        fitted = [min(width, most) if column in cut else width for column, width in enumerate(widths)]
+    return _fit_widths(fitted, room) if whole and sum(fitted) > room else fitted
 
 
 def _row_lines(
@@ -254,7 +255,7 @@ def _row_lines(
         yield [(_GAP.join(padded), "")]
         return
     wrapped = [
-        list(_wrapped([(cell, "")] if isinstance(cell, str) else cell.pieces, width if folded else None))
+        list(_wrap([(cell, "")] if isinstance(cell, str) else cell.pieces, width if folded else None))
         for cell, width in zip(row, widths, strict=False)
     ]
     for number in range(max(map(len, wrapped), default=0)):
@@ -267,21 +268,21 @@ def _row_lines(
         yield line
 
 
-def _wrapped(pieces: Sequence[Piece], width: int | None) -> Iterator[Line]:
-    """The pieces as lines that are not wider than the width."""
+def _wrap(pieces: Sequence[Piece], width: int | None) -> Iterator[Line]:
+    """Yield the pieces as lines of at most `width` columns."""
     if width is None or sum(cells(text) for text, _ in pieces) <= width:
         yield pieces
         return
     starts = _line_starts("".join(text for text, _ in pieces), width)
     for begin, end in zip(starts, [*starts[1:], None], strict=True):
-        yield _stripped(_cut(pieces, begin, end))
+        yield _without_trailing_blanks(_cut_out(pieces, begin, end))
 
 
 _WORD: Final = re.compile(r"\s*\S+\s*")
 
 
 def _line_starts(text: str, width: int) -> list[int]:
-    """Where the lines of a text begin: at a word, or inside of one that is wider than a line.
+    """Return where the lines of a text begin: at a word, or inside a word that is wider than a line.
 
     >>> _line_starts("ab cde fghijklm", 6)
     [0, 7, 13]
@@ -291,11 +292,11 @@ def _line_starts(text: str, width: int) -> list[int]:
         needs = cells(word.group().rstrip())
         if needs > width:
             for at in range(word.start(), word.start() + len(word.group().rstrip())):
-                one = cells(text[at])
-                if used + one > width and at > starts[-1]:
+                width_of_character = cells(text[at])
+                if used + width_of_character > width and at > starts[-1]:
                     starts.append(at)
                     used = 0
-                used += one
+                used += width_of_character
             used += len(word.group()) - len(word.group().rstrip())
             continue
         if used + needs > width and word.start() > starts[-1]:
@@ -305,19 +306,19 @@ def _line_starts(text: str, width: int) -> list[int]:
     return starts
 
 
-def _cut(pieces: Sequence[Piece], begin: int, end: int | None) -> list[Piece]:
-    """The pieces of a part of their text."""
-    found, at = [], 0
+def _cut_out(pieces: Sequence[Piece], begin: int, end: int | None) -> list[Piece]:
+    """Return the pieces of a part of their text."""
+    parts, at = [], 0
     for text, style in pieces:
         part = text[max(begin - at, 0) : None if end is None else max(end - at, 0)]
         if part:
-            found.append((part, style))
+            parts.append((part, style))
         at += len(text)
-    return found
+    return parts
 
 
-def _stripped(line: list[Piece]) -> list[Piece]:
-    """Without blanks at its end: they may be what was too wide."""
+def _without_trailing_blanks(line: list[Piece]) -> list[Piece]:
+    """Return the line without the blanks at its end, which may exceed the width."""
     while line and not line[-1][0].rstrip():
         line.pop()
     if line:

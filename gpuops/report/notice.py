@@ -1,4 +1,4 @@
-"""The notice of a run that ended, of one that died, and its words. Pure: whoever sends it says who and when."""
+"""Notices of runs that ended or died, and their text. Pure: the sender passes the run and the moment."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 _ALARMING: Final = frozenset({4, 7})
 _DAY: Final = "%Y-%m-%d"
 _OF_FILES: Final = (PolicyError, TargetError)
-"""Errors of a file that a run at night goes by."""
+"""Errors in a file that a run at night uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToldRun:
-    """The run that a notice is of."""
+    """The run that a notice is about."""
 
     id: str
     vcenter: str
@@ -46,19 +46,19 @@ class ToldRun:
 
 
 def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datetime) -> Notice | None:
-    """What is told of a run that ended; None = it did nothing, and names nothing.
+    """Return the notice of a run that ended, or None if it did nothing and names nothing.
 
-    A night that is refused for the time of day is none: cron begins it outside its window too. The same names are told
-    once a day, however often a return tries again.
+    There is no notice of a night that is refused because of the time of day: cron starts it outside its window too. The
+    same names are reported once a day, however often a return tries again.
     """
     kind = _kind(report, run.command)
     code = report.exit_code
     if code in _ALARMING or (code and not _is_by_the_hour(report)):
-        names = tuple(dict.fromkeys(_named(report)))
+        names = tuple(dict.fromkeys(_troubles(report)))
         about = (run.command, str(code), f"{at:{_DAY}}", *sorted({subject for subject, _ in names}))
-        told = tuple(f"{subject}: {reason}" if reason else subject for subject, reason in names)
+        lines = tuple(f"{subject}: {reason}" if reason else subject for subject, reason in names)
         headline = f"{run.command}: {_closing(report)} (exit code {code})"
-        return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, told, _next(report, run))
+        return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, lines, _next(report, run))
     if code or not report.changed:
         return None
     headline = f"{run.command}: {_closing(report)}"
@@ -67,62 +67,64 @@ def notice_of_report(report: Report[Any] | ChangeReport, run: ToldRun, at: datet
 
 
 def notice_of_error(error: Exception, run: ToldRun, at: datetime) -> Notice | None:
-    """What is told of a run that ended in an error.
+    """Return the notice of a run that ended in an error.
 
-    None = another run is at it, which tells of itself; or whoever typed the command has to type it anew.
+    Return None if another run is active, because that run sends its own notices, or if the command was typed wrongly.
     """
     if isinstance(error, Locked) or (isinstance(error, UsageError) and not isinstance(error, _OF_FILES)):
         return None
     code = error.exit_code if isinstance(error, GpuopsError) else GpuopsError.exit_code
-    said = error.message if isinstance(error, GpuopsError) else f"internal error: {type(error).__name__}"
+    message = error.message if isinstance(error, GpuopsError) else f"internal error: {type(error).__name__}"
     next_move = error.hint if isinstance(error, GpuopsError) else ""
     about = (run.command, str(code), f"{at:{_DAY}}")
     headline = f"{run.command} ended with exit code {code}"
-    return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, (said,), next_move or _status(run))
+    return Notice(NoticeKind.ALARM, run.vcenter, about, at, headline, (message,), next_move or _status(run))
 
 
 def notice_of_death(run: ToldRun, began: datetime, at: datetime) -> Notice:
-    """What is told of a run whose process is gone and that did not end."""
+    """Return the notice of a run that did not end and whose process does not exist any more."""
     headline = f"{run.command} that began at {format_zoned_minute(began)} did not end: its process is gone"
     return Notice(NoticeKind.DIED, run.vcenter, (run.id,), at, headline, (), _after_death(run))
 
 
-def notice_of_unit(vcenter: str, unit: str, invocation: str, result: str, at: datetime) -> Notice:
-    """What is told of a unit of systemd that failed, by the `OnFailure=` unit that it started."""
-    headline = f"{unit} failed: {result}"
+def notice_of_unit(vcenter: str, unit: str, invocation: str, outcome: str, at: datetime) -> Notice:
+    """Return the notice of a systemd unit that failed, sent by the `OnFailure=` unit that it started."""
+    headline = f"{unit} failed: {outcome}"
     run = ToldRun(invocation, vcenter, "rotate")
     return Notice(
         NoticeKind.DIED, vcenter, (unit, invocation), at, headline, (), f"journalctl -u {unit}; {_status(run)}"
     )
 
 
-def notice_of_diagnosis(found: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
-    """What is told of components that are at least so probable (0 to 1); None = there is none.
+def notice_of_diagnosis(diagnosed: Diagnosed, vcenter: str, least: float, at: datetime) -> Notice | None:
+    """Return the notice of components whose probability is at least `least` (0 to 1), or None without any.
 
-    The same components of the same VMs are told once a day, however often cron asks.
+    The same components of the same VMs are reported once a day, however often cron runs.
     """
     suspects = [
-        (vm, each)
-        for vm in found.vms
-        for each in vm.diagnosis.suspects
-        if each.component is not Component.NONE and each.probability >= least
+        (vm, suspect)
+        for vm in diagnosed.vms
+        for suspect in vm.diagnosis.suspects
+        if suspect.component is not Component.NONE and suspect.probability >= least
     ]
     if not suspects:
         return None
-    about = ("diagnose", f"{at:{_DAY}}", *sorted({f"{vm.vm} {each.component}" for vm, each in suspects}))
-    names = tuple(f"{vm.vm} ({vm.id}): {each.probability:.0%} {WORDS[each.component]}" for vm, each in suspects)
+    about = ("diagnose", f"{at:{_DAY}}", *sorted({f"{vm.vm} {suspect.component}" for vm, suspect in suspects}))
+    names = tuple(
+        f"{vm.vm} ({vm.id}): {suspect.probability:.0%} {WORDS[suspect.component]}" for vm, suspect in suspects
+    )
     headline = f"diagnose: {count(len({vm.vm for vm, _ in suspects}), 'VM')} with a component that is probably at fault"
     return Notice(NoticeKind.SLOW, vcenter, about, at, headline, names, f"gpuops diagnose --vcenter {quote(vcenter)}")
 
 
-def notice_of_overdue(found: Overdue, at: datetime) -> Notice:
-    """What is told of a vCenter that nobody seems to return, once a day; its instance uuid stands for its name."""
+def notice_of_overdue(overdue: Overdue, at: datetime) -> Notice:
+    """Return the notice of a vCenter for which no return runs, once a day. It is named by its instance uuid."""
     about = ("overdue", f"{at:{_DAY}}")
-    return Notice(NoticeKind.ALARM, found.vcenter, about, at, str(found), found.vms, found.next_move)
+    return Notice(NoticeKind.ALARM, overdue.vcenter, about, at, str(overdue), overdue.vms, overdue.next_move)
 
 
 def notice_text(notice: Notice) -> NoticeText:
-    """Its words: the headline, at most twenty of those that are named, the next command."""
+    """Return the text of a notice: the headline, at most twenty of the names, the next command."""
     subject = _line(f"gpuops {notice.vcenter}: {notice.kind}: {notice.headline}")
     named = [f"- {_line(name)}" for name in notice.names[:NAMED_AT_MOST]]
     if len(notice.names) > NAMED_AT_MOST:
@@ -138,14 +140,14 @@ def notice_text(notice: Notice) -> NoticeText:
 
 
 def receipts_text(receipts: Sequence[Receipt]) -> Shown:
-    """Who accepted the notices, and who did not, and why."""
+    """Return a line for each receiver: whether it accepted the notices, or why not."""
     if not receipts:
         return Text("no notice waits to be sent", "bold")
     return tuple(
-        Text("not accepted  ", "bold red").append(f"{each.receiver}: {each.trouble}")
-        if each.trouble
-        else Text("accepted      ", "green").append(each.receiver)
-        for each in receipts
+        Text("not accepted  ", "bold red").append(f"{receipt.receiver}: {receipt.trouble}")
+        if receipt.trouble
+        else Text("accepted      ", "green").append(receipt.receiver)
+        for receipt in receipts
     )
 
 
@@ -163,19 +165,19 @@ class ReceiptRecord(DocumentRecord, frozen=True):
 
 @printed("notify-test", by="gpuops notify test")
 class NotifyTestDocument(PrintedDocument, frozen=True):
-    """Who accepted a test notice."""
+    """Which receivers accepted a test notice."""
 
     receivers: list[ReceiptRecord]
 
 
 @printed("notify-flush", by="gpuops notify flush")
 class NotifyFlushDocument(NotifyTestDocument, frozen=True):
-    """Who accepted the notices that waited."""
+    """Which receivers accepted the waiting notices."""
 
 
 def receipts_exit_code(receipts: Sequence[Receipt]) -> int:
-    """0 all accepted, 4 some did not, 5 nobody did."""
-    wrong = sum(1 for each in receipts if each.trouble)
+    """Return 0 if all receivers accepted, 4 if some did not, 5 if none did."""
+    wrong = sum(1 for receipt in receipts if receipt.trouble)
     return NotConnected.exit_code if wrong and wrong == len(receipts) else report_exit_code(partly=wrong)
 
 
@@ -191,8 +193,8 @@ def _kind(report: Report[Any] | ChangeReport, command: str) -> NoticeKind:
 
 
 def _is_by_the_hour(report: Report[Any] | ChangeReport) -> bool:
-    """Whether the time of day is all that a run was refused for."""
-    return bool(report.plan.rejections) and all(each.by_the_hour for each in report.plan.rejections)
+    """Return whether the time of day is the only reason for a refusal."""
+    return bool(report.plan.rejections) and all(rejection.by_the_hour for rejection in report.plan.rejections)
 
 
 def _closing(report: Report[Any] | ChangeReport) -> str:
@@ -203,14 +205,16 @@ def _closing(report: Report[Any] | ChangeReport) -> str:
     return "nothing changed: refused" if not report.plan.feasible else "nothing to do"
 
 
-def _named(report: Report[Any] | ChangeReport) -> Iterator[tuple[str, str]]:
-    """Who is left out, failed or refused, and why; and what the report warns of where the journal is lost."""
+def _troubles(report: Report[Any] | ChangeReport) -> Iterator[tuple[str, str]]:
+    """Yield each subject that is left out, failed or refused, with the reason, and warnings if the journal is lost."""
     if isinstance(report, Report):
-        yield from ((each.subject, each.reason) for each in (*report.plan.rejections, *report.plan.unmet))
+        yield from (
+            (rejection.subject, rejection.reason) for rejection in (*report.plan.rejections, *report.plan.unmet)
+        )
         if report.journal_lost:
             yield from ((warning, "") for warning in report.plan.warnings)
     else:
-        yield from ((each.subject, each.reason) for each in report.plan.rejections)
+        yield from ((rejection.subject, rejection.reason) for rejection in report.plan.rejections)
     for outcome in report.outcomes:
         if outcome.verdict in _BAD:
             yield _subject(report, outcome), f"{outcome.verdict}: {outcome.reason}" if outcome.reason else "not done"
@@ -230,7 +234,7 @@ def _next(report: Report[Any] | ChangeReport, run: ToldRun) -> str:
         return report.afterwards[0]
     unmet = report.plan.unmet if isinstance(report, Report) else ()
     refused = (*report.plan.rejections, *unmet)
-    return next((each.hint for each in refused if each.hint), _status(run))
+    return next((rejection.hint for rejection in refused if rejection.hint), _status(run))
 
 
 def _status(run: ToldRun) -> str:
@@ -239,7 +243,7 @@ def _status(run: ToldRun) -> str:
 
 
 def _after_death(run: ToldRun) -> str:
-    if run.command == "rotate day":  # which goes on with whatever was begun, and it may have died before it began
+    if run.command == "rotate day":  # it continues an interrupted run, or starts one if the run died at its start
         return f"{_status(run)}; gpuops rotate day --yes --vcenter {quote(run.vcenter)} brings back what is still away"
     noun = "rotate" if run.command.startswith("rotate") else "change"
     return f"{_status(run)}; gpuops {noun} resume --yes --vcenter {quote(run.vcenter)} finishes what was begun"

@@ -78,17 +78,17 @@ class OutcomeRecord(DocumentRecord, frozen=True):
 
 
 def outcome_document(outcome: Outcome, before: Inventory) -> OutcomeRecord:
-    return OutcomeRecord.from_attributes(outcome, **_described(outcome.step, before))
+    return OutcomeRecord.from_attributes(outcome, **_step_keys(outcome.step, before))
 
 
-def _described(step: Step, before: Inventory) -> dict[str, Any]:
+def _step_keys(step: Step, before: Inventory) -> dict[str, Any]:
     vm = NamedRecord(step.vm, vm_name(step.vm, before))
     return {"kind": step.kind, "title": title(step, before), "vm": vm}
 
 
 def _step(step: Step, before: Inventory) -> StepRecord:
     host = host_name(getattr(step, "host", None), before)
-    return StepRecord.from_attributes(**_described(step, before), host=host, changes=list(changes(step, before)))
+    return StepRecord.from_attributes(**_step_keys(step, before), host=host, changes=list(changes(step, before)))
 
 
 class VmRunDocument(SiteDocument, frozen=True):
@@ -133,7 +133,8 @@ class TogetherDocument(VmRunDocument, frozen=True):
 
 
 def report_document(report: Report, kind: str) -> PrintedDocument:
-    """One run. `kind` is the verb: `attach`, `detach`, `rotate-night`, `rotate-day`, `rotate-resume`."""
+    """Return the document of a run. `kind` is the verb: `attach`, `detach`, `rotate-night`, `rotate-day`,
+    `rotate-resume`."""
     return DOCUMENTS[kind].made_of(report)
 
 
@@ -196,22 +197,22 @@ class RotateMarkDocument(VmRunDocument, frozen=True):
     request: Annotated[dict[str, Any], "the policy, which mark, and which desktops"]
 
 
-def plain(value: object) -> Any:
-    """A request as its options: what it is made of, in JSON's own types."""
-    match value:
+def plain(option: object) -> Any:
+    """Return a request, or a part of it, in JSON's own types."""
+    match option:
         case None | bool() | int() | float():
-            return value
+            return option
         case Enum():
-            return value.value
+            return option.value
         case str():
-            return value
+            return option
         case datetime():
-            return value.isoformat()
+            return option.isoformat()
         case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
+            return {str(key): plain(element) for key, element in option.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(item) for item in value]
-        case _ if is_dataclass(value):
-            return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+            return [plain(element) for element in option]
+        case _ if is_dataclass(option):
+            return {field.name: plain(getattr(option, field.name)) for field in fields(option) if field.repr}
         case _:
-            return str(value)
+            return str(option)

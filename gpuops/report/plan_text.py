@@ -32,25 +32,25 @@ _NAMES: Final = {
 }
 
 
-def report_text(report: Report, *, explain: bool = False, told: Collection[str] = ()) -> Shown:
-    """One run: what was chosen, what changes (or did), what was left out, and one closing line.
+def report_text(report: Report, *, explain: bool = False, printed_steps: Collection[str] = ()) -> Shown:
+    """Return the text of a run: the choices, the changes, what was left out, and one closing line.
 
-    Of steps that were `told` as they ended, by `step_key`, only what changed is listed.
+    For `printed_steps` (by `step_key`), which were printed when they ended, only the changes are listed.
     """
     return (
-        *plan_lines(report, explain=explain, told=told),
+        *plan_lines(report, explain=explain, printed_steps=printed_steps),
         *_warnings(report.plan),
         Text(summary(report), "bold"),
     )
 
 
 def plan_text(plan: Plan, inventory: Inventory) -> Shown:
-    """A plan before anything is done: what a person is asked to agree to."""
+    """Return a plan before it is applied, as it is shown for confirmation."""
     return (*plan_lines(Report(None, inventory, plan)), *_warnings(plan))
 
 
-def plan_lines(report: Report, *, explain: bool = False, told: Collection[str] = ()) -> Iterator[Text]:
-    """Refusals, or each step with its changes and, once applied, its outcome."""
+def plan_lines(report: Report, *, explain: bool = False, printed_steps: Collection[str] = ()) -> Iterator[Text]:
+    """Yield refusals, or each step with its changes and, after it was applied, its outcome."""
     plan = report.plan
     if explain:
         yield from _choices(plan)
@@ -62,16 +62,18 @@ def plan_lines(report: Report, *, explain: bool = False, told: Collection[str] =
         yield Text("found of the run that was cut off", "bold")
         yield from (Text("  ").append(outcome_line(outcome, report.before)) for outcome in settled)
     for number, (wave, world) in enumerate(stages(plan, report.before), 1):
-        shown = [step for step in wave.steps if step_key(step) not in told or isinstance(step, ReconfigureVm)]
-        if len(plan.waves) > 1 and shown:
+        visible_steps = [
+            step for step in wave.steps if step_key(step) not in printed_steps or isinstance(step, ReconfigureVm)
+        ]
+        if len(plan.waves) > 1 and visible_steps:
             yield Text(f"{number}. {wave.title}", "bold")
-        for step in shown:
-            yield from _step(step, None if step_key(step) in told else ended.get(step_key(step)), world)
+        for step in visible_steps:
+            yield from _step(step, None if step_key(step) in printed_steps else ended.get(step_key(step)), world)
     yield from rejection_lines("left out", plan.unmet, "yellow")
 
 
 def summary(report: Report[AnyStep]) -> str:
-    """The closing line: what was changed, would be, or why nothing is."""
+    """Return the closing line: what was or would be changed, or why nothing is."""
     plan = report.plan
     if not plan.feasible:
         return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"
@@ -85,7 +87,7 @@ def summary(report: Report[AnyStep]) -> str:
 
 
 def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
-    """One step and how it ended: `done     suspend desk-001  3.1 s`."""
+    """Return one step with its outcome: `done     suspend desk-001  3.1 s`."""
     line = Text(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
     line.append(title(outcome.step, inventory))
     if outcome.duration_s is not None:
@@ -96,10 +98,10 @@ def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
 
 
 def outcomes_counted(outcomes: Iterable[Outcome[AnyStep]], noun: str) -> str:
-    """How many ended how: `3 steps done, 1 failed`."""
+    """Return the number of steps for each outcome: `3 steps done, 1 failed`."""
     numbers = Counter(outcome.verdict for outcome in outcomes)
-    there = [(numbers[verdict], name) for verdict, name in _NAMES.items() if numbers[verdict]]
-    return ", ".join(f"{count(number, noun) if not at else number} {name}" for at, (number, name) in enumerate(there))
+    counts = [(numbers[verdict], name) for verdict, name in _NAMES.items() if numbers[verdict]]
+    return ", ".join(f"{count(number, noun) if not at else number} {name}" for at, (number, name) in enumerate(counts))
 
 
 def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Text]:
@@ -110,22 +112,25 @@ def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Te
 
 
 def _for_people(change: Change) -> Change:
-    """What detach will restore is whole in the JSON document; a person needs to know only that it is kept."""
+    """Return the change with a short note in place of the settings that detach will restore, which the JSON document
+    lists."""
     if change.what != BASELINE_KEY:
         return change
-    return Change("settings from before", *(value and "kept for detach" for value in (change.before, change.after)))
+    return Change(
+        "settings from before", *(settings and "kept for detach" for settings in (change.before, change.after))
+    )
 
 
 def table(details: Iterable[Change], *, longest: int = _LONGEST_VALUE) -> Iterator[Text]:
-    """A line for each change: what, before, after. A value that is longer is whole in the JSON document."""
+    """Yield a line for each change: label, before, after. Longer texts are cut; the JSON document has all of them."""
     details = tuple(details)
-    for what, change in zip(padded(change.what for change in details), details, strict=True):
-        line = Text(f"      {what}  ").append(_value(change.before, longest), "dim")
+    for label, change in zip(padded(change.what for change in details), details, strict=True):
+        line = Text(f"      {label}  ").append(_value(change.before, longest), "dim")
         yield line.append(" -> ").append(_value(change.after, longest), "green")
 
 
-def _value(value: str | None, longest: int) -> str:
-    return "none" if value is None else cut_off(value, longest)
+def _value(text: str | None, longest: int) -> str:
+    return "none" if text is None else cut_off(text, longest)
 
 
 def _choices(plan: Plan) -> Iterator[Text]:
@@ -135,7 +140,7 @@ def _choices(plan: Plan) -> Iterator[Text]:
 
 
 def rejection_lines(word: str, rejections: Iterable[Rejection], style: str) -> Iterator[Text]:
-    """A line for each "no", and its next move below it."""
+    """Yield a line for each rejection, and below it the next move."""
     for rejection in rejections:
         yield Text(f"{word}: ", style).append(str(rejection))
         if rejection.hint:
@@ -149,5 +154,5 @@ def _warnings(plan: Plan) -> Iterator[Text]:
 
 
 def step_key(step: Step) -> str:
-    """Steps hold mappings, so they are not hashable; their text is as unique as they are."""
+    """Return a text that identifies the step. Steps contain mappings and are therefore not hashable."""
     return repr(step)

@@ -1,12 +1,11 @@
-"""How far a run is, for the terminal that it is watched on: counted in desktops, with what is in flight and when it
-ends.
+"""The progress of a run for a terminal: counted in desktops, with the steps in flight and the estimated end.
 
-A night counts the desktops that it suspends, a morning those that are back; where all of these have ended, ML VMs are
-counted, and where a run has neither, its steps. `gpuops.cli` draws it and knows the clock.
+`rotate night` counts the desktops that it suspends, `rotate day` those that are back. After the last of them, ML VMs
+are counted. A run with neither counts its steps. `gpuops.cli` draws the progress and reads the clock.
 
-A morning's end is estimated by its pace: with 12 of 40 desktops back in 6 minutes since the first one was sent, the 28
-that are left take 14 minutes. ML VMs stop before that, so their time is no part of the pace. A desktop that hangs makes
-the estimate later as time passes.
+The end of `rotate day` is estimated by its pace: if 12 of 40 desktops are back 6 minutes after the first one was
+started, the remaining 28 take 14 minutes. ML VMs stop before that, so their time is not part of the pace. If a desktop
+hangs, the estimated end moves later as time passes.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from gpuops.report.changes import vm_name
 from gpuops.report.layout import shortened
 
 BASIS: Final = 3
-"""So many desktops must have ended before a pace is believed: the first of a host comes back alone."""
+"""The number of desktops that must have ended before an end is estimated: the first of a host comes back alone."""
 
 SHOWN: Final = 4
-"""So many VMs in flight are named; of more than that the number."""
+"""The number of VMs in flight that are named; the others are counted."""
 
 DOING: Final[Mapping[type[Step], str]] = {
     ReconfigureVm: "changing",
@@ -65,7 +64,7 @@ DOING: Final[Mapping[type[Step], str]] = {
     PowerOffForRemoval: "powering off",
     RemoveVm: "removing",
 }
-"""What is being done to a VM while a step of it is in flight."""
+"""The verb for each kind of step in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +73,29 @@ class Tally:
 
     label: str
     kinds: tuple[type[Step], ...]
-    """Empty = all."""
+    """Empty = all kinds."""
     total: int = 0
-    done: int = 0
-    missed: int = 0
-    """Not done, and not tried again in this run."""
+    completed_steps: int = 0
+    missed_steps: int = 0
+    """Steps that were not done, and are not tried again in this run."""
 
     @property
-    def left(self) -> int:
-        return self.total - self.done - self.missed
+    def remaining(self) -> int:
+        return self.total - self.completed_steps - self.missed_steps
 
     def counts(self, step: Step) -> bool:
         return not self.kinds or isinstance(step, self.kinds)
 
-    def begun(self, steps: Collection[Step]) -> Tally:
-        """With a plan for what is not done yet."""
-        return replace(self, total=self.done + sum(map(self.counts, steps)), missed=0)
+    def with_plan(self, steps: Collection[Step]) -> Tally:
+        """Return the tally with the number of steps that are planned and not completed yet."""
+        return replace(self, total=self.completed_steps + sum(map(self.counts, steps)), missed_steps=0)
 
     def with_outcome(self, outcome: Outcome) -> Tally:
         if not self.counts(outcome.step):
             return self
         if outcome.verdict in (Verdict.DONE, Verdict.ALREADY):
-            return replace(self, done=self.done + 1)
-        return replace(self, missed=self.missed + 1)
+            return replace(self, completed_steps=self.completed_steps + 1)
+        return replace(self, missed_steps=self.missed_steps + 1)
 
 
 _NIGHT: Final = (Tally("desktops suspended", (SuspendVm, ShutDownGuest)), Tally("ML VMs started", (PowerOnVm,)))
@@ -107,7 +106,7 @@ _STEPS: Final = Tally("steps", ())
 
 @dataclass(frozen=True, slots=True)
 class StepUnderWay:
-    """A step in flight, and when it was first seen so, in seconds since some moment."""
+    """A step in flight, and the moment when it was first seen in flight, in seconds on the clock of `now_s`."""
 
     step: Step
     since_s: float
@@ -115,29 +114,29 @@ class StepUnderWay:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far one run is. Each change is a new value."""
+    """The progress of one run. Each change makes a new instance."""
 
     tallies: tuple[Tally, ...]
-    """The last one is of all steps."""
+    """The last tally counts all steps."""
     before: Inventory
     began_s: float
     returns: bool = False
     """Whether it brings desktops back."""
     back_by: datetime | None = None
-    """When they are due, in the zone of the policy; None = nothing tells."""
+    """When they are due, in the zone of the policy; None = not known."""
     in_flight: tuple[StepUnderWay, ...] = ()
     paced_from_s: float | None = None
     """When the first desktop was in flight."""
 
-    def ended(self, outcome: Outcome) -> RunProgress:
-        """A step has ended."""
-        in_flight = tuple(each for each in self.in_flight if each.step.vm != outcome.step.vm)
+    def with_outcome(self, outcome: Outcome) -> RunProgress:
+        """Return the progress after a step has ended."""
+        in_flight = tuple(under_way for under_way in self.in_flight if under_way.step.vm != outcome.step.vm)
         tallies = tuple(tally.with_outcome(outcome) for tally in self.tallies)
         return replace(self, tallies=tallies, in_flight=in_flight)
 
-    def sent(self, steps: Sequence[Step], now_s: float) -> RunProgress:
-        """These are in flight now, and no others."""
-        since_s = {(type(each.step), each.step.vm): each.since_s for each in self.in_flight}
+    def with_in_flight(self, steps: Sequence[Step], now_s: float) -> RunProgress:
+        """Return the progress with exactly these steps in flight."""
+        since_s = {(type(under_way.step), under_way.step.vm): under_way.since_s for under_way in self.in_flight}
         in_flight = tuple(StepUnderWay(step, since_s.get((type(step), step.vm), now_s)) for step in steps)
         paced_from_s = self.paced_from_s
         if paced_from_s is None and any(map(self.tallies[0].counts, steps)):
@@ -145,24 +144,25 @@ class RunProgress:
         return replace(self, in_flight=in_flight, paced_from_s=paced_from_s)
 
     @property
-    def counted(self) -> Tally:
-        """What the bar shows: the first that is not at its end, else the first that there was."""
+    def shown_tally(self) -> Tally:
+        """The tally that the bar shows: the first that is unfinished, or else the first with any steps."""
         of_vms = self.tallies[:-1]
-        left = (tally for tally in of_vms if tally.left)
-        return next(left, None) or next((tally for tally in of_vms if tally.total), self.tallies[-1])
+        unfinished = (tally for tally in of_vms if tally.remaining)
+        return next(unfinished, None) or next((tally for tally in of_vms if tally.total), self.tallies[-1])
 
-    def left_s(self, now_s: float) -> float | None:
-        """How long the desktops that are left take by the pace so far; None = too few have ended to tell, or none is
-        left."""
+    def remaining_s(self, now_s: float) -> float | None:
+        """Return how long the remaining desktops take at the pace so far. Return None if too few have ended for an
+        estimate, or if no desktop remains."""
         desktops = self.tallies[0]
-        ended = desktops.done + desktops.missed
-        if not self.returns or self.paced_from_s is None or ended < BASIS or not desktops.left:
+        ended = desktops.completed_steps + desktops.missed_steps
+        if not self.returns or self.paced_from_s is None or ended < BASIS or not desktops.remaining:
             return None
-        return desktops.left * (now_s - self.paced_from_s) / ended
+        return desktops.remaining * (now_s - self.paced_from_s) / ended
 
 
-def begun(report: Report, now_s: float, now: datetime, earlier: RunProgress | None = None) -> RunProgress:
-    """A run that is about to act. `earlier`: the same run with the plan that an outage of vCenter cut short."""
+def start_progress(report: Report, now_s: float, now: datetime, earlier: RunProgress | None = None) -> RunProgress:
+    """Return the progress of a run that is about to act. `earlier` is the progress of the same run before an outage of
+    vCenter interrupted it."""
     request, steps = report.request, report.plan.steps
     day = request.day if isinstance(request, RestoreVms) else request
     if earlier is not None:
@@ -173,7 +173,7 @@ def begun(report: Report, now_s: float, now: datetime, earlier: RunProgress | No
         tallies = (*_NIGHT, _STEPS) if isinstance(day, RotateNight) else (_STEPS,)
     due = night_due(day.policy, day.originals, now) if isinstance(day, RotateDay) else None
     return RunProgress(
-        tuple(tally.begun(steps) for tally in tallies),
+        tuple(tally.with_plan(steps) for tally in tallies),
         report.before,
         earlier.began_s if earlier is not None else now_s,
         returns=isinstance(day, RotateDay),
@@ -182,50 +182,51 @@ def begun(report: Report, now_s: float, now: datetime, earlier: RunProgress | No
 
 
 def progress_lines(progress: RunProgress, now_s: float, now: datetime, width: int) -> tuple[str, ...]:
-    """What stands below the bar, none of it wider than `width` where that can be."""
+    """Return the lines below the bar, each at most `width` columns wide where possible."""
     return (*_not_done(progress), *_end(progress, now_s, now), *_in_flight(progress, now_s, width))
 
 
 def _not_done(progress: RunProgress) -> Iterator[str]:
-    missed = sum(tally.missed for tally in progress.tallies[:-1]) or progress.counted.missed
+    missed = sum(tally.missed_steps for tally in progress.tallies[:-1]) or progress.shown_tally.missed_steps
     if missed:
         yield f"{missed} not done"
 
 
 def _end(progress: RunProgress, now_s: float, now: datetime) -> Iterator[str]:
-    """`ETA 05:41, back_by 07:00 CET`, as far as it is known. `now` has the zone that is shown without `back_by`."""
-    due, left_s = progress.back_by, progress.left_s(now_s)
-    here = now.astimezone(due.tzinfo) if due is not None else now
-    eta = _next_minute(here + timedelta(seconds=left_s)) if left_s is not None else None
+    """Yield `ETA 05:41, back_by 07:00 CET`, as far as it is known. Without `back_by`, times are shown in the zone of
+    `now`."""
+    due, remaining_s = progress.back_by, progress.remaining_s(now_s)
+    local_now = now.astimezone(due.tzinfo) if due is not None else now
+    eta = _next_minute(local_now + timedelta(seconds=remaining_s)) if remaining_s is not None else None
     if due is None:
         if eta is not None:
-            yield f"ETA {_clock(eta, here)} {eta.tzname()}"
+            yield f"ETA {_clock(eta, local_now)} {eta.tzname()}"
         return
-    back_by = f"back_by {_clock(due, here)} {due.tzname()}"
+    back_by = f"back_by {_clock(due, local_now)} {due.tzname()}"
     if eta is not None:
-        ends = f"ETA {_clock(eta, here)}"
+        ends = f"ETA {_clock(eta, local_now)}"
         yield f"late: {ends} is after {back_by}" if eta > due else f"{ends}, {back_by}"
-    elif progress.tallies[0].left:
-        yield f"late: {back_by} is past" if here > due else back_by
+    elif progress.tallies[0].remaining:
+        yield f"late: {back_by} is past" if local_now > due else back_by
 
 
 def _next_minute(moment: datetime) -> datetime:
-    """The end is never shown earlier than it is."""
+    """Return the moment rounded up to a minute, so that the shown end is never too early."""
     whole = moment.replace(second=0, microsecond=0)
     return whole if whole == moment else whole + timedelta(minutes=1)
 
 
 def _clock(moment: datetime, now: datetime) -> str:
-    """`05:41`, with its date where that is another one than today's."""
+    """Return the time of day, with the date if it is not today: `05:41`."""
     return format_clock(moment) if moment.date() == now.date() else format_minute(moment)
 
 
 def _in_flight(progress: RunProgress, now_s: float, width: int) -> Iterator[str]:
-    """The VMs in flight, the one that takes longest first."""
-    longest = sorted(progress.in_flight, key=lambda each: each.since_s)
-    for each in longest[:SHOWN]:
-        doing, taken = DOING[type(each.step)], format_stopwatch(now_s - each.since_s)
-        name = shortened(vm_name(each.step.vm, progress.before), width - len(f"  {doing}  {taken}"))
-        yield f"  {doing} {name} {taken}"
+    """Yield a line for each VM in flight, the longest first."""
+    longest = sorted(progress.in_flight, key=lambda under_way: under_way.since_s)
+    for under_way in longest[:SHOWN]:
+        doing, duration = DOING[type(under_way.step)], format_stopwatch(now_s - under_way.since_s)
+        name = shortened(vm_name(under_way.step.vm, progress.before), width - len(f"  {doing}  {duration}"))
+        yield f"  {doing} {name} {duration}"
     if len(longest) > SHOWN:
         yield f"  and {len(longest) - SHOWN} more"

@@ -79,7 +79,7 @@ _MODULES: Final = (
     "workloads.pool",
     "workloads.submitted_jobs",
 )
-"""The modules of `gpuops.report` with classes of documents."""
+"""The modules of `gpuops.report` that contain classes of documents."""
 
 
 def document_kinds() -> dict[str, type[PrintedDocument]]:
@@ -104,10 +104,10 @@ class _Heading(DocumentRecord, frozen=True):
 
 def document_schema(document: type[PrintedDocument]) -> Schema:
     """Return the schema of one kind. It allows further keys: later releases may add some."""
-    made = _SchemaMaker()
-    heading, body = made.record(_Heading), made.record(document)
-    for key, value in (("schema_version", SCHEMA_VERSION), ("kind", document.kind_name)):
-        heading["properties"][key]["const"] = value
+    maker = _SchemaMaker()
+    heading, body = maker.record(_Heading), maker.record(document)
+    for key, constant in (("schema_version", SCHEMA_VERSION), ("kind", document.kind_name)):
+        heading["properties"][key]["const"] = constant
     body["properties"] = heading["properties"] | body["properties"]
     body["required"] = heading["required"] + body["required"]
     schema: Schema = {
@@ -117,8 +117,8 @@ def document_schema(document: type[PrintedDocument]) -> Schema:
         "description": f"Printed by {document.printed_by}.",
         **body,
     }
-    if made.definitions:
-        schema["$defs"] = {name: made.definitions[name] for name in sorted(made.definitions)}
+    if maker.definitions:
+        schema["$defs"] = {name: maker.definitions[name] for name in sorted(maker.definitions)}
     return schema
 
 
@@ -128,14 +128,14 @@ class _SchemaMaker:
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {}
 
-    def _any_of(self, found: list[Schema]) -> Schema:
-        simple = all(set(each) == {"type"} and isinstance(each["type"], str) for each in found)
-        if len(found) == 1:
-            return found[0]
-        return {"type": [each["type"] for each in found]} if simple else {"anyOf": found}
+    def _any_of(self, choices: list[Schema]) -> Schema:
+        simple = all(set(choice) == {"type"} and isinstance(choice["type"], str) for choice in choices)
+        if len(choices) == 1:
+            return choices[0]
+        return {"type": [choice["type"] for choice in choices]} if simple else {"anyOf": choices}
 
     def record(self, kind: type[DocumentRecord]) -> Schema:
-        """The schema of a class of records."""
+        """Return the schema of a class of records."""
         hints = get_type_hints(kind, include_extras=True)
         fields = msgspec.structs.fields(kind)
         return {
@@ -147,19 +147,19 @@ class _SchemaMaker:
     def _named_record(self, kind: type[DocumentRecord]) -> Schema:
         name = kind.__name__.removesuffix("Record")
         if name not in self.definitions:
-            self.definitions[name] = {}  # a record may hold others of its class
+            self.definitions[name] = {}  # a record may contain others of its class
             self.definitions[name] = {"description": _docstring(kind), **self.record(kind)}
         return {"$ref": f"{_DEFINED}{name}"}
 
     def _of_type(self, kind: Any) -> Schema:
-        """The schema of what `plain` makes of a value of this type."""
+        """Return the schema of the JSON that `plain` makes of this type."""
         arguments = get_args(kind)
         if get_origin(kind) is Annotated:
             return {**self._of_type(arguments[0]), "description": arguments[-1]}
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
         if get_origin(kind) in (Union, UnionType):
-            return self._any_of([self._of_type(each) for each in arguments if each is not msgspec.UnsetType])
+            return self._any_of([self._of_type(choice) for choice in arguments if choice is not msgspec.UnsetType])
         if kind == dict[str, Any]:
             return {"type": "object"}
         if get_origin(kind) is dict:
@@ -169,7 +169,7 @@ class _SchemaMaker:
         if get_origin(kind) in (tuple, list, frozenset, Iterable):
             return {"type": "array", "items": self._of_type(arguments[0])}
         if isinstance(kind, type) and issubclass(kind, Enum):
-            return {"type": "string", "enum": [each.value for each in kind]}
+            return {"type": "string", "enum": [member.value for member in kind]}
         if is_dataclass(kind):
             return self._fields_of(kind)
         return {"type": "string"}

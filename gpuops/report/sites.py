@@ -1,7 +1,7 @@
-"""What several sites answered, as one text, one document and one table of CSV.
+"""The answers of several sites as one text, one document and one CSV table.
 
-Tables of the same columns become one, whose first column is the site. Where views have no table, or tables of other
-columns, each site has a heading and its own view below it.
+Tables with the same columns are merged into one whose first column is the site. If views have no table, or tables with
+different columns, each site has a heading with its own view below it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class SiteFailure:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether its vCenter was not reached; False = it was, and could not do what was asked."""
+        """Whether its vCenter was not reached. False: it was reached, and the request failed."""
         return self.exit_code == NotConnected.exit_code
 
 
 @dataclass(frozen=True, slots=True)
 class SiteAnswer:
-    """What one site answered, or why it did not."""
+    """The answer of one site, or the reason for its absence."""
 
     site: str
     exit_code: int
@@ -53,94 +53,95 @@ class SiteAnswer:
     zone: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     view: tuple[Block, ...] = ()
-    """What it prints for people, in its blocks from top to bottom."""
+    """The text that it prints, in its blocks from top to bottom."""
     kind: str | None = None
-    """Of its document; None = it was not asked for one."""
+    """The kind of its document; None = no document was requested."""
     json: str = ""
-    """That document as text, which is not read again to be put into another one."""
+    """That document as text, which is copied into another one without being parsed."""
     csv: str = ""
     failure: SiteFailure | None = None
 
     @property
     def document(self) -> Document:
-        """The document as values."""
+        """The document as dicts, lists and JSON's own types."""
         import msgspec
 
         return msgspec.json.decode(self.json, type=dict[str, Any])
 
     @property
     def local_time(self) -> datetime:
-        """When it answered, in its own zone."""
+        """The moment of the answer, in the zone of the site."""
         return self.answered_at.astimezone(ZoneInfo(self.zone) if self.zone is not None else UTC)
 
 
 def exit_code_of(answers: Sequence[SiteAnswer]) -> int:
-    """The highest of the sites' own codes; 4 where some have no answer; 5 where none has, unless all failed alike."""
-    failed = {each.exit_code for each in answers if each.failure is not None}
+    """Return the highest exit code of the sites; 4 if some did not answer; 5 if none did, unless all failed with the
+    same code."""
+    failed = {answer.exit_code for answer in answers if answer.failure is not None}
     if not failed:
-        return max(each.exit_code for each in answers)
-    if any(each.failure is None for each in answers):
+        return max(answer.exit_code for answer in answers)
+    if any(answer.failure is None for answer in answers):
         return PartlyDone.exit_code
     return failed.pop() if len(failed) == 1 else NotConnected.exit_code
 
 
 def common_failure(answers: Sequence[SiteAnswer]) -> SiteFailure | None:
-    """The one reason that a request is wrong wherever it is asked (exit code 2); None = it is not."""
-    failures = {each.failure for each in answers}
+    """Return the failure that all sites share because the request itself is wrong (exit code 2), or None."""
+    failures = {answer.failure for answer in answers}
     only = failures.pop() if len(failures) == 1 else None
     return only if only is not None and only.exit_code == UsageError.exit_code else None
 
 
-def blocks(shown: Shown) -> tuple[Block, ...]:
-    """The view without nesting, whole: an iterator in it is used up."""
-    return tuple(_blocks(shown))
+def blocks(view: Shown) -> tuple[Block, ...]:
+    """Return the view as a flat sequence. An iterator in it is consumed."""
+    return tuple(_blocks(view))
 
 
-def _blocks(shown: Shown) -> Iterator[Block]:
-    if isinstance(shown, str | Text | TextTable | Tree):
-        yield shown
+def _blocks(view: Shown) -> Iterator[Block]:
+    if isinstance(view, str | Text | TextTable | Tree):
+        yield view
         return
-    for part in shown:
+    for part in view:
         yield from _blocks(part)
 
 
 def sites_text(answers: Sequence[SiteAnswer]) -> Shown:
-    """All answers; of those that failed the names, for the reasons stand on stderr."""
-    answered = [each for each in answers if each.failure is None]
+    """Return all answers, and the names of the sites that failed. The reasons are printed on stderr."""
+    answered = [answer for answer in answers if answer.failure is None]
     parts: list[Shown] = []
     if answered:
-        tables = [[block.headers for block in each.view if isinstance(block, TextTable)] for each in answered]
+        tables = [[block.headers for block in answer.view if isinstance(block, TextTable)] for answer in answered]
         whole = [headers for headers in tables if headers]
-        alike = bool(whole) and all(each == whole[0] for each in whole)
-        drawn = any(isinstance(block, Tree) for each in answered for block in each.view)
-        parts += _merged(answered) if alike and not drawn else _below_headings(answered)
+        alike = bool(whole) and all(headers == whole[0] for headers in whole)
+        drawn = any(isinstance(block, Tree) for answer in answered for block in answer.view)
+        parts += _merge_views(answered) if alike and not drawn else _below_headings(answered)
     if len(answered) < len(answers):
         parts += [*([""] if answered else []), Text(_closing(answers), "bold red")]
     return parts
 
 
 def _closing(answers: Sequence[SiteAnswer]) -> str:
-    """`2 of 3 sites answered; not reached: muc; failed: ber`."""
-    missing = [(each.site, each.failure) for each in answers if each.failure is not None]
-    away = ", ".join(site for site, failure in missing if failure.is_unreachable)
+    """Return the closing line: `2 of 3 sites answered; not reached: muc; failed: ber`."""
+    missing = [(answer.site, answer.failure) for answer in answers if answer.failure is not None]
+    unreachable = ", ".join(site for site, failure in missing if failure.is_unreachable)
     wrong = ", ".join(site for site, failure in missing if not failure.is_unreachable)
-    told = f"{len(answers) - len(missing)} of {count(len(answers), 'site')} answered"
-    return told + (f"; not reached: {away}" if away else "") + (f"; failed: {wrong}" if wrong else "")
+    summary = f"{len(answers) - len(missing)} of {count(len(answers), 'site')} answered"
+    return summary + (f"; not reached: {unreachable}" if unreachable else "") + (f"; failed: {wrong}" if wrong else "")
 
 
 def _below_headings(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
-    for number, each in enumerate(answered):
+    for number, answer in enumerate(answered):
         if number:
             yield ""
-        yield Text(each.site, "bold").append(f", {format_zoned_minute(each.local_time)}", "dim")
-        yield each.view
+        yield Text(answer.site, "bold").append(f", {format_zoned_minute(answer.local_time)}", "dim")
+        yield answer.view
 
 
-def _merged(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
-    """Table by table, and the lines before each and behind the last."""
-    parts = {each.site: _sections(each.view) for each in answered}
+def _merge_views(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
+    """Yield the tables of all sites merged, with the lines before each and after the last."""
+    parts = {answer.site: _sections(answer.view) for answer in answered}
     for number in range(max(map(len, parts.values()))):
-        sections = {site: found[number] for site, found in parts.items() if number < len(found)}
+        sections = {site: site_sections[number] for site, site_sections in parts.items() if number < len(site_sections)}
         yield from _lines({site: lines for site, (lines, _) in sections.items()})
         tables = {site: table for site, (_, table) in sections.items() if table is not None}
         if tables:
@@ -148,30 +149,30 @@ def _merged(answered: Sequence[SiteAnswer]) -> Iterator[Shown]:
 
 
 def _sections(view: Iterable[Block]) -> list[tuple[list[Text], TextTable | None]]:
-    """Each table with the lines before it; the last section has none."""
-    found: list[tuple[list[Text], TextTable | None]] = []
+    """Return each table with the lines before it. The last section has no table."""
+    sections: list[tuple[list[Text], TextTable | None]] = []
     lines: list[Text] = []
     for block in view:
         if isinstance(block, TextTable):
-            found.append((lines, block))
+            sections.append((lines, block))
             lines = []
         elif not isinstance(block, Tree):
             lines.append(block if isinstance(block, Text) else Text(block))
-    return [*found, (lines, None)]
+    return [*sections, (lines, None)]
 
 
 def _lines(lines: Mapping[str, list[Text]]) -> Iterator[Shown]:
-    """Once where all sites say the same, else each with its site before it."""
-    said = [[line.pieces for line in each] for each in lines.values()]
-    if all(each == said[0] for each in said):
+    """Yield the lines once if all sites print the same, or else each line with its site."""
+    texts = [[line.pieces for line in site_lines] for site_lines in lines.values()]
+    if all(pieces == texts[0] for pieces in texts):
         yield from next(iter(lines.values()))
         return
-    for site, each in lines.items():
-        yield from (Text(f"{site}: ", "bold").append(line) for line in each if line.plain)
+    for site, site_lines in lines.items():
+        yield from (Text(f"{site}: ", "bold").append(line) for line in site_lines if line.plain)
 
 
 def _table(tables: Mapping[str, TextTable]) -> TextTable:
-    """One table of all rows, the site before each."""
+    """Return one table with the rows of all sites, and the site as the first column."""
     first = next(iter(tables.values()))
     headers = (SITE, *first.headers) if first.headers else ()
     merged = TextTable(*headers, right={n + 1 for n in first.right}, whole={0, *(n + 1 for n in first.whole)})
@@ -221,22 +222,22 @@ class SitesDocument(PrintedDocument, frozen=True):
 
 
 def sites_document(answers: Sequence[SiteAnswer]) -> SitesDocument:
-    """All answers by their sites, and why others have none."""
-    told = [each for each in answers if each.failure is None and each.kind is not None]
-    kinds = {each.kind for each in told}
-    failed = [(each.site, each.failure) for each in answers if each.failure is not None]
+    """Return the document with the answers of all sites, and the reasons of those without an answer."""
+    with_documents = [answer for answer in answers if answer.failure is None and answer.kind is not None]
+    kinds = {answer.kind for answer in with_documents}
+    failed = [(answer.site, answer.failure) for answer in answers if answer.failure is not None]
     return SitesDocument.from_attributes(
         of=kinds.pop() if len(kinds) == 1 else None,
         exit_code=exit_code_of(answers),
-        asked={each.site: AskedSiteRecord.made_of(each) for each in answers},
-        sites=DocumentTexts({each.site: each.json for each in told}),
+        asked={answer.site: AskedSiteRecord.made_of(answer) for answer in answers},
+        sites=DocumentTexts({answer.site: answer.json for answer in with_documents}),
         unreachable={site: SiteFailureRecord.made_of(failure) for site, failure in failed if failure.is_unreachable},
         failed={site: SiteFailureRecord.made_of(failure) for site, failure in failed if not failure.is_unreachable},
     )
 
 
 def merged_csv(tables: Mapping[str, str], column: str = SITE) -> str:
-    """One table of those that the sites made, all of one header, with the site as its first column.
+    """Return one table made of the tables of all sites, with the site as the first column. All have the same header.
 
     >>> merged_csv({"fra": "vm,gpus\\nml,1\\n", "muc": "vm,gpus\\n"})
     'site,vm,gpus\\nfra,ml,1\\n'

@@ -1,4 +1,4 @@
-"""Words of figures with their units. Every view calls them."""
+"""Figures with their units as text, for all views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PINNED: Final = (
 
 
 def size(mib: float | None) -> str:
-    """`64 GiB`, `1.5 GiB`, `512 MiB`; `unknown` for None."""
+    """Return `64 GiB`, `1.5 GiB` or `512 MiB`; `unknown` for None."""
     if mib is None:
         return "unknown"
     if mib < 1024:
@@ -20,5 +20,5 @@ def size(mib: float | None) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 host`, `2 hosts`."""
+    """Return `1 host` or `2 hosts`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -154,7 +154,7 @@ def test_a_verbose_run_has_its_lines_above_what_is_drawn(
     assert any(line.startswith("steps ") for line in told)
 
 
-@pytest.mark.parametrize("broken", ["begun", "progress_lines", "format_stopwatch"])
+@pytest.mark.parametrize("broken", ["start_progress", "progress_lines", "format_stopwatch"])
 def test_a_run_goes_on_when_nothing_can_be_drawn(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
     monkeypatch.setattr(f"gpuops.cli.drawn_progress.{broken}", lambda *arguments: 1 // 0)
@@ -205,7 +205,9 @@ def test_an_interrupted_prompt_is_no_run(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_of_steps_that_were_told_the_report_repeats_none() -> None:
     outcomes = (Outcome(STEPS[0], Verdict.DONE), Outcome(STEPS[1], Verdict.FAILED, "no space"))
-    shown = report_text(replace(REPORT, outcomes=outcomes, applied=True), told={step_key(step) for step in STEPS[:2]})
+    shown = report_text(
+        replace(REPORT, outcomes=outcomes, applied=True), printed_steps={step_key(step) for step in STEPS[:2]}
+    )
     text = "\n".join("".join(piece for piece, _ in line) for line in lines(shown, None))
     assert "desk-0" not in text and "desk-1" not in text
     assert text.endswith("1 step done, 1 failed")

@@ -30,7 +30,7 @@ from gpuops.plan.rotation.nights.night import RotateNight
 from gpuops.plan.rotation.returns.day import RotateDay
 from gpuops.plan.rotation.returns.restore import RestoreVms
 from gpuops.report.layout import cells
-from gpuops.report.run_progress import DOING, SHOWN, RunProgress, begun, progress_lines
+from gpuops.report.run_progress import DOING, SHOWN, RunProgress, progress_lines, start_progress
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WINDOW = Window(time(20), time(5), BERLIN, back_by=time(7))
@@ -62,19 +62,19 @@ EVENING: tuple[Step, ...] = (
 
 def at_the_start(request: object, *steps: Step, earlier: RunProgress | None = None) -> RunProgress:
     """The progress of a run that is about to do these steps, at second 0."""
-    return begun(Report(request, BEFORE, Plan(waves=(Wave("all", steps),))), 0.0, NOW, earlier)
+    return start_progress(Report(request, BEFORE, Plan(waves=(Wave("all", steps),))), 0.0, NOW, earlier)
 
 
 def after(progress: RunProgress, *steps: Step, verdict: Verdict = Verdict.DONE) -> RunProgress:
     """The progress when these have ended too."""
     for step in steps:
-        progress = progress.ended(Outcome(step, verdict))
+        progress = progress.with_outcome(Outcome(step, verdict))
     return progress
 
 
 def bar(progress: RunProgress) -> str:
-    tally = progress.counted
-    return f"{tally.label} {tally.done}/{tally.total}"
+    tally = progress.shown_tally
+    return f"{tally.label} {tally.completed_steps}/{tally.total}"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_was_not_done_is_no_progress_and_is_said() -> None:
     progress = after(progress, *MORNING[1:4])
     progress = after(progress, MORNING[4], verdict=Verdict.FAILED)
     progress = after(progress, MORNING[5], verdict=Verdict.SKIPPED)
-    assert (bar(progress), progress.counted.left) == ("desktops back 3/11", 6)
+    assert (bar(progress), progress.shown_tally.remaining) == ("desktops back 3/11", 6)
     assert progress_lines(progress, 1.0, NOW, 60)[0] == "2 not done"
 
 
@@ -113,12 +113,12 @@ def test_what_was_done_before_an_outage_stays_counted() -> None:
     progress = after(at_the_start(DAY, *MORNING), *MORNING[1:4])
     again = at_the_start(DAY, *MORNING[4:], earlier=after(progress, MORNING[4], verdict=Verdict.UNKNOWN))
     assert bar(again) == "desktops back 3/11"
-    assert again.counted.missed == 0  # it is planned once more
+    assert again.shown_tally.missed_steps == 0  # it is planned once more
 
 
 def resumed(ended: int, seconds: float, day: object = DAY) -> tuple[str, ...]:
     """What a morning of 11 desktops says when so many are back, so long after the first was sent at second 100."""
-    progress = at_the_start(day, *MORNING).sent([MORNING[0]], 0.0).sent(MORNING[1:5], 100.0)
+    progress = at_the_start(day, *MORNING).with_in_flight([MORNING[0]], 0.0).with_in_flight(MORNING[1:5], 100.0)
     progress = after(progress, *MORNING[1 : 1 + ended])
     return progress_lines(replace(progress, in_flight=()), 100.0 + seconds, NOW, 60)
 
@@ -176,21 +176,21 @@ def test_estimate(ended: int, seconds: float, day: object, lines: tuple[str, ...
 
 
 def test_a_night_has_no_estimate() -> None:
-    progress = after(at_the_start(NIGHT, *(SuspendVm(f"vm-{number}") for number in range(9))).sent([], 0.0))
+    progress = after(at_the_start(NIGHT, *(SuspendVm(f"vm-{number}") for number in range(9))).with_in_flight([], 0.0))
     assert progress_lines(after(progress, *(SuspendVm(f"vm-{n}") for n in range(4))), 60.0, NOW, 60) == ()
 
 
 def test_the_ones_in_flight_have_their_own_time_the_longest_first() -> None:
-    progress = at_the_start(NIGHT, *EVENING).sent([SuspendVm("vm-0")], 10.0)
-    progress = progress.sent([RelocateVm("vm-ml", "host-1"), SuspendVm("vm-0")], 40.0)
+    progress = at_the_start(NIGHT, *EVENING).with_in_flight([SuspendVm("vm-0")], 10.0)
+    progress = progress.with_in_flight([RelocateVm("vm-ml", "host-1"), SuspendVm("vm-0")], 40.0)
     assert progress_lines(progress, 52.9, NOW, 60) == ("  suspending vdi-00 0:42", "  moving ml-01 0:12")
 
 
 def test_a_step_that_ended_or_rests_is_in_flight_no_more_and_begins_anew() -> None:
-    progress = at_the_start(DAY, *MORNING[1:3]).sent(MORNING[1:3], 0.0)
+    progress = at_the_start(DAY, *MORNING[1:3]).with_in_flight(MORNING[1:3], 0.0)
     assert progress_lines(after(progress, MORNING[1]), 5.0, NOW, 60)[1:] == ("  resuming vdi-01 0:05",)
-    resting = progress.sent([MORNING[1]], 30.0)
-    assert progress_lines(resting.sent(MORNING[1:3], 90.0), 95.0, NOW, 60)[1:] == (
+    resting = progress.with_in_flight([MORNING[1]], 30.0)
+    assert progress_lines(resting.with_in_flight(MORNING[1:3], 90.0), 95.0, NOW, 60)[1:] == (
         "  resuming vdi-00 1:35",
         "  resuming vdi-01 0:05",
     )
@@ -199,7 +199,7 @@ def test_a_step_that_ended_or_rests_is_in_flight_no_more_and_begins_anew() -> No
 @pytest.mark.parametrize(("number", "last"), [(SHOWN, "  resuming vdi-03 0:09"), (SHOWN + 3, "  and 3 more")])
 def test_many_are_cut_short(number: int, last: str) -> None:
     steps = [ResumeVm(f"vm-{n}") for n in range(number)]
-    lines = progress_lines(at_the_start(DAY, *steps).sent(steps, 0.0), 9.0, NOW, 60)
+    lines = progress_lines(at_the_start(DAY, *steps).with_in_flight(steps, 0.0), 9.0, NOW, 60)
     assert lines[-1] == last
 
 
@@ -214,7 +214,7 @@ def test_many_are_cut_short(number: int, last: str) -> None:
 )
 def test_a_name_is_harmless_and_fits(name: str, shown: str) -> None:
     before = replace(BEFORE, vms={"vm-0": Vm("vm-0", name)})
-    progress = replace(at_the_start(NIGHT, SuspendVm("vm-0")), before=before).sent([SuspendVm("vm-0")], 0.0)
+    progress = replace(at_the_start(NIGHT, SuspendVm("vm-0")), before=before).with_in_flight([SuspendVm("vm-0")], 0.0)
     [line] = progress_lines(progress, 3725.0, NOW, 60)
     assert line == f"  suspending {shown} 1:02:05"
     assert cells(line) <= 60
@@ -227,7 +227,7 @@ def test_each_kind_of_step_has_its_word() -> None:
 def test_a_run_before_its_evening_says_the_day() -> None:
     """A morning that somebody calls the evening before: the desktops are due the next day."""
     evening = datetime(2026, 11, 2, 22, tzinfo=BERLIN)
-    progress = begun(Report(DAY, BEFORE, Plan(waves=(Wave("all", MORNING),))), 0.0, evening)
+    progress = start_progress(Report(DAY, BEFORE, Plan(waves=(Wave("all", MORNING),))), 0.0, evening)
     assert progress_lines(progress, 0.0, evening, 60) == ("back_by 2026-11-03 07:00 CET",)
     assert progress.back_by == datetime.combine(date(2026, 11, 3), time(7), BERLIN)
     assert progress.back_by.utcoffset() == timedelta(hours=1)

@@ -86,7 +86,7 @@ def _write(found: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
     if key_for_ever(state_dir, key) != key:
         raise UsageError("another bundle was written here at the same time", hint="type it again")
     remember(state_dir, found.names)
-    if not write_new(file, found.packed()):
+    if not write_new(file, found.pack()):
         raise UsageError(f"{file} is there already", hint="name another one with --file")
 
 

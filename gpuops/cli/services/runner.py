@@ -63,7 +63,9 @@ def runner_init(
     made = asyncio.run(_made(url))
     with closing(open_database(url)) as database:
         before = upgrade(database, Contents.RUNNERS)
-    output.show(init_text(before, HEAD, made=made), RunnerInitDocument(made=made, before=before, revision=HEAD))
+    output.show(
+        init_text(before, HEAD, has_made_queue=made), RunnerInitDocument(made=made, before=before, revision=HEAD)
+    )
 
 
 @runner.command("run")

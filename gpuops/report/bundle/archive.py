@@ -1,4 +1,4 @@
-"""The files of a bundle, what is shown of them before they are written, and the archive that they become."""
+"""The files of a bundle, their preview, and the archive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuops.report.text import count
 
 CONTACT: Final = "first-contact.json"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
-"""The moment of every file in the archive: the same content is the same archive."""
+"""The moment of every file in the archive, so that equal content makes equal archives."""
 _MOST_SHOWN: Final = 72
 """Characters of each file in the list."""
 _FEW_PLACES: Final = 3
@@ -61,17 +61,17 @@ class Bundle:
     files: Mapping[str, bytes]
     """By name, the manifest first."""
     names: Mapping[str, str]
-    """The name behind each pseudonym: they stay at home."""
+    """The name behind each pseudonym. They are not written into the archive."""
 
-    def packed(self) -> bytes:
-        """As a ZIP file."""
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as archive:
+    def pack(self) -> bytes:
+        """Return the files as a ZIP file."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
             for name, content in self.files.items():
-                entry = zipfile.ZipInfo(name, _LONG_AGO)
-                entry.external_attr = 0o600 << 16
-                archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
-        return packed.getvalue()
+                file = zipfile.ZipInfo(name, _LONG_AGO)
+                file.external_attr = 0o600 << 16
+                archive.writestr(file, content, zipfile.ZIP_DEFLATED)
+        return buffer.getvalue()
 
 
 def bundle(
@@ -81,26 +81,27 @@ def bundle(
     written: datetime,
     api_words: Collection[str] = (),
 ) -> Bundle:
-    """The archive of a scenario and what else was asked for, by file name. Raises Refused where a text is left in it.
+    """Return the archive of a scenario and the other requested files. Raise Refused if it still contains a text of the
+    site.
 
-    `api_words`: words of the vSphere API that its first contact may hold.
+    `api_words` are words of the vSphere API that its first contact may contain.
     """
     documents = {SCENARIO: scenario, **parts}
     files = {name: _text(document) for name, document in documents.items()}
     manifest = as_values(ManifestDocument(Moment(utc(written)), names.of(NameKind.ID, "site"), _sizes(files)))
-    found = [
+    places = [
         place
         for name, document in {MANIFEST: manifest, **documents}.items()
         for place in strays(document, name, api_words if name == CONTACT else ())
     ]
-    if found:
-        more = f" and {len(found) - _FEW_PLACES} more" if len(found) > _FEW_PLACES else ""
+    if places:
+        further = f" and {len(places) - _FEW_PLACES} more" if len(places) > _FEW_PLACES else ""
         raise Refused(
-            f"the bundle would hold {count(len(found), 'text')} of this vCenter's own, at "
-            f"{', '.join(found[:_FEW_PLACES])}{more}: it is not written",
+            f"the bundle would hold {count(len(places), 'text')} of this vCenter's own, at "
+            f"{', '.join(places[:_FEW_PLACES])}{further}: it is not written",
             hint="this is a mistake of gpuops: please report these places, without the texts",
         )
-    return Bundle({MANIFEST: _text(manifest), **files}, names.given)
+    return Bundle({MANIFEST: _text(manifest), **files}, names.real_names)
 
 
 def _text(document: Any) -> bytes:
@@ -126,10 +127,10 @@ class BundleDocument(PrintedDocument, frozen=True):
         return cls(path, written, _sizes(bundle.files), contact)
 
 
-def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
-    """The files with their sizes and how each begins."""
+def bundle_text(bundle: Bundle, path: str, *, written: bool) -> Shown:
+    """Return the files with their sizes, and the beginning of each."""
     table = TextTable("file", "bytes", "begins", right=[1])
-    for name, content in found.files.items():
+    for name, content in bundle.files.items():
         words = " ".join(content.decode("ascii").split())
         beginning = words if len(words) <= _MOST_SHOWN else f"{words[:_MOST_SHOWN]} ..."
         table.add_row(name, f"{len(content):,}", beginning)
@@ -137,5 +138,5 @@ def bundle_text(found: Bundle, path: str, *, written: bool) -> Shown:
 
 
 def name_text(pseudonym: str, name: str) -> Shown:
-    """What a pseudonym stands for."""
+    """Return the name that a pseudonym stands for."""
     return Text(f"{pseudonym}: {name}")

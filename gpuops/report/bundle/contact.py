@@ -1,4 +1,4 @@
-"""What a first contact read, and how it judges the table of assumptions, without a name."""
+"""A first contact, and its judgement of the table of assumptions, without names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFS: Final = frozenset({"ref", "created_vm", *NAMED})
 
 
 def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection[str]) -> dict[str, Any]:
-    """The rows of the table, and the answers that they are judged by. `words`: those of `api_words`."""
+    """Return the rules with their standing, and the answers that support it. `words` are those of `api_words`."""
     contact = judged.contact
     states = Counter((machine.state or "", machine.in_maintenance, machine.managed) for machine in contact.machines)
     answers = {
@@ -40,17 +40,17 @@ def contact_document(judged: JudgedContact, names: Pseudonyms, words: Collection
         ],
         "unread": contact.unread,
     }
-    document: dict[str, Any] = _hidden(answers, "", names, words)
+    document: dict[str, Any] = _hide(answers, "", names, words)
     return document
 
 
-def _hidden(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:
+def _hide(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) -> Any:
     """Return an answer with each text in it hidden, unless it is a word of the API, a GPU or a number."""
     match answer:
         case Mapping():
-            return {name: _hidden(part, name, names, words) for name, part in answer.items()}
+            return {name: _hide(part, name, names, words) for name, part in answer.items()}
         case list() | tuple():
-            return [_hidden(part, key, names, words) for part in answer]
+            return [_hide(part, key, names, words) for part in answer]
         case datetime():
             return utc(answer)
         case str() if key in _REFS:
@@ -62,6 +62,6 @@ def _hidden(answer: Any, key: str, names: Pseudonyms, words: Collection[str]) ->
 
 
 def api_words(judged: JudgedContact) -> frozenset[str]:
-    """The words of the vSphere API in it: kinds of tasks and events, types of faults."""
+    """Return the words of the vSphere API in a first contact: kinds of tasks and events, types of faults."""
     tasks, events = judged.contact.tasks, judged.contact.events
     return frozenset(word for task in tasks for word in (task.kind, task.fault)) | {event.kind for event in events}

@@ -1,6 +1,7 @@
-"""Whether every text of a bundle is of a kind that can tell nothing of a site: asked before anything is written.
+"""Checks, before a bundle is written, that each text in it is of a kind that cannot identify a site.
 
-It does not know where a text came from, so it also stops what a mistake in the rest of this package would let through.
+It does not know where a text came from, so it also finds texts that are in the bundle because of a mistake in the rest
+of this package.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from gpuops.report.bundle.pseudonyms import DIGITS, NameKind
 
 
 def table(name: str) -> Any:
-    """The content of a table of this package."""
+    """Return the content of a table of this package."""
     return yaml.safe_load(resources.files("gpuops.report.bundle").joinpath(name).read_text("utf-8"))
 
 
 _FILE: Final = table("words.yaml")
 SETTINGS: Final[tuple[str, ...]] = tuple(_FILE["settings"])
-"""Keys of extraConfig that plans go by."""
+"""Keys of extraConfig that plans use."""
 _ENUMERATIONS: Final = (
     AssignmentPolicy, GraphicsType, VgpuMode, RuleKind, Firmware, VmDrs, DeviceKind, Standing,
 )  # fmt: skip
@@ -45,16 +46,16 @@ _TEXTS: Final = frozenset(
 _KEYS: Final = frozenset((*_FILE["keys"], *SETTINGS))
 
 PACKAGE_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}-[0-9]OEM\.[0-9]{3}(\.[0-9]{1,2}){2}\.[0-9]{1,9}")
-"""Of a package of NVIDIA's for ESXi: `550.90.05-1OEM.800.1.0.20613240`."""
+"""The version of an NVIDIA package for ESXi: `550.90.05-1OEM.800.1.0.20613240`."""
 RELEASE: Final = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}(\.[0-9]{1,3}){0,2}(\.?(dev|rc|a|b|post)[0-9]{1,4})?")
-"""Of a product: `8.0.3.0`, `0.5.0.dev1`. An address in dots could be one, so it may stand under some keys alone."""
+"""The version of a product: `8.0.3.0`, `0.5.0.dev1`. An IPv4 address looks the same, so only some keys allow it."""
 _RELEASES: Final = frozenset({"api_version", "gpuops", "python", "pyvmomi", "esxi", "vcenter"})
 _PCI_IDS: Final = frozenset({"vendor", "device", "class_code"})
 """Keys of ids in four hexadecimal digits, which could be a word elsewhere."""
 _PCI_ID: Final = re.compile(r"[0-9a-f]{4}")
 _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
-"""vSphere keeps some as texts."""
+"""vSphere stores some numbers as texts."""
 _PATTERNS: Final = (
     _PCI, _NUMBER, PACKAGE_VERSION,
     *map(
@@ -76,7 +77,7 @@ _GROUP: Final = re.compile(r"Nvidia:[0-9]{1,2}@(?P<profile>[a-z0-9_-]+)%NVLink")
 
 
 def is_of_gpus(text: str) -> bool:
-    """Whether a text is a device group of a vGPU profile, or is put together of numbers, PCI addresses, vGPU profiles
+    """Return whether a text is a device group of a vGPU profile, or consists of numbers, PCI addresses, vGPU profiles
     and GPU models: `0000:3b:00.0 at 0, 4`."""
     group = _GROUP.fullmatch(text)
     words = [group["profile"]] if group is not None else [word for word in re.split(r"[ ,]+", text) if word]
@@ -88,7 +89,7 @@ def is_of_gpus(text: str) -> bool:
 
 @cache
 def _board_words() -> frozenset[str]:
-    """The words of the names of boards, and their keys."""
+    """Return the words in the names of boards, and the keys of boards."""
     return frozenset(word for board in load(everything=True).boards for word in (board.key, *board.name.split()))
 
 
@@ -97,23 +98,23 @@ def _is_profile(name: str) -> bool:
 
 
 def strays(document: Any, at: str = "", api_words: Collection[str] = ()) -> Iterator[str]:
-    """Where texts stand that are of no such kind: paths in the document, never the texts.
+    """Yield the path in the document of each text that is of no permitted kind, but never the text.
 
-    `api_words`: names of types, fields and values of the vSphere API that may be in it too.
+    `api_words` are names of types, fields and values of the vSphere API that the document may also contain.
     """
     match document:
         case str():
             if document not in api_words and not _tells_nothing(document, at.rpartition(".")[2]):
                 yield at
         case Mapping():
-            for number, (key, value) in enumerate(document.items()):
+            for number, (key, part) in enumerate(document.items()):
                 if isinstance(key, str) and (key in _KEYS or key in api_words or _tells_nothing(key)):
-                    yield from strays(value, f"{at}.{key}", api_words)
+                    yield from strays(part, f"{at}.{key}", api_words)
                 else:
                     yield f"{at}.<key {number + 1}>"
         case list() | tuple():
-            for number, value in enumerate(document):
-                yield from strays(value, f"{at}.{number}", api_words)
+            for number, part in enumerate(document):
+                yield from strays(part, f"{at}.{number}", api_words)
         case None | bool() | int() | float():
             pass
         case _:

@@ -1,4 +1,4 @@
-"""Names that tell nothing: of one name always the same, by a secret key, with its kind in front."""
+"""Pseudonyms for names: always the same for one name and secret key, with the kind in front."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from enum import StrEnum
 from typing import Final
 
 DIGITS: Final = 12
-"""Hexadecimal: of 100,000 names two are alike once in 50,000 bundles."""
+"""The number of hexadecimal digits. With 100,000 names, two get the same pseudonym in one of 50,000 bundles."""
 
 
 _MOID: Final = re.compile(r"(vm|host|domain-[cs]|datastore|resgroup-v?)-?[0-9]{1,10}")
-"""Managed object ids as vCenters number them: they tell nothing, and journal and world have the same ones."""
+"""Managed object ids in the form of vCenter. They identify nothing, and are the same in journal and world."""
 
 
 class NameKind(StrEnum):
-    """What a pseudonym stands for; it begins with it."""
+    """The kind of a name, with which its pseudonym begins."""
 
     VM = "vm"
     HOST = "host"
@@ -39,25 +39,25 @@ class NameKind(StrEnum):
 
 
 class Pseudonyms:
-    """Gives names their pseudonyms, and remembers which it gave."""
+    """Makes pseudonyms, and remembers the names behind them."""
 
     def __init__(self, key: bytes) -> None:
-        """`key`: 32 random bytes; whoever has them can try names out."""
+        """Take the key: 32 random bytes. Anyone who has the key can find out names by trying them."""
         self._key = key
-        self._given: dict[str, str] = {}
+        self._real_names: dict[str, str] = {}
 
     def of(self, kind: NameKind, name: str) -> str:
-        """`vm-3fa2c81d09be`: the same for the same kind and name, under the same key."""
+        """Return `vm-3fa2c81d09be`: always the same for one kind, name and key."""
         text = f"{kind.value}\0{name}".encode("utf-8", "surrogatepass")
-        given = f"{kind.value}-{hmac.digest(self._key, text, 'sha256').hex()[:DIGITS]}"
-        self._given[given] = name
-        return given
+        pseudonym = f"{kind.value}-{hmac.digest(self._key, text, 'sha256').hex()[:DIGITS]}"
+        self._real_names[pseudonym] = name
+        return pseudonym
 
     def ref(self, moid: str) -> str:
-        """The managed object id itself, where it is one that a vCenter gives."""
+        """Return the managed object id itself if it has the form that vCenter uses, or else a pseudonym."""
         return moid if _MOID.fullmatch(moid) else self.of(NameKind.ID, moid)
 
     @property
-    def given(self) -> Mapping[str, str]:
-        """The name behind each pseudonym that was given."""
-        return self._given
+    def real_names(self) -> Mapping[str, str]:
+        """The name behind each pseudonym."""
+        return self._real_names

@@ -1,7 +1,8 @@
-"""The scenario that a snapshot becomes: what the simulator needs to be this vCenter, names aside.
+"""The scenario of a snapshot: what the simulator needs to behave as this vCenter does, without its names.
 
-It is a scenario file like any other (`gpuops sim serve --scenario`), with `as_read` where a vCenter was read. The table
-`scenario.yaml` has its fields and the properties that they come from; here is what takes more than one property.
+It is an ordinary scenario file (`gpuops sim serve --scenario`), with `as_read` for what was read of a vCenter. Its
+fields, and the properties that they come from, are in the table `scenario.yaml`. Fields that need more than one
+property are computed here.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ _DRS_NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 
 
 def utc(at: datetime) -> str:
-    """As ISO 8601 has it, without the time zone of whoever wrote it; one of no time zone as it is."""
+    """Return a moment in ISO 8601, in UTC, so that it does not show the time zone of the author. A moment without a
+    time zone is not converted."""
     return (at if at.tzinfo is None else at.astimezone(UTC)).isoformat()
 
 
 def world(inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> dict[str, Any]:
-    """The scenario of a snapshot, as plain values."""
+    """Return the scenario of a snapshot, in plain types."""
     return _WorldWriter(inventory, catalog, names).write()
 
 
 def versions(programs: Mapping[str, str], build: str, inventory: Inventory) -> dict[str, Any]:
-    """The programs, the build of vCenter, and how many hosts have which release of ESXi and which vGPU manager.
+    """Return the programs, the build of vCenter, and how many hosts have which release of ESXi and which vGPU manager.
 
-    `programs`: the version of each, as it reports it; one that is no release is left out.
+    `programs` has the version that each program reports. Versions that are not a release number are left out.
     """
     hosts = inventory.hosts.values()
     esxi = Counter(_release(host.version) for host in hosts if host.gpus)
@@ -66,7 +68,7 @@ def _release(text: str | None) -> str | None:
 
 
 def _vgpu_managers(host: Host) -> list[str]:
-    """The versions of its packages of NVIDIA."""
+    """Return the versions of the host's NVIDIA packages."""
     packages = (host.settings.packages if host.settings is not None else None) or ()
     versions = [package.version for package in packages if "nvidia" in (package.vendor + package.name).lower()]
     return [version for version in versions if PACKAGE_VERSION.fullmatch(version)]
@@ -74,14 +76,14 @@ def _vgpu_managers(host: Host) -> list[str]:
 
 @cache
 def _steps(source: str) -> tuple[str, list[tuple[str, Any]]]:
-    """A line of the table: its path, and each filter with its argument."""
+    """Return a line of the table as its path, and each filter with its argument."""
     path, *filters = source.split(" | ")
     pairs = [filter_.partition(" ") for filter_ in filters]
     return path, [(name, yaml.safe_load(argument) if argument else None) for name, _, argument in pairs]
 
 
 class _WorldWriter:
-    """Writes one snapshot by the table; its methods are what the table names with a leading underscore."""
+    """Writes one snapshot by the table, which names the methods of this class with their leading underscore."""
 
     def __init__(self, inventory: Inventory, catalog: Catalog, names: Pseudonyms) -> None:
         self._inventory = inventory
@@ -94,46 +96,46 @@ class _WorldWriter:
         }  # fmt: skip
 
     def write(self) -> dict[str, Any]:
-        return self._fill("scenario", self._inventory) | self._reserved()
+        return self._fill("scenario", self._inventory) | self._reservations()
 
-    def _fill(self, noun: str, thing: Any) -> dict[str, Any]:
-        """What a section of the table makes of an object."""
-        return {key: self._value(thing, source) for key, source in _TABLE[noun].items()}
+    def _fill(self, noun: str, source_object: Any) -> dict[str, Any]:
+        """Return what a section of the table makes of an object."""
+        return {key: self._value(source_object, source) for key, source in _TABLE[noun].items()}
 
-    def _value(self, thing: Any, source: Any) -> Any:
+    def _value(self, source_object: Any, source: Any) -> Any:
         if not isinstance(source, str):
             return source
         if source.startswith("= "):
             return source[2:]
         path, filters = _steps(source)
         if path.startswith("_"):
-            return getattr(self, path)(thing)
+            return getattr(self, path)(source_object)
         for part in path.split(".") if path != "." else ():
-            thing = None if thing is None else getattr(thing, part)
+            source_object = None if source_object is None else getattr(source_object, part)
         for name, argument in filters:
-            thing = self._filtered(thing, name, argument)
-        return thing
+            source_object = self._apply_filter(source_object, name, argument)
+        return source_object
 
-    def _filtered(self, value: Any, name: str, argument: Any) -> Any:
+    def _apply_filter(self, content: Any, name: str, argument: Any) -> Any:
         if name in ("or", "else"):
-            return argument if value is None or (name == "or" and not value) else value
-        if value is None and name != "bool":
+            return argument if content is None or (name == "or" and not content) else content
+        if content is None and name != "bool":
             return None
         match name:
             case "in":
-                return value if value in argument else None
+                return content if content in argument else None
             case "pick":
-                return _TABLE[argument][value]
+                return _TABLE[argument][content]
             case "as":
-                return self._fill(argument, value)
+                return self._fill(argument, content)
             case "each":
-                return [self._fill(argument, part) for part in value]
-            case "plain" if not any(strays(value, ".")):
-                return value
+                return [self._fill(argument, part) for part in content]
+            case "plain" if not any(strays(content, ".")):
+                return content
             case _ if name in self._functions:
-                return self._functions[name](value)
+                return self._functions[name](content)
             case _:
-                return self._names.of(NameKind(argument or name), value)
+                return self._names.of(NameKind(argument or name), content)
 
     # --- vCenter ------------------------------------------------------------------------------------------------
 
@@ -148,9 +150,11 @@ class _WorldWriter:
         return _TABLE["guests"]
 
     def _api_version(self, inventory: Inventory) -> str:
-        """The last one that the simulator knows and that is not later."""
+        """Return the latest version that the simulator has and that is not later than this vCenter's."""
         versions: list[str] = _TABLE["api_versions"]
-        return next((each for each in versions[::-1] if _numbers(each) <= _numbers(inventory.api_version)), versions[0])
+        return next(
+            (version for version in versions[::-1] if _numbers(version) <= _numbers(inventory.api_version)), versions[0]
+        )
 
     def _datastores(self, inventory: Inventory) -> list[dict[str, Any]]:
         stores = []
@@ -160,13 +164,15 @@ class _WorldWriter:
             stores.append(self._fill("datastore", store) | space)
         return stores or [{"name": self._names.of(NameKind.DATASTORE, ""), "capacity_gib": 1024, "free_gib": 0}]
 
-    def _reserved(self) -> dict[str, Any]:
-        """DirectPath profiles (vSphere 9.0), and what of them is reserved for VMs of others and not used yet."""
+    def _reservations(self) -> dict[str, Any]:
+        """Return DirectPath profiles (vSphere 9.0), and the reserved units of them that no VM uses yet."""
         capacities, clusters = self._inventory.reservations, self._inventory.clusters
         if capacities is None:
             return {}
         parts: list[tuple[ProfileCapacity | DeviceCapacity, dict[str, Any]]] = [
-            (each, {"vgpu": name}) for each in capacities.capacities if (name := self._known(each.profile))
+            (profile_capacity, {"vgpu": name})
+            for profile_capacity in capacities.capacities
+            if (name := self._catalog_name(profile_capacity.profile))
         ]
         for device in (device for device in capacities.devices if device.allowed):
             ids = [f"{vendor_id & 0xFFFF:04x}:{device_id & 0xFFFF:04x}" for vendor_id, device_id in device.allowed]
@@ -203,8 +209,8 @@ class _WorldWriter:
         return {key: options[key] for key in _TABLE["drs_options"] if _DRS_NUMBER.fullmatch(options.get(key, ""))}
 
     def _overrides(self, cluster: Cluster) -> dict[str, str]:
-        known = (VmDrs.MANUAL, VmDrs.PARTIAL, VmDrs.FULL)
-        overrides = {vm: str(behavior) for vm, behavior in cluster.drs_overrides if behavior in known}
+        behaviors = (VmDrs.MANUAL, VmDrs.PARTIAL, VmDrs.FULL)
+        overrides = {vm: str(behavior) for vm, behavior in cluster.drs_overrides if behavior in behaviors}
         excluded = dict.fromkeys(cluster.drs_excluded, VmDrs.OFF.value)
         return {self._names.ref(vm): behavior for vm, behavior in (overrides | excluded).items()}
 
@@ -213,7 +219,7 @@ class _WorldWriter:
         return max((host.cpu_threads or cores) // cores, 1)
 
     def _model(self, host: Host) -> str:
-        """The name of the server model; hosts alike share one."""
+        """Return the name of the server model. Hosts of the same hardware share one."""
         model = json.dumps(self._fill("model", host))
         return self._model_names.setdefault(model, f"server-{len(self._model_names) + 1}")
 
@@ -221,19 +227,19 @@ class _WorldWriter:
         return {name: json.loads(model) for model, name in self._model_names.items()}
 
     def _driver(self, host: Host) -> str:
-        """The version of its vGPU manager; '' = it has no GPU that a driver lists."""
+        """Return the version of the host's vGPU manager, or an empty text if no driver lists a GPU of it."""
         return next(iter(_vgpu_managers(host)), _TABLE["driver"]) if host.gpus else ""
 
     def _unmoved_profiles(self, host: Host) -> list[str]:
-        """Profiles whose VMs the host cannot suspend or move."""
+        """Return the profiles whose VMs the host cannot suspend or move."""
         offers = [offer for offer in host.profiles or () if offer.suspend is False or offer.migrate is False]
-        return sorted(name for offer in offers if (name := self._known(offer.name)))
+        return sorted(name for offer in offers if (name := self._catalog_name(offer.name)))
 
     def _gpus(self, host: Host) -> list[dict[str, Any]]:
-        """The GPUs of the catalogue, with the NVLink bridges that its device groups tell of: of the first GPUs that
-        have the profile."""
-        known = [gpu for gpu in host.gpus if gpu.vendor_id == NVIDIA_VENDOR_ID and self._board(gpu) is not None]
-        gpus = [self._fill("gpu", gpu) | {"mode": self._mode(gpu, host).value, "nvlink": None} for gpu in known]
+        """Return the GPUs that the catalogue has. NVLink bridges come from the device groups, and are given to the
+        first GPUs that have the profile."""
+        known_gpus = [gpu for gpu in host.gpus if gpu.vendor_id == NVIDIA_VENDOR_ID and self._board(gpu) is not None]
+        gpus = [self._fill("gpu", gpu) | {"mode": self._mode(gpu, host).value, "nvlink": None} for gpu in known_gpus]
         groups = (host.settings.device_groups if host.settings is not None else None) or ()
         sizes = {(len(group.members), group.members[0].profile or "") for group in groups if group.members}
         for size, profile in sorted(sizes):
@@ -247,13 +253,13 @@ class _WorldWriter:
         return gpus
 
     def _board(self, gpu: PhysicalGpu) -> str | None:
-        """The catalogue's key of a GPU; None = it does not know it."""
+        """Return the catalogue's key of a GPU, or None if the catalogue lacks it."""
         board = self._catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         return None if board is None else board.key
 
     def _mode(self, gpu: PhysicalGpu, host: Host) -> VgpuMode:
-        """Its vGPU mode; where that is not told (before API 8.0.3), MIG if what runs on it needs that, or if nothing
-        runs on it and its host offers MIG-backed profiles alone for its model."""
+        """Return the vGPU mode of a GPU. Before API 8.0.3 vCenter does not report it: MIG is then assumed if the vGPUs
+        on it need that, or if nothing runs on it and its host offers only MIG-backed profiles for its model."""
         if gpu.vgpu_mode not in (None, VgpuMode.NONE):
             return VgpuMode(gpu.vgpu_mode)
         running = [vm for vm in self._inventory.vms_on(host) if vm.ref in (gpu.vms or ())]
@@ -263,13 +269,13 @@ class _WorldWriter:
         return VgpuMode.MULTI_INSTANCE if backed and all(backed) else VgpuMode.SAME_SIZE
 
     def _device_name(self, device: OtherDevice) -> str:
-        """`FPGA 8086:09c4`: in place of whatever the vCenter calls it."""
+        """Return `FPGA 8086:09c4` in place of the name in vCenter."""
         return f"{device.kind} {device.vendor_id:04x}:{device.device_id:04x}"
 
     # --- VMs ----------------------------------------------------------------------------------------------------
 
     def _vms(self, inventory: Inventory) -> list[dict[str, Any]]:
-        """The VMs of known hosts, those that run first: they have their GPUs already."""
+        """Return the VMs of known hosts. Running VMs come first, because they have their GPUs already."""
         vms = [vm for vm in inventory.vms.values() if inventory.host_of(vm) is not None]
         return [self._fill("vm", vm) for vm in sorted(vms, key=lambda vm: vm.power is not PowerState.ON)]
 
@@ -280,14 +286,14 @@ class _WorldWriter:
 
     def _vm_read(self, vm: Vm) -> dict[str, Any]:
         is_on, host = vm.power is PowerState.ON, self._host(vm)
-        vgpus = [device for device in vm.vgpus if self._known(device.profile) is not None]
+        vgpus = [device for device in vm.vgpus if self._catalog_name(device.profile) is not None]
         addresses, starts = _places(vm, host, vgpus) if is_on else ([], [])
         group = next((device for device in vgpus if device.group is not None), None)
         return self._fill("vm_read", vm) | {
             "gpus": [str(address) for address in addresses],
             "starts": starts,
-            "held": list(_held(vm, host)) if is_on else [],
-            "group": None if group is None else f"Nvidia:{len(vgpus)}@{self._known(group.profile)}%NVLink",
+            "held": list(_held_devices(vm, host)) if is_on else [],
+            "group": None if group is None else f"Nvidia:{len(vgpus)}@{self._catalog_name(group.profile)}%NVLink",
         }
 
     def _device_keys(self, vm: Vm) -> list[int]:
@@ -301,8 +307,8 @@ class _WorldWriter:
 
     def _device(self, device: GpuDevice, host: Host) -> dict[str, Any]:
         match device:
-            case VgpuDevice(profile=profile) if self._known(profile) is not None:
-                return {"vgpu": self._known(profile)}
+            case VgpuDevice(profile=profile) if self._catalog_name(profile) is not None:
+                return {"vgpu": self._catalog_name(profile)}
             case DirectPathDevice(address=address) if (target := host.device(address)) is not None:
                 is_declared = isinstance(target, OtherDevice) or self._board(target) is not None
                 return {"direct_path": str(address)} if is_declared else {"other": True}
@@ -312,10 +318,10 @@ class _WorldWriter:
             case _:
                 return {"other": True}
 
-    def _known(self, profile: str) -> str | None:
-        """The profile by the catalogue's name; None = it does not know it."""
-        known = self._catalog.profile(profile)
-        return None if known is None else known.name
+    def _catalog_name(self, profile: str) -> str | None:
+        """Return the catalogue's name of the profile, or None if the catalogue lacks it."""
+        catalog_profile = self._catalog.profile(profile)
+        return None if catalog_profile is None else catalog_profile.name
 
     def _datastore(self, vm: Vm) -> str | None:
         return next((self._names.ref(ref) for ref in vm.datastores if ref in self._inventory.datastores), None)
@@ -330,59 +336,61 @@ class _WorldWriter:
         return dict(plain_settings(vm.extra_config or {}))
 
     def _folder(self, vm: Vm) -> str:
-        """`folder-…/folder-…` below the datacenter's folder of VMs; of several datacenters each in one of its own."""
+        """Return `folder-…/folder-…` below the datacenter's folder of VMs. With several datacenters, each has a folder
+        of its own."""
         datacenter, folders = _place(vm)
         has_many = len(_datacenters(self._inventory)) > 1
         top = [self._names.of(NameKind.DATACENTER, datacenter)] if datacenter and has_many else []
         return "/".join([*top, *(self._names.of(NameKind.FOLDER, name) for name in folders)])
 
     def _attributes(self, vm: Vm) -> dict[str, str]:
-        """Custom attributes: those of gpuops by name where their value tells nothing, any other by pseudonym; the
-        marker of a night is left out."""
+        """Return the custom attributes: those of gpuops by name if their value identifies nothing, any other by
+        pseudonym. The marker of a night is left out."""
         attributes = {}
-        for name, value in vm.attributes.items():
-            plain = value.lower() if name == "gpuops.opt-out" else value
-            known = _TABLE["attributes"].get(name)
-            if name == "gpuops.return" and (at := _utc_or_none(value)) is not None:
+        for name, text in vm.attributes.items():
+            plain = text.lower() if name == "gpuops.opt-out" else text
+            harmless_values = _TABLE["attributes"].get(name)
+            if name == "gpuops.return" and (at := _utc_or_none(text)) is not None:
                 attributes[name] = at
-            elif known is not None:
-                attributes[name] = plain if plain in known else self._names.of(NameKind.VALUE, value)
+            elif harmless_values is not None:
+                attributes[name] = plain if plain in harmless_values else self._names.of(NameKind.VALUE, text)
             elif name != "gpuops.rotation":
-                attributes[self._names.of(NameKind.ATTRIBUTE, name)] = self._names.of(NameKind.VALUE, value)
+                attributes[self._names.of(NameKind.ATTRIBUTE, name)] = self._names.of(NameKind.VALUE, text)
         return attributes
 
 
 def plain_settings(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Those of the keys that plans go by whose values are numbers, TRUE, FALSE or a PCI address."""
-    known = {key.lower(): key for key in SETTINGS}
-    for key, value in options.items():
-        of_device, spelled, address = _OF_DEVICES.fullmatch(key.lower()), known.get(key.lower()), None
+    """Yield the settings that plans use and whose values are numbers, TRUE, FALSE or a PCI address."""
+    spellings = {key.lower(): key for key in SETTINGS}
+    for key, setting in options.items():
+        of_device, spelled, address = _OF_DEVICES.fullmatch(key.lower()), spellings.get(key.lower()), None
         if of_device is not None:
             spelled = f"pciPassthru{int(of_device['number'])}.cfg.{of_device['name']}"
         if spelled is not None and spelled.endswith("gpu-pci-id"):
-            address = PciAddress.parse_or_none(value)
+            address = PciAddress.parse_or_none(setting)
             spelled = None if address is None else spelled
         if address is not None and spelled is not None:
             yield spelled, str(address)
-        elif spelled is not None and _PLAIN.fullmatch(value):
-            yield spelled, value.upper()
+        elif spelled is not None and _PLAIN.fullmatch(setting):
+            yield spelled, setting.upper()
 
 
 def _places(vm: Vm, host: Host, vgpus: list[VgpuDevice]) -> tuple[list[PciAddress], list[int | None]]:
-    """The GPU under each vGPU and where it lies there; nothing where the host does not tell."""
-    placed = [(gpu.address, each) for gpu in host.gpus for each in gpu.vgpus or () if each.vm == vm.ref]
-    if sorted(each.profile for _, each in placed) == sorted(device.profile for device in vgpus):
+    """Return the GPU under each vGPU and its position there; nothing if the host does not report it."""
+    placed = [(gpu.address, placement) for gpu in host.gpus for placement in gpu.vgpus or () if placement.vm == vm.ref]
+    if sorted(placement.profile for _, placement in placed) == sorted(device.profile for device in vgpus):
         chosen = []
         for device in vgpus:
             chosen.append(next(pair for pair in placed if pair[1].profile == device.profile))
             placed.remove(chosen[-1])
-        return [address for address, _ in chosen], [each.start for _, each in chosen]
+        return [address for address, _ in chosen], [placement.start for _, placement in chosen]
     addresses = [gpu.address for gpu in host.gpus if vm.ref in (gpu.vms or ())]
     return list(islice(cycle(addresses), len(vgpus))), []
 
 
-def _held(vm: Vm, host: Host) -> Iterator[str | None]:
-    """The device under each DirectPath device: as the VM says it, else those that its host says are bound to it."""
+def _held_devices(vm: Vm, host: Host) -> Iterator[str | None]:
+    """Yield the device under each DirectPath device: the one that the VM names, or else one that its host has bound to
+    it."""
     bound = iter([binding.address for binding in host.bindings if binding.vm == vm.ref])
     for device in vm.devices or ():
         if isinstance(device, DirectPathDevice):
@@ -393,12 +401,12 @@ def _held(vm: Vm, host: Host) -> Iterator[str | None]:
 
 
 def _datacenters(inventory: Inventory) -> list[str]:
-    """The names of the datacenters that VMs are in, sorted."""
+    """Return the names of the datacenters that contain VMs, sorted."""
     return sorted({datacenter for vm in inventory.vms.values() if (datacenter := _place(vm)[0])})
 
 
 def _place(vm: Vm) -> tuple[str, Sequence[str]]:
-    """The name of a VM's datacenter, and those of the folders below its folder of VMs: of `lab-dc/vm/ml`, `ml`."""
+    """Return the name of a VM's datacenter, and the folders below its folder of VMs: of `lab-dc/vm/ml`, `ml`."""
     names = list(vm.folders) or [name for name in vm.folder.split("/") if name]
     at = names.index("vm") if "vm" in names else len(names)
     return (names[at - 1] if 0 < at < len(names) else ""), names[at + 1 :]
@@ -409,7 +417,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _utc_or_none(text: str) -> str | None:
-    """The moment that an ISO 8601 text says, in UTC; None = it is none."""
+    """Return the moment of an ISO 8601 text in UTC, or None if the text is not a moment."""
     try:
         return utc(datetime.fromisoformat(text))
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""What `gpuops config` prints: the file that was written, the settings in force, the key that was changed."""
+"""The output of `gpuops config`: the file that was written, the settings in force, the key that was changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 
 
 def written_text(path: Path, *, filled: bool) -> Shown:
-    """Where the file is, and the next move."""
+    """Return the path of the file, and the next move."""
     later = "gpuops login test" if filled else "write your vCenter into it, then gpuops login test"
     return Text(f"{path}: written"), Text(f"next: {later}", "dim")
 
@@ -27,7 +27,7 @@ class ConfigInitDocument(PrintedDocument, frozen=True):
 
 
 def setup_text(files: Sequence[Path], commands: Sequence[str]) -> Shown:
-    """The files that `gpuops setup` wrote, and the commands to type next."""
+    """Return the files that `gpuops setup` wrote, and the commands to type next."""
     written = [Text(f"written  {file}") for file in files]
     return *written, Text("next:", "dim"), *(Text(f"  {command}") for command in commands)
 
@@ -42,19 +42,21 @@ class SetupDocument(PrintedDocument, frozen=True):
     next: Annotated[list[str], "the commands to type next"]
 
 
-def show_text(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> Shown:
-    """The file, then each vCenter with a line for each setting: its value and who says it."""
-    return tuple(_shown(path, there, default, found))
+def show_text(path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]) -> Shown:
+    """Return the path of the file, then each vCenter with a line for each setting: its value and where it is set."""
+    return tuple(_target_lines(path, file_exists, default, targets))
 
 
-def _shown(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> Iterator[Shown]:
-    yield Text(f"{path}{'' if there else ': is not there'}", "dim")
-    for target in found:
+def _target_lines(
+    path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]
+) -> Iterator[Shown]:
+    yield Text(f"{path}{'' if file_exists else ': is not there'}", "dim")
+    for target in targets:
         yield Text(target.name, "bold").append(" (default)" if target.name == default else "")
         rows = ((f"  {setting.name}", setting.value, Text(setting.origin, "dim")) for setting in target.settings)
         yield TextTable(rows=rows)
-    if not found:
-        yield Text("no vCenter is configured" + ("" if there else ": gpuops config init writes a first file"))
+    if not targets:
+        yield Text("no vCenter is configured" + ("" if file_exists else ": gpuops config init writes a first file"))
 
 
 class SettingRecord(DocumentRecord, frozen=True):
@@ -77,18 +79,21 @@ class ConfigShowDocument(PrintedDocument, frozen=True):
     ]
 
 
-def show_document(path: Path, there: bool, default: str | None, found: Sequence[ShownTarget]) -> ConfigShowDocument:
-    """The same for programs."""
-    targets = {
-        target.name: {each.name: SettingRecord(each.value, each.origin) for each in target.settings} for target in found
+def show_document(
+    path: Path, file_exists: bool, default: str | None, targets: Sequence[ShownTarget]
+) -> ConfigShowDocument:
+    """Return the settings in force as a document."""
+    settings = {
+        target.name: {setting.name: SettingRecord(setting.value, setting.origin) for setting in target.settings}
+        for target in targets
     }
-    return ConfigShowDocument(str(path), there, default, targets)
+    return ConfigShowDocument(str(path), file_exists, default, settings)
 
 
 def changed_text(path: Path, key: str, before: str, after: str) -> Shown:
-    """The key with its value, and what it was."""
-    was = "as it was" if before == after else f"was {before}"
-    return Text(f"{path}: {key} is {after} ({was})")
+    """Return the key with its new value and its old one."""
+    earlier = "as it was" if before == after else f"was {before}"
+    return Text(f"{path}: {key} is {after} ({earlier})")
 
 
 @printed("config-set", by="gpuops config set")

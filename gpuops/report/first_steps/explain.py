@@ -1,4 +1,4 @@
-"""What `gpuops explain` prints: one key of a file, and the keys below it."""
+"""The output of `gpuops explain`: one key of a file, and the keys below it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuops.report.layout import Shown, Text, TextTable
 
 
 def explain_text(explanation: Explanation) -> Shown:
-    """The key, what it may be, the keys below it, and an example."""
+    """Return the key, what it may be, the keys below it, and an example."""
     return tuple(_parts(explanation))
 
 
@@ -23,11 +23,11 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
     facts = TextTable()
     facts.add_row("  type", explanation.type)
     if explanation.allowed:
-        facts.add_row("  allowed", ", ".join(map(_written, explanation.allowed)))
+        facts.add_row("  allowed", ", ".join(map(_constant_text, explanation.allowed)))
     if "." in explanation.path:
         facts.add_row("  required", "yes" if explanation.required else "no")
     if explanation.default is not None:
-        facts.add_row("  default", _written(explanation.default))
+        facts.add_row("  default", _constant_text(explanation.default))
     yield facts
     if explanation.keys:
         yield from (Text(), Text("keys", "bold"))
@@ -43,8 +43,8 @@ def _parts(explanation: Explanation) -> Iterator[Shown]:
         yield from (Text(f"  {line}") for line in explanation.example.splitlines())
 
 
-def _written(value: object) -> str:
-    return value if isinstance(value, str) else dumps(value)
+def _constant_text(constant: object) -> str:
+    return constant if isinstance(constant, str) else dumps(constant)
 
 
 def _first_sentence(text: str) -> str:
@@ -62,13 +62,13 @@ class ExplainDocument(PrintedDocument, frozen=True):
     required: bool
     default: Annotated[str | None, "as JSON if it is no text; null = there is none"]
     keys: Annotated[dict[str, str], "descriptions of the keys below it"]
-    example: Annotated[str, "lines of the template that comes with gpuops; empty = it has none"]
+    example: Annotated[str, "lines of the template that comes with gpuops; empty = without an example"]
 
     @classmethod
     def made_of(cls, explanation: Explanation) -> Self:
         return cls.from_attributes(
             explanation,
-            allowed=list(map(_written, explanation.allowed)),
-            default=None if explanation.default is None else _written(explanation.default),
+            allowed=list(map(_constant_text, explanation.allowed)),
+            default=None if explanation.default is None else _constant_text(explanation.default),
             keys={key.path.rpartition(".")[2]: key.description for key in explanation.keys},
         )

@@ -1,4 +1,4 @@
-"""What `gpuops login test` prints, as text and JSON."""
+"""The output of `gpuops login test` as text and JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuops.report.text import count
 
 
 def login_text(test: LoginTest) -> Shown:
-    """Who and what, and over which protocol inventories of this vCenter are read from now on."""
+    """Return the user, the vCenter, and the protocol that reads inventories of this vCenter from now on."""
     return (
         Text(f"{test.address}: {test.product}", "bold"),
         Text(f"user      {test.user}"),
@@ -34,7 +34,7 @@ def _broker(broker: BrokerIdentity | None) -> Iterator[Text]:
 
 
 class DifferenceRecord(DocumentRecord, frozen=True):
-    """A value that the protocols tell differently."""
+    """A value that differs between the protocols."""
 
     path: str
     soap: str
@@ -42,7 +42,7 @@ class DifferenceRecord(DocumentRecord, frozen=True):
 
 
 class ViJsonRecord(DocumentRecord, frozen=True):
-    """What VI/JSON told beside SOAP."""
+    """What VI/JSON reported compared with SOAP."""
 
     offered: bool
     equal: bool
@@ -68,7 +68,7 @@ class VerbNeedRecord(DocumentRecord, frozen=True):
     privileges: list[str]
     allowed: Annotated[list[str], "where the login has all of them"]
     lacking: list[LackingPrivilegesRecord]
-    untold: Annotated[int, "of so many objects vCenter does not tell what the login may do there"]
+    untold: Annotated[int, "the number of objects for which vCenter does not report what the login may do"]
 
     @classmethod
     def made_of(cls, need: VerbNeed) -> Self:
@@ -91,14 +91,14 @@ class VerbPrivilegesRecord(DocumentRecord, frozen=True):
 class LoginPrivilegesRecord(DocumentRecord, frozen=True):
     """What the login may do, verb by verb."""
 
-    told: Annotated[bool, "whether vCenter tells it; otherwise `verbs` is empty"]
-    asked_vms: Annotated[int, "of so many VMs was asked what the login may do"]
+    told: Annotated[bool, "whether vCenter reports it; otherwise `verbs` is empty"]
+    asked_vms: Annotated[int, "the number of VMs for which the privileges were read"]
     verbs: list[VerbPrivilegesRecord]
 
 
 @printed("login-test", by="gpuops login test")
 class LoginTestDocument(PrintedDocument, frozen=True):
-    """Who and what a login reaches, and whether both protocols tell the same."""
+    """What a login reaches, and whether both protocols report the same."""
 
     address: str
     user: str
@@ -124,20 +124,23 @@ class LoginTestDocument(PrintedDocument, frozen=True):
 
 
 def _readers(test: LoginTest) -> tuple[Text, ...]:
-    seen = f"{count(test.hosts, 'host')} and {count(test.vms, 'VM')}"
+    snapshot_size = f"{count(test.hosts, 'host')} and {count(test.vms, 'VM')}"
     if test.equal:
         return (
-            Text(f"readers   VI/JSON and SOAP give equal snapshots of {seen}"),
+            Text(f"readers   VI/JSON and SOAP give equal snapshots of {snapshot_size}"),
             Text("          VI/JSON is used here from now on, until its version changes (--reader auto)", "dim"),
         )
     if not test.offers_vi_json:
-        return (Text(f"readers   SOAP alone: VI/JSON came with API 8.0.1.0; {seen} read"),)
+        return (Text(f"readers   SOAP alone: VI/JSON came with API 8.0.1.0; {snapshot_size} read"),)
     soap = Text("          SOAP is used here (--reader auto)", "dim")
     if test.failure:
         return Text(f"readers   nothing can be read over VI/JSON: {test.failure}", "yellow"), soap
-    lines = (Text(f"          {each.path}: SOAP {each.soap}, VI/JSON {each.json}") for each in test.differences)
+    lines = (
+        Text(f"          {difference.path}: SOAP {difference.soap}, VI/JSON {difference.json}")
+        for difference in test.differences
+    )
     differing = count(len(test.differences), "value")
-    return Text(f"readers   VI/JSON and SOAP differ in {differing} of {seen}:", "yellow"), *lines, soap
+    return Text(f"readers   VI/JSON and SOAP differ in {differing} of {snapshot_size}:", "yellow"), *lines, soap
 
 
 _FEW: Final = 3
@@ -145,10 +148,10 @@ _NEXT: Final = "gpuops help login"
 
 
 def _privileges(test: LoginTest) -> Iterator[Text]:
-    """A line or more for each verb: that the login may, or what it lacks and where."""
+    """Yield for each verb that the login may use it, or which privileges it lacks and where."""
     if not test.verbs:
         yield Text(
-            "privileges: vCenter does not tell what this login may do; its permissions are in the vSphere Client"
+            "privileges: vCenter does not report what this login may do; its permissions are in the vSphere Client"
         )
         return
     of_all = "" if test.asked_vms >= test.vms else f", asked of {test.asked_vms} of them, some of each folder"
@@ -158,33 +161,33 @@ def _privileges(test: LoginTest) -> Iterator[Text]:
         if verb.allowed:
             yield Text(f"  {verb.verb:<{width}}  may" + ("" if verb.needs else ": it needs to see, and no more"))
             continue
-        said = [line for need in verb.needs for line in _lacks(need)]
-        yield Text(f"  {verb.verb:<{width}}  ").append(said[0], "yellow")
-        yield from (Text(" " * (width + 4)).append(line, "yellow") for line in said[1:])
+        lacks = [line for need in verb.needs for line in _lacks(need)]
+        yield Text(f"  {verb.verb:<{width}}  ").append(lacks[0], "yellow")
+        yield from (Text(" " * (width + 4)).append(line, "yellow") for line in lacks[1:])
     yield from _next_moves(test)
 
 
 def _lacks(need: VerbNeed) -> Iterator[str]:
-    for each in need.lacking:
-        yield f"lacks {', '.join(sorted(each.privileges))} on {_places(need, each.places)}"
+    for lacking in need.lacking:
+        yield f"lacks {', '.join(sorted(lacking.privileges))} on {_places(need, lacking.places)}"
     if need.lacking and need.allowed:
         yield f"may on {_places(need, need.allowed)}"
     if need.untold:
-        yield f"not told for {count(need.untold, need.kind.value)}"
+        yield f"not reported for {count(need.untold, need.kind.value)}"
 
 
 def _places(need: VerbNeed, names: Sequence[str]) -> str:
-    """The kind and the first of the names: `VMs in /dc/vm/ml`; every one of them in few words."""
+    """Return the kind and the first names: `VMs in /dc/vm/ml`; or `all VMs` if the login lacks them everywhere."""
     if len(need.lacking) == 1 and not need.allowed and not need.untold and len(names) > 1:
         return f"all {need.kind.value}s"
     kind = f"{need.kind.value}s in" if all(name.startswith("/") for name in names) else need.kind.value
-    shown = ", ".join(names[:_FEW])
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return f"{kind} {shown}{more}"
+    places = ", ".join(names[:_FEW])
+    further = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"{kind} {places}{further}"
 
 
 def _next_moves(test: LoginTest) -> Iterator[Text]:
-    """The templates with the roles that are lacking, and the page that says who gives them."""
+    """Yield the templates of the missing roles, and the page that explains how to assign them."""
     roles = sorted({verb.role for verb in test.verbs if verb.role and not verb.allowed})
     if all(verb.allowed for verb in test.verbs):
         return

@@ -1,4 +1,4 @@
-"""What `gpuops sim` prints: how clients reach it, the faults it can be given, the ledger of what was done to it."""
+"""The output of `gpuops sim`: how clients reach it, the faults that it can inject, the ledger of effects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuops.report.layout import Shown, Text
 
 
 def client_lines(url: str, username: str, password: str, ca_file: str | None) -> str:
-    """What is typed to reach a simulated vCenter with govc, pyVmomi, Ansible and Terraform.
+    """Return what to type to reach a simulated vCenter with govc, pyVmomi, Ansible and Terraform.
 
-    All of them trust its certificate through `ca_file` (None: it speaks plain HTTP, as the first two alone do).
-    community.vmware is told by VMWARE_*, Terraform's provider by VSPHERE_*, the TLS of Python and Go by SSL_CERT_FILE.
+    All of them trust its certificate through `ca_file`. None means plain HTTP, which only the first two can use.
+    community.vmware reads VMWARE_*, Terraform's provider reads VSPHERE_*, the TLS of Python and Go reads SSL_CERT_FILE.
     """
     where = urlsplit(url)
     govc = {"GOVC_URL": url, "GOVC_USERNAME": username, "GOVC_PASSWORD": password}
@@ -29,27 +29,27 @@ def client_lines(url: str, username: str, password: str, ca_file: str | None) ->
         "import ssl\nfrom pyVim.connect import SmartConnect\nvcenter = SmartConnect(\n"
         f"    host={where.hostname!r}, port={where.port}, user={username!r}, pwd={password!r},\n{trust})"
     )
-    blocks = [f"# govc\n{_exported(govc)}", f"# pyVmomi\n{pyvmomi}"]
+    blocks = [f"# govc\n{_export_lines(govc)}", f"# pyVmomi\n{pyvmomi}"]
     if ca_file is None:
         return "\n\n".join([*blocks, "# Ansible and Terraform: without --http"])
     ansible = {"VMWARE_HOST": where.hostname, "VMWARE_PORT": str(where.port), "VMWARE_USER": username}
     ansible |= {"VMWARE_PASSWORD": password, "SSL_CERT_FILE": ca_file, "REQUESTS_CA_BUNDLE": ca_file}
     terraform = {"VSPHERE_SERVER": where.netloc, "VSPHERE_USER": username, "VSPHERE_PASSWORD": password}
     terraform |= {"SSL_CERT_FILE": ca_file}
-    return "\n\n".join([*blocks, f"# Ansible\n{_exported(ansible)}", f"# Terraform\n{_exported(terraform)}"])
+    return "\n\n".join([*blocks, f"# Ansible\n{_export_lines(ansible)}", f"# Terraform\n{_export_lines(terraform)}"])
 
 
-def _exported(variables: Mapping[str, str | None]) -> str:
-    return "\n".join(f"export {name}={shlex.quote(value or '')}" for name, value in variables.items())
+def _export_lines(variables: Mapping[str, str | None]) -> str:
+    return "\n".join(f"export {name}={shlex.quote(text or '')}" for name, text in variables.items())
 
 
-Known = Iterable[tuple[str, str]]
+Faults = Iterable[tuple[str, str]]
 """(id, what a client sees of it)."""
 
 
-def faults_text(known: Known) -> Shown:
-    """A line per fault."""
-    return (Text(f"{name:<4} {sees}") for name, sees in known)
+def faults_text(faults: Faults) -> Shown:
+    """Return a line for each fault."""
+    return (Text(f"{name:<4} {sees}") for name, sees in faults)
 
 
 class FaultRecord(DocumentRecord, frozen=True):
@@ -66,19 +66,19 @@ class FaultsDocument(PrintedDocument, frozen=True):
     faults: list[FaultRecord]
 
 
-def faults_document(known: Known) -> FaultsDocument:
-    """The faults by id."""
-    return FaultsDocument([FaultRecord(name, sees) for name, sees in known])
+def faults_document(faults: Faults) -> FaultsDocument:
+    """Return the faults by id."""
+    return FaultsDocument([FaultRecord(name, sees) for name, sees in faults])
 
 
 Entry = Mapping[str, Any]
 
 
-def ledger_text(entries: Sequence[Entry]) -> Shown:
-    """A line per effect, and below it each value that changed."""
-    if not entries:
+def ledger_text(effects: Sequence[Entry]) -> Shown:
+    """Return a line for each effect, and below it each property that changed."""
+    if not effects:
         return Text("nothing was done")
-    return (line for entry in entries for line in _lines(entry))
+    return (line for effect in effects for line in _lines(effect))
 
 
 class LedgerEntryRecord(DocumentRecord, frozen=True):
@@ -104,20 +104,20 @@ class LedgerDocument(PrintedDocument, frozen=True):
     entries: list[LedgerEntryRecord]
 
 
-def ledger_document(entries: Sequence[Entry]) -> LedgerDocument:
-    """The entries as the simulated vCenter gives them."""
-    return LedgerDocument(convert(entries, list[LedgerEntryRecord]))
+def ledger_document(effects: Sequence[Entry]) -> LedgerDocument:
+    """Return the effects as the simulated vCenter reports them."""
+    return LedgerDocument(convert(effects, list[LedgerEntryRecord]))
 
 
-def _lines(entry: Entry) -> list[Text]:
-    head = Text(f"{entry['sequence']:>4}  {entry['at']}  ", "dim")
-    head.append(f"{entry['method']} {entry['name']}")
-    head.append(f"  by {entry['user']}", "dim")
-    before, after = entry["before"], entry["after"]
+def _lines(effect: Entry) -> list[Text]:
+    head = Text(f"{effect['sequence']:>4}  {effect['at']}  ", "dim")
+    head.append(f"{effect['method']} {effect['name']}")
+    head.append(f"  by {effect['user']}", "dim")
+    before, after = effect["before"], effect["after"]
     changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return [head, *(Text(f"      {key}  {_value(before, key)} -> {_value(after, key)}") for key in changed)]
 
 
-def _value(values: Mapping[str, Any], key: str) -> str:
-    value = values.get(key)
-    return "none" if value in (None, "") else str(value)
+def _value(properties: Mapping[str, Any], key: str) -> str:
+    content = properties.get(key)
+    return "none" if content in (None, "") else str(content)

@@ -1,6 +1,6 @@
 """The report of a fleet: a document for programs, a summary as text, a table of GPU-hours by owner, and one HTML page.
 
-The page holds the document and draws from nothing else, so that no figure of it can differ from `--output json`. Tables
-are written by a Jinja2 template; the map of the fleet and the night, which are thousands of elements, by the page's own
-script from the document, in a fifth of the bytes that their markup would take.
+The page contains the document and draws only from it, so that its figures cannot differ from `--output json`. A Jinja2
+template writes the tables. The map of the fleet and the night have thousands of elements: the script of the page draws
+them from the document, which takes a fifth of the bytes of their markup.
 """

@@ -25,12 +25,12 @@ from gpuops.report.monitoring.fleet import Fleet, Free, GpuView, HostView
 
 
 class VmRole(StrEnum):
-    """What a VM with a GPU device is for."""
+    """The purpose of a VM with a GPU device."""
 
     DESKTOP = "desktop"
-    """In a pool of the policy; else one whose vGPU is of the series A, B or Q."""
+    """In a pool of the policy; outside of pools and queue: with a vGPU of the series A, B or Q."""
     ML = "ml"
-    """In the queue of the policy; else one whose vGPU is of the series C (compute)."""
+    """In the queue of the policy; outside of pools and queue: with vGPUs of the series C (compute) only."""
     WHOLE_GPU = "whole-gpu"
     """In neither, and with a GPU by DirectPath I/O."""
     OTHER = "other"
@@ -42,10 +42,10 @@ class GpuUse(StrEnum):
     FREE = "free"
     """No VM holds it or a part of it."""
     PARTLY = "partly"
-    """One does, and another vGPU has room, or perhaps has."""
+    """A VM holds a part of it, and another vGPU fits, or perhaps fits."""
     FULL = "full"
     UNKNOWN = "unknown"
-    """The host does not tell who holds it."""
+    """The host does not report which VMs hold it."""
 
 
 class FreeSlotsRecord(DocumentRecord, frozen=True):
@@ -133,30 +133,30 @@ class FleetUseRecord(DocumentRecord, frozen=True):
 
 
 def fleet_map(fleet: Fleet, policy: Policy | None) -> dict[str, Any]:
-    """The keys `rooms`, `hosts` and `vms` of the report, and `use`, their sums."""
+    """Return the keys `rooms`, `hosts` and `vms` of the report, and their sums as `use`."""
     rooms = _Rooms()
     hosts = [_host(view, fleet, rooms) for view in fleet.hosts]
-    shown = {vm.ref: vm for vm in fleet.vms}
+    vms_by_ref = {vm.ref: vm for vm in fleet.vms}
     for view in fleet.hosts:
-        shown.update({vm.ref: vm for gpu in view.gpus for vm in gpu.holders or ()})
+        vms_by_ref.update({vm.ref: vm for gpu in view.gpus for vm in gpu.holders or ()})
     return {
-        "use": _use_of(hosts, fleet.hosts_without_gpus, len(shown)),
+        "use": _use_of(hosts, fleet.hosts_without_gpus, len(vms_by_ref)),
         "rooms": rooms.records,
         "hosts": hosts,
         "vms": [
             MappedVmRecord.from_attributes(vm, role=role_of(vm, policy))
-            for vm in sorted(shown.values(), key=lambda vm: (vm.name, vm.ref))
+            for vm in sorted(vms_by_ref.values(), key=lambda vm: (vm.name, vm.ref))
         ],
     }
 
 
 def _use_of(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int) -> FleetUseRecord:
-    """The sums of the map's own records."""
+    """Return the sums of the map's records."""
     gpus = [gpu for host in hosts for node in host.numa_nodes for gpu in node.gpus]
     may_take = [gpu for gpu in gpus if gpu.takes_vgpus is not False]
-    known = [gpu.used for gpu in may_take if gpu.takes_vgpus and gpu.used is not None]
-    free_whole = sum(used == 0 for used in known)
-    free_in_parts = sum(1 - used for used in known if 0 < used < 1)
+    used_parts = [gpu.used for gpu in may_take if gpu.takes_vgpus and gpu.used is not None]
+    free_whole = sum(used == 0 for used in used_parts)
+    free_in_parts = sum(1 - used for used in used_parts if 0 < used < 1)
     free = free_whole + free_in_parts
     return FleetUseRecord.from_attributes(
         hosts=len(hosts),
@@ -165,14 +165,14 @@ def _use_of(hosts: Sequence[MappedHostRecord], hosts_without_gpus: int, vms: int
         vms=vms,
         free_whole_gpus=free_whole,
         free_in_parts=round(free_in_parts, 4),
-        free_not_known_gpus=len(may_take) - len(known),
+        free_not_known_gpus=len(may_take) - len(used_parts),
         fragmented=round(free_in_parts / free, 4) if free else None,
         **{f"gpus_{use.value}": sum(gpu.use == use for gpu in gpus) for use in GpuUse},
     )
 
 
 def role_of(vm: Vm, policy: Policy | None) -> VmRole:
-    """By the policy's pools and queue, and for what is in neither by its devices."""
+    """Return the role of a VM by the policy's pools and queue, or else by its devices."""
     if policy is not None:
         if policy.pool_of(vm) is not None:
             return VmRole.DESKTOP
@@ -185,7 +185,7 @@ def role_of(vm: Vm, policy: Policy | None) -> VmRole:
 
 
 class _Rooms:
-    """What is free on GPUs, each combination once."""
+    """The free slots of GPUs, each combination once."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, FreeSlotsRecord]] = []
@@ -220,7 +220,7 @@ def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> Map
         takes_vgpus=_takes_vgpus(view),
         problems=view.gpu.health.problems if view.gpu.health is not None else None,
         use=_use(view, state),
-        used=_used(view, state, slots),
+        used=_used_part(view, state, slots),
         slots=slots,
         open_slots=_open_slots(view, state),
         room=rooms.number(view.free),
@@ -228,21 +228,21 @@ def _gpu(view: GpuView, state: GpuState, catalog: Catalog, rooms: _Rooms) -> Map
 
 
 def _takes_vgpus(view: GpuView) -> bool | None:
-    """Whether vGPUs may run on it as it is set now; None = the host does not tell."""
+    """Return whether vGPUs may run on the GPU with its present settings. None: the host does not report them."""
     if view.whole:
         return False
     return None if view.gpu.graphics_type is None else view.gpu.graphics_type is GraphicsType.SHARED_DIRECT
 
 
 def _slots(view: GpuView, state: GpuState, catalog: Catalog) -> Iterator[MappedSlotRecord]:
-    """Each vGPU that runs on the GPU, or may; of a GPU that is given whole, and of VMs nothing more is known of, the
-    VMs that hold it."""
+    """Yield each vGPU that runs on the GPU, or may run there, and each other VM that holds the GPU. A GPU in DirectPath
+    I/O has only the latter."""
     for tenant in state.tenants if not view.whole else ():
         part = gpus_of((tenant.profile,), catalog)
         yield _slot(tenant.vm, tenant.profile, part, tenant.start, certain=tenant.certain)
-    told = set() if view.whole else {tenant.vm for tenant in state.tenants}
+    tenant_vms = set() if view.whole else {tenant.vm for tenant in state.tenants}
     for vm in view.holders or ():
-        if vm.ref not in told:
+        if vm.ref not in tenant_vms:
             yield _slot(vm.ref, None, 1.0 if view.whole else None, None, certain=True)
 
 
@@ -261,8 +261,8 @@ def _use(view: GpuView, state: GpuState) -> GpuUse:
     return GpuUse.PARTLY
 
 
-def _used(view: GpuView, state: GpuState, slots: list[MappedSlotRecord]) -> float | None:
-    """The part of the GPU that is held; None = not known."""
+def _used_part(view: GpuView, state: GpuState, slots: list[MappedSlotRecord]) -> float | None:
+    """Return the part of the GPU that is in use; None if it is not known."""
     if view.whole:
         return None if view.holders is None else float(bool(view.holders))
     parts: list[float] = [slot.gpus for slot in slots if slot.certain and slot.gpus is not None]
@@ -272,7 +272,8 @@ def _used(view: GpuView, state: GpuState, slots: list[MappedSlotRecord]) -> floa
 
 
 def _open_slots(view: GpuView, state: GpuState) -> int | None:
-    """How many more vGPUs of the one profile surely fit that a GPU in same-size mode is held to; None = of no one."""
+    """Return how many more vGPUs certainly fit on a GPU in same-size mode; None in other modes, or if no profile or
+    several profiles run on it."""
     profiles = {tenant.profile for tenant in state.tenants}
     if view.gpu.vgpu_mode is not VgpuMode.SAME_SIZE or len(profiles) != 1:
         return None

@@ -1,4 +1,4 @@
-"""What a report says, as one document: of the fleet, of past nights, of what is idle, free or in the way, and whose."""
+"""The document of a report: the fleet, past nights, idle desktops, free GPUs, findings, and GPU-hours by owner."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from gpuops.report.page.host_modes import HostModeRecord, host_modes
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """All that a report is made of; every part of it is of the same read of vCenter, or of the journal."""
+    """The sources of a report: one reading of vCenter, and the journal."""
 
     fleet: Fleet
     examination: Examination
     capacity: Capacity
     nights: PastEvents
-    """The nights of this vCenter that are asked for."""
+    """The requested nights of this vCenter."""
     since: datetime | None
     policy: Policy | None
     idle: Sequence[JudgedVm] | None
@@ -46,7 +46,7 @@ class FleetReport:
     showback: Showback
     owners: OwnerKey
     diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
-    """What `gpuops diagnose` last said, by managed object id of a VM."""
+    """The last answer of `gpuops diagnose`, by managed object id of a VM."""
 
     @property
     def last_night(self) -> PastNight | None:
@@ -126,7 +126,7 @@ class ReportedDiagnosisRecord(DocumentRecord, frozen=True):
     host: str | None
     at: Annotated[Moment, "when that was said, by vCenter's clock"]
     suspects: Annotated[list[SuspectRecord], "the most probable first"]
-    found: Annotated[list[Component] | None, "null = nobody has confirmed or corrected it"]
+    found: Annotated[list[Component] | None, "null = it was not confirmed or corrected"]
 
 
 @printed("report", by="gpuops report")
@@ -153,52 +153,58 @@ class ReportDocument(VersionedSiteDocument, frozen=True):
     diagnoses: Annotated[list[ReportedDiagnosisRecord], "what `gpuops diagnose` last said of VMs; worst first"]
 
 
-def fleet_report_document(found: FleetReport) -> ReportDocument:
-    """The whole report; null = not known."""
-    inventory = found.fleet.inventory
+def fleet_report_document(report: FleetReport) -> ReportDocument:
+    """Return the document of the report; null = not known."""
+    inventory = report.fleet.inventory
     return ReportDocument.from_attributes(
         inventory,
         read_at=inventory.taken_at,
-        since=found.since,
-        policy=found.policy.name if found.policy is not None else None,
-        **fleet_map(found.fleet, found.policy),
-        capacity=_capacity(found.capacity),
-        modes=host_modes(found.fleet.gpu_hosts, found.fleet.catalog),
-        findings=found.examination.findings,
-        totals=found.nights,
-        nights=found.nights.nights,
-        last_night=found.last_night,
-        idle=None if found.idle is None else [_idle(each, found) for each in found.idle],
-        showback=ShowbackRecord.from_attributes(found.showback, by=str(found.owners), **_hours(found.showback.hours)),
-        diagnoses=[_diagnosis(each, inventory) for each in slowest_first(found.diagnoses, inventory)],
+        since=report.since,
+        policy=report.policy.name if report.policy is not None else None,
+        **fleet_map(report.fleet, report.policy),
+        capacity=_capacity(report.capacity),
+        modes=host_modes(report.fleet.gpu_hosts, report.fleet.catalog),
+        findings=report.examination.findings,
+        totals=report.nights,
+        nights=report.nights.nights,
+        last_night=report.last_night,
+        idle=None if report.idle is None else [_idle(judged, report) for judged in report.idle],
+        showback=ShowbackRecord.from_attributes(
+            report.showback, by=str(report.owners), **_hours(report.showback.hours)
+        ),
+        diagnoses=[_diagnosis(diagnosis, inventory) for diagnosis in slowest_first(report.diagnoses, inventory)],
     )
 
 
 def slowest_first(diagnoses: Mapping[str, StoredDiagnosis], inventory: Inventory) -> list[StoredDiagnosis]:
-    """Those of VMs that are still there: faults before what shows nothing, and the most probable first."""
+    """Return the diagnoses of VMs that still exist: those with the most probable fault first."""
 
-    def order(each: StoredDiagnosis) -> tuple[float, str, str]:
-        worst = max((share for component, share in each.probable if component is not Component.NONE), default=0.0)
-        return -worst, inventory.vms[each.vm].name, each.vm
+    def order(diagnosis: StoredDiagnosis) -> tuple[float, str, str]:
+        worst = max((share for component, share in diagnosis.probable if component is not Component.NONE), default=0.0)
+        return -worst, inventory.vms[diagnosis.vm].name, diagnosis.vm
 
-    return sorted((each for each in diagnoses.values() if each.vm in inventory.vms), key=order)
+    return sorted((diagnosis for diagnosis in diagnoses.values() if diagnosis.vm in inventory.vms), key=order)
 
 
-def _diagnosis(found: StoredDiagnosis, inventory: Inventory) -> ReportedDiagnosisRecord:
-    vm = inventory.vms[found.vm]
+def _diagnosis(diagnosis: StoredDiagnosis, inventory: Inventory) -> ReportedDiagnosisRecord:
+    vm = inventory.vms[diagnosis.vm]
     host = inventory.host_of(vm)
-    return ReportedDiagnosisRecord.from_attributes(found, vm, vm=vm.name, host=host.name if host is not None else None)
+    return ReportedDiagnosisRecord.from_attributes(
+        diagnosis, vm, vm=vm.name, host=host.name if host is not None else None
+    )
 
 
-def _capacity(found: Capacity) -> FleetCapacityRecord:
+def _capacity(capacity: Capacity) -> FleetCapacityRecord:
     return FleetCapacityRecord(
-        profiles=[_fit(name, found.now.fits[name], found.after) for name in sorted(found.now.fits, key=by_size)],
+        profiles=[
+            _fit(name, capacity.now.fits[name], capacity.after) for name in sorted(capacity.now.fits, key=by_size)
+        ],
         whole_gpus=[
             WholeGpuCapacityRecord.from_attributes(slots, name=device.name, label=device.label or None)
-            for device, slots in found.now.devices.items()
+            for device, slots in capacity.now.devices.items()
         ],
-        desktops_to_suspend=None if found.after is None else found.desktops,
-        suspended_vms=list(found.suspended),
+        desktops_to_suspend=None if capacity.after is None else capacity.desktops,
+        suspended_vms=list(capacity.suspended),
     )
 
 
@@ -209,9 +215,9 @@ def _fit(name: str, fit: Fit, after: FleetPart | None) -> ProfileCapacityRecord:
     )
 
 
-def _idle(judged: JudgedVm, found: FleetReport) -> JudgedDesktopRecord:
+def _idle(judged: JudgedVm, report: FleetReport) -> JudgedDesktopRecord:
     verdict = judged.verdict
-    gpus = gpus_of(judged.vm.profiles, found.fleet.catalog)
+    gpus = gpus_of(judged.vm.profiles, report.fleet.catalog)
     return JudgedDesktopRecord.from_attributes(
         judged.vm,
         verdict,
@@ -224,7 +230,7 @@ def _idle(judged: JudgedVm, found: FleetReport) -> JudgedDesktopRecord:
 
 
 def _hours(hours: GpuHours) -> dict[str, float | None]:
-    """To a ten-thousandth, as in `history`."""
+    """Return the GPU-hours rounded to four decimals, as in `history`."""
     exact = hours.exact
     return {
         "gpu_hours": None if exact is None else round(exact, 4),

@@ -1,8 +1,7 @@
-"""GPU-hours by owner as CSV with the columns of FOCUS, which tools for the costs of clouds read.
+"""GPU-hours by owner as CSV with the columns of FOCUS, which tools for cloud costs read.
 
-A line is one time that an ML VM ran in a night, or the part of it that was one owner's. gpuops knows hours and no
-prices: costs are 0 in `XXX`, the code of ISO 4217 for "no currency", and a tool multiplies `ConsumedQuantity` by a
-price of its own.
+A line is one run of an ML VM in a night, or the part of it that belongs to one owner. gpuops knows hours and no prices:
+costs are 0 in `XXX`, the code of ISO 4217 for "no currency", and the tool multiplies `ConsumedQuantity` by its price.
 Source: FinOps Open Cost and Usage Specification 1.2: names and meaning of the columns that gpuops can fill, and moments
 in UTC as `2026-11-20T20:01:00Z`. Columns of its own begin with `x_`, as the specification asks.
 """
@@ -27,9 +26,10 @@ FOCUS_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def focus_csv(found: Showback) -> str:
-    """A line for each run; an hour that is not certain has an empty quantity, and what it was at least."""
-    return csv_text(FOCUS_COLUMNS, (row for run in found.runs for row in _rows(run)))
+def focus_csv(showback: Showback) -> str:
+    """Return a line for each run. If the hours are not certain, the quantity is empty and `x_GpuHoursAtLeast` has the
+    minimum."""
+    return csv_text(FOCUS_COLUMNS, (row for run in showback.runs for row in _rows(run)))
 
 
 def _rows(run: OwnedRun) -> Iterator[tuple[Cell, ...]]:
@@ -53,7 +53,7 @@ def _month_start(moment: datetime) -> datetime:
 
 
 def _month_end(moment: datetime) -> datetime:
-    """The first moment of the next month: FOCUS has ends that are exclusive."""
+    """Return the first moment of the next month, because the ends in FOCUS are exclusive."""
     first = _month_start(moment)
     return first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
 

@@ -1,4 +1,4 @@
-"""Modes and schedulers of GPUs, hosts of the same settings together: a fleet has few of them, and odd ones show."""
+"""Modes and schedulers of GPUs, grouped by settings: a fleet has few combinations, so that exceptions stand out."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class HostModeRecord(DocumentRecord, frozen=True):
 
 
 def host_modes(hosts: Iterable[Host], catalog: Catalog) -> list[HostModeRecord]:
-    """A record for each combination of settings, with the names of the hosts that have GPUs so set; null = unknown."""
-    found: dict[_Settings, list[str]] = {}
+    """Return a record for each combination of settings, with the names of the hosts that have it; null = unknown."""
+    names_by_settings: dict[_Settings, list[str]] = {}
     for host in hosts:
         scheduler = scheduler_of(host, catalog)
-        for each in scheduler.gpus:
-            found.setdefault(_settings(each, scheduler), []).append(host.name)
-    ordered = sorted(found.items(), key=lambda item: tuple(map(str, item[0])))
+        for gpu_scheduler in scheduler.gpus:
+            names_by_settings.setdefault(_settings(gpu_scheduler, scheduler), []).append(host.name)
+    ordered = sorted(names_by_settings.items(), key=lambda group: tuple(map(str, group[0])))
     return [HostModeRecord(*settings, len(names), sorted(set(names))) for settings, names in ordered]
 
 
@@ -42,15 +42,15 @@ _Settings = tuple[str, str, str | None, str | None, bool | None, str | None, str
 """The first fields of the record."""
 
 
-def _settings(found: GpuScheduler, host: HostScheduler) -> _Settings:
-    gpu = found.gpu
-    note = found.note
+def _settings(gpu_scheduler: GpuScheduler, host: HostScheduler) -> _Settings:
+    gpu = gpu_scheduler.gpu
+    note = gpu_scheduler.note
     return (
         gpu.name,
         mode(gpu),
-        note or _words(found.configured),
-        note or _words(found.effective),
-        reboot_pending(gpu) or found.reboot_pending,
+        note or _words(gpu_scheduler.configured),
+        note or _words(gpu_scheduler.effective),
+        reboot_pending(gpu) or gpu_scheduler.reboot_pending,
         host.host.assignment_policy,
         host.driver.version if host.driver else None,
     )

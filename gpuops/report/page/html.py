@@ -1,8 +1,8 @@
-"""The page: one HTML file that opens from disk, loads nothing, and shows what a report's document says.
+"""The page: one HTML file that opens from disk, loads nothing, and shows the document of a report.
 
-Names of VMs are written by their owners. In the markup Jinja2 escapes them; in the document that the page carries no
-`<` is left, so that nothing in it ends its element; the script puts text into text nodes alone. A Content Security
-Policy in the page lets nothing run but its one script and nothing load at all (CSP 3: the SHA-256 of inline text).
+The owners of VMs choose their names. In the markup Jinja2 escapes them. The document in the page contains no `<`, so
+that no text in it can end its element. The script writes text only into text nodes. A Content Security Policy in the
+page allows only its one script to run, and nothing to load (CSP 3: the SHA-256 of inline text).
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ _SCRIPTS: Final = ("page.js", "map.js", "night.js")
 
 
 def page(document: Document) -> str:
-    """The page of a report's document (`fleet_report_document`)."""
+    """Return the page of a report's document (`fleet_report_document`)."""
     style, script = page_style(), page_script()
     policy = content_security_policy((script,), style)
-    return _rendered(document, edition="", style=style, script=script, policy=policy, data=_embedded(document))
+    return _render(document, edition="", style=style, script=script, policy=policy, data=_json_for_script(document))
 
 
 def served_page(document: Document, edition: str, documents: Sequence[str], above: str = "") -> str:
-    """The page as a server gives it out and keeps current: script, style and data have addresses of their own.
+    """Return the page for a server that keeps it current: script, style and data have addresses of their own.
 
-    `edition` tells it from what it shows after a change, `documents` are the names below `api/` that it links, `above`
-    is the address of the table of all sites, empty where this is the only one.
+    `edition` identifies this version of the page, `documents` are the names below `api/` that it links, `above` is the
+    address of the table of all sites, or empty if this is the only one.
     """
-    return _rendered(document, edition=edition, documents=documents, above=above)
+    return _render(document, edition=edition, documents=documents, above=above)
 
 
 def page_script() -> str:
-    """The script that a page holds."""
+    """Return the script of a page."""
     return '"use strict";\n' + "".join(map(source, _SCRIPTS))
 
 
 def page_style() -> str:
-    """The style of the page, by itself."""
+    """Return the style of the page."""
     return source("page.css")
 
 
 def drawing_script() -> str:
-    """The page's script as the function `draw`, which draws the map and the night of the document in the page."""
+    """Return the page's script as the function `draw`, which draws the map and the night of a document."""
     return f'"use strict";\nconst draw = () => {{\n{"".join(map(source, _SCRIPTS))}}};\n'
 
 
-def _rendered(document: Document, **more: Any) -> str:
+def _render(document: Document, **variables: Any) -> str:
     text: str = (
         environment()
         .get_template("page.html.j2")
@@ -65,17 +65,17 @@ def _rendered(document: Document, **more: Any) -> str:
             findings=findings_together(document["findings"]),
             idle=_candidates(document),
             boards=_room_by_board(document["capacity"]["profiles"]),
-            **more,
+            **variables,
         )
     )
     return text
 
 
 def findings_together(findings: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """Findings that differ in their subject alone are one, with all subjects; worst first, as they came."""
+    """Return the findings with those that differ only in their subject merged, in their order: the worst first."""
     together: dict[tuple[str, str, str], list[str]] = {}
-    for each in findings:
-        together.setdefault((each["severity"], each["reason"], each["fix"]), []).append(each["subject"])
+    for finding in findings:
+        together.setdefault((finding["severity"], finding["reason"], finding["fix"]), []).append(finding["subject"])
     return [
         {"severity": severity, "reason": reason, "fix": fix, "subjects": subjects}
         for (severity, reason, fix), subjects in together.items()
@@ -83,20 +83,23 @@ def findings_together(findings: Sequence[Mapping[str, str]]) -> list[dict[str, A
 
 
 def _candidates(document: Document) -> list[Document]:
-    """Desktops in the order in which a reader looks for them: idle ones, the largest first, then the others."""
+    """Return the desktops in the order of interest: idle ones first, the largest of them first, then the others."""
     order = {"idle": 0, "unknown": 1, "busy": 2}
-    return sorted(document["idle"] or (), key=lambda each: (order[each["verdict"]], -(each["gpus"] or 0), each["name"]))
+    return sorted(
+        document["idle"] or (),
+        key=lambda desktop: (order[desktop["verdict"]], -(desktop["gpus"] or 0), desktop["name"]),
+    )
 
 
 def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
-    """What fits, by GPU model; profiles that differ in the letter of their series alone are one: `a40-8a|c|q`."""
+    """Return the room by GPU model. Profiles that differ only in the letter of the series are merged: `a40-8a|c|q`."""
     boards: dict[str, dict[tuple[str, ...], list[str]]] = {}
-    for each in profiles:
-        stem = without_series(each["name"])
-        figures = tuple(_slots(each[key]) for key in ("now", "in_one_vm", "after"))
-        parts = parse(each["name"])
+    for profile in profiles:
+        stem = without_series(profile["name"])
+        figures = tuple(_slots(profile[key]) for key in ("now", "in_one_vm", "after"))
+        parts = parse(profile["name"])
         board = parts.esxi_prefix.rstrip("-") if parts is not None else "other profiles"
-        boards.setdefault(board, {}).setdefault((stem, *figures), []).append(each["name"][len(stem) :])
+        boards.setdefault(board, {}).setdefault((stem, *figures), []).append(profile["name"][len(stem) :])
     return {
         board: [
             {"name": f"{stem}{'|'.join(letters)}", "now": now, "in_one_vm": in_one_vm, "after": after}
@@ -107,7 +110,7 @@ def _room_by_board(profiles: Sequence[Document]) -> dict[str, list[Document]]:
 
 
 def content_security_policy(scripts: Sequence[str], style: str) -> str:
-    """The policy of a page in which these scripts and this style stand, and nothing loads."""
+    """Return the policy of a page that runs these scripts and this style, and loads nothing."""
     return (
         f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -121,8 +124,8 @@ def _hash(text: str) -> str:
 _ESCAPES: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def _embedded(document: Document) -> str:
-    """The document as JSON that may stand in a `script` element (HTML standard, restrictions for its contents)."""
+def _json_for_script(document: Document) -> str:
+    """Return the document as JSON that may stand in a `script` element (HTML standard)."""
     import msgspec
 
     text = msgspec.json.encode(document).decode()
@@ -133,13 +136,13 @@ def _embedded(document: Document) -> str:
 
 @cache
 def source(name: str) -> str:
-    """A file of the page as it lies beside this one."""
+    """Return the text of a file in this package."""
     return files("gpuops.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def environment() -> Any:
-    """Jinja2 with the filters of the page, for the templates beside this file."""
+    """Return Jinja2's environment with the filters of the page, for the templates in this package."""
     from jinja2 import FunctionLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -160,12 +163,12 @@ def environment() -> Any:
 
 
 def _minute(moment: str | None) -> str:
-    """`2026-11-20 20:01`, in UTC."""
+    """Return `2026-11-20 20:01`, in UTC."""
     return "-" if moment is None else format_minute(datetime.fromisoformat(moment).astimezone(UTC))
 
 
 def _slots(figure: Mapping[str, int | None] | None) -> str:
-    """`3`, `3 to 4`, `at least 3`, `-` for None."""
+    """Return `3`, `3 to 4` or `at least 3`; `-` for None."""
     if figure is None:
         return "-"
     least, most = figure["at_least"], figure["at_most"]
@@ -175,7 +178,7 @@ def _slots(figure: Mapping[str, int | None] | None) -> str:
 
 
 def _hours(figure: Mapping[str, float | None]) -> str:
-    """`41.2`; `41.2+` where it may be more; `unknown`."""
+    """Return `41.2`, `41.2+` if it may be more, or `unknown`."""
     exact, least = figure["gpu_hours"], figure["gpu_hours_at_least"]
     if exact is not None:
         return f"{exact:.1f}"
@@ -187,7 +190,7 @@ def _percent(part: float | None) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    """`3 h 05 min`; `now` where it is known of the look alone."""
+    """Return `3 h 05 min`; `now` for None, which means that only this one reading supports it."""
     if seconds is None:
         return "now"
     return format_minutes(timedelta(minutes=seconds // 60))

@@ -1,9 +1,9 @@
 """One page for several sites: their figures in a table, and the page of each below it, all in one file; and the table
-alone, as a server keeps it current.
+alone, for a server that keeps it current.
 
-The page of a site is the one that `gpuops report` makes of it alone, in a frame that the file holds itself (`srcdoc`).
-A frame takes over the Content Security Policy of the page around it (HTML standard, "initialize a navigable's document
-from srcdoc"), so that page names script and style of both, and nothing else runs or loads.
+The page of a site is the one that `gpuops report` makes for it, in a frame with `srcdoc`. A frame inherits the Content
+Security Policy of the page around it (HTML standard, "initialize a navigable's document from srcdoc"), so that the
+policy of the outer page names the scripts and styles of both, and nothing else runs or loads.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from gpuops.report.page import html
 from gpuops.report.sites import SiteAnswer
 
 _SUMMED: Final = ("hosts", "gpus", "gpus_full", "gpus_partly", "gpus_free")
-"""Of a report's `use`, what all sites together come to."""
+"""The keys of a report's `use` that are summed over all sites."""
 
 
 def sites_page(answers: Sequence[SiteAnswer]) -> str:
-    """The page of the sites that answered with a document of kind `report`; the others are named with their reason."""
+    """Return the page of the sites that answered with a document of kind `report`. Other sites are listed with the
+    reason."""
     style, script = html.page_style(), html.source("sites.js")
     policy = html.content_security_policy((script, html.page_script()), style)
-    documents = [(each, each.document) for each in answers if each.failure is None]
+    documents = [(answer, answer.document) for answer in answers if answer.failure is None]
     text: str = (
         html.environment()
         .get_template("sites.html.j2")
         .render(
-            sites=[(each, document, html.page(document)) for each, document in documents],
+            sites=[(answer, document, html.page(document)) for answer, document in documents],
             total={key: sum(document["use"][key] for _, document in documents) for key in _SUMMED},
-            missing=[each for each in answers if each.failure is not None],
+            missing=[answer for answer in answers if answer.failure is not None],
             style=style,
             script=script,
             policy=policy,
@@ -47,7 +48,7 @@ class SiteRow:
 
     site: str
     address: str
-    """Of its own page, below the address of the table."""
+    """The address of its own page, relative to that of the table."""
     read_at: datetime | None
     """When it was last read, in its own zone; None = never."""
     trouble: str | None
@@ -57,18 +58,18 @@ class SiteRow:
 
 
 def site_figures(report: Document) -> Document:
-    """Of a document of kind `report` what the table shows."""
+    """Return the figures of a document of kind `report` that the table shows."""
     return {
         "use": {key: report["use"][key] for key in _SUMMED},
         "nights": len(report["nights"]),
         "totals": report["totals"],
-        "attention": sum(each["severity"] != "note" for each in report["findings"]),
+        "attention": sum(finding["severity"] != "note" for finding in report["findings"]),
     }
 
 
 def overview_page(rows: Sequence[SiteRow], edition: str, documents: Sequence[str]) -> str:
-    """The table as a page whose script and style have addresses of their own. `edition` and `documents` are those of
-    `html.served_page`."""
+    """Return the table as a page whose script and style have addresses of their own. `edition` and `documents` are
+    those of `html.served_page`."""
     text: str = (
         html.environment()
         .get_template("overview.html.j2")

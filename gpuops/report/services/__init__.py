@@ -1,1 +1,1 @@
-"""What services keep and tell: metrics, measurements, runners."""
+"""Metrics, measurements, runners."""

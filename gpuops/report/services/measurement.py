@@ -1,4 +1,4 @@
-"""What was measured in one look, and what a store of measurements holds, as text and document."""
+"""The outcome of one measurement, and the content of a store of measurements, as text and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GAPS_SHOWN = 10
 
 
 def cycle_text(cycle: Cycle) -> Shown:
-    """One line of a look; a second one where something was filled."""
+    """Return one line for a measurement, and a further one if a gap was filled."""
     if cycle.until is None or cycle.begin is None:
         return Text("nothing to do: the last look was less than five minutes ago", "bold")
     lines = [
@@ -70,15 +70,15 @@ class ObserveDocument(VcenterDocument, frozen=True):
 
 
 def stored_text(stored: Stored) -> Shown:
-    """What is stored, vCenter by vCenter."""
+    """Return what is stored, by vCenter."""
     if not stored.vcenters:
         return (
             Text(f"nothing was measured yet in {stored.store}", "bold"),
             Text("next: gpuops observe --once --vcenter NAME"),
         )
     lines = [Text(stored.store, "bold")]
-    for each in stored.vcenters:
-        lines += _vcenter_lines(each)
+    for vcenter in stored.vcenters:
+        lines += _vcenter_lines(vcenter)
     return tuple(lines)
 
 
@@ -106,9 +106,9 @@ class StoredVcenterRecord(DocumentRecord, frozen=True):
     tiers: Annotated[list[StoredTierRecord], "steps of five minutes, and hours"]
 
     @classmethod
-    def made_of(cls, found: StoredVcenter) -> Self:
-        since, until = (found.observed[0].begin, found.observed[-1].until) if found.observed else (None, None)
-        return cls.from_attributes(found, since=since, until=until, gaps=list(_gaps(found)))
+    def made_of(cls, vcenter: StoredVcenter) -> Self:
+        since, until = (vcenter.observed[0].begin, vcenter.observed[-1].until) if vcenter.observed else (None, None)
+        return cls.from_attributes(vcenter, since=since, until=until, gaps=list(_gaps(vcenter)))
 
 
 @printed("observe-status", by="gpuops observe status")
@@ -119,24 +119,24 @@ class ObserveStatusDocument(PrintedDocument, frozen=True):
     vcenters: list[StoredVcenterRecord]
 
 
-def _vcenter_lines(found: StoredVcenter) -> Iterator[Text]:
+def _vcenter_lines(vcenter: StoredVcenter) -> Iterator[Text]:
     yield Text("")
-    yield Text(f"vCenter {found.vcenter}", "bold")
-    if found.observed:
-        yield Text(f"  observed        {_span(Span(found.observed[0].begin, found.observed[-1].until))}")
-    for tier in found.tiers:
+    yield Text(f"vCenter {vcenter.vcenter}", "bold")
+    if vcenter.observed:
+        yield Text(f"  observed        {_span(Span(vcenter.observed[0].begin, vcenter.observed[-1].until))}")
+    for tier in vcenter.tiers:
         size = f"{tier.stored_bytes / 1_000_000:.1f} MB"
         since = f", since {format_minute(tier.since)}" if tier.since is not None else ""
         yield Text(f"  steps of {_step(tier.step):<6} {tier.entities} VMs and hosts, {size}{since}")
-    gaps = list(_gaps(found))
+    gaps = list(_gaps(vcenter))
     for gap in gaps[-_GAPS_SHOWN:]:
         yield Text(f"  not observed    {_span(gap)}", "yellow")
     if len(gaps) > _GAPS_SHOWN:
         yield Text(f"  and {len(gaps) - _GAPS_SHOWN} older gaps", "yellow")
 
 
-def _gaps(found: StoredVcenter) -> Iterator[Span]:
-    return (Span(one.until, other.begin) for one, other in pairwise(found.observed))
+def _gaps(vcenter: StoredVcenter) -> Iterator[Span]:
+    return (Span(earlier.until, later.begin) for earlier, later in pairwise(vcenter.observed))
 
 
 def _step(step: timedelta) -> str:

@@ -1,9 +1,9 @@
-"""What `gpuops metrics` tells Prometheus: families of samples, made of values that were read before.
+"""The metrics for Prometheus (`gpuops metrics`): families of samples, made from what was read before.
 
-Names and units are by its conventions (prometheus.io/docs/practices/naming): base units, `_total` for counters alone,
-`_info` for labels without a number, moments as seconds since 1970, of which a rule makes an age. What is not known is
-absent, never 0: no sample, or a label that is empty, which to Prometheus is no label. Each sample has the label
-`vcenter`, as the user calls it, so that files of several vCenters go together.
+Names and units follow its conventions (prometheus.io/docs/practices/naming): base units, `_total` for counters only,
+`_info` for labels without a number, moments as seconds since 1970, from which a rule computes an age. What is not known
+is absent, never 0: there is no sample, or the label is empty, which Prometheus treats as absent. Each sample has the
+label `vcenter` with the name in the configuration file, so that files of several vCenters can be merged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Samples = Iterable[tuple[Values, float]]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of samples: its name as a rule writes it, what it says, and its labels beside `vcenter`."""
+    """A family of samples: its name in rules, its description, and its labels in addition to `vcenter`."""
 
     name: str
     says: str
@@ -61,14 +61,14 @@ class Family:
     def metric(self, vcenter: str, samples: Samples) -> Metric | None:
         """Return the family with its samples; None without any. Samples with equal labels and unequal values (two
         hosts with one name) are left out."""
-        found: dict[Values, float | None] = {}
-        for labels, value in samples:
-            found[labels] = value if found.setdefault(labels, value) == value else None
+        numbers: dict[Values, float | None] = {}
+        for labels, number in samples:
+            numbers[labels] = number if numbers.setdefault(labels, number) == number else None
         kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
         metric = kind(self.name, self.says, labels=("vcenter", *self.labels))
-        for labels, known in found.items():
-            if known is not None:
-                metric.add_metric([vcenter, *labels], known)
+        for labels, agreed_number in numbers.items():
+            if agreed_number is not None:
+                metric.add_metric([vcenter, *labels], agreed_number)
         return metric if metric.samples else None
 
 
@@ -77,17 +77,17 @@ _ON_GPU: Final = (*_GPU, "vm", "vm_id")
 _VM: Final = ("host", "vm", "vm_id")
 _SLOTS: Final = ("cluster", "host", "profile")
 
-UP: Final = Family("gpuops_up", "1 = vCenter was read; 0 = it could not be, and all that it tells is absent")
+UP: Final = Family("gpuops_up", "1 = vCenter was read; 0 = it could not be read, and its samples are absent")
 BUILD: Final = Family("gpuops_build_info", "The version of gpuops", ("version",))
 READ: Final = Family("gpuops_read_timestamp_seconds", "When vCenter was last read")
 SOURCE: Final = Family(
-    "gpuops_source_up", "1 = what lies on this machine could be read; 0 = what it tells is absent", ("source",)
+    "gpuops_source_up", "1 = the source on this machine could be read; 0 = its samples are absent", ("source",)
 )
 SLOTS: Final = Family("gpuops_vgpu_slots", "vGPUs of the profile that the host takes while it runs none", _SLOTS)
-FREE: Final = Family(
-    "gpuops_vgpu_slots_free", "vGPUs of the profile that fit beside those that run, at the least", _SLOTS
+FREE: Final = Family("gpuops_vgpu_slots_free", "Further vGPUs of the profile that certainly fit", _SLOTS)
+FREE_AT_MOST: Final = Family(
+    "gpuops_vgpu_slots_free_at_most", "Further vGPUs of the profile that fit at most, where that is more", _SLOTS
 )
-FREE_AT_MOST: Final = Family("gpuops_vgpu_slots_free_at_most", "The same, at the most, where that is more", _SLOTS)
 RUNNING: Final = Family("gpuops_vgpus_running", "vGPUs of the profile in VMs that run on the host", _SLOTS)
 GPU: Final = Family("gpuops_gpu_info", "A GPU: its cluster and its model", (*_GPU, "cluster", "model"))
 GPU_SIZE: Final = Family("gpuops_gpu_memory_size_bytes", "Memory of the GPU", _GPU)
@@ -105,7 +105,7 @@ GPU_BUSY: Final = Family(
 )
 VGPU: Final = Family(
     "gpuops_gpu_vgpu_info",
-    "A VM with a vGPU on the GPU; no profile = it has several, and vCenter does not tell which is there",
+    "A VM with a vGPU on the GPU; no profile = it has several, and vCenter does not report which is there",
     (*_ON_GPU, "profile"),
 )
 WHOLE: Final = Family("gpuops_gpu_directpath_info", "A VM that was given the whole GPU", _ON_GPU)
@@ -148,51 +148,53 @@ FAMILIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MetricValues:
-    """What was read for one answer. None = it is not known, and what it tells is absent."""
+    """What was read for one answer. None = it is not known, and its samples are absent."""
 
     inventory: Inventory
     catalog: Catalog
     capacity: Capacity
-    """`after` = when every VM with a vGPU is suspended: what there is in all."""
+    """`after` is the room with every VM with a vGPU suspended: the total."""
     read_at: datetime
     used: NewestUse | None = None
     history: PastEvents | None = None
     night: NightStanding | None = None
     overdue: tuple[Overdue, ...] = ()
-    """The vCenters of the journal that nobody seems to return."""
+    """The vCenters in the journal for which no return seems to run."""
     diagnoses: Mapping[str, StoredDiagnosis] = field(default_factory=dict)
-    """What was last said, by managed object id of a VM."""
+    """The last diagnosis, by managed object id of a VM."""
     sources: Mapping[str, bool] = field(default_factory=dict)
-    """Whether what lies on this machine could be read: `journal`, `measurements`, `diagnoses`; one that is not there is
-    left out."""
+    """Whether each source on this machine could be read: `journal`, `measurements`, `diagnoses`. Missing ones are left
+    out."""
 
 
 class MetricsWriter:
-    """Writes the families of one vCenter in the text format; what the fleet shows is written once for a snapshot."""
+    """Writes the families of one vCenter as text. The families of the fleet are written once for a snapshot."""
 
     def __init__(self, vcenter: str) -> None:
         self._vcenter = vcenter
         self._fleet_of: Capacity | None = None
         self._fleet = b""
 
-    def text(self, values: MetricValues | None) -> bytes:
-        """All families that there is a sample of; `values` None = vCenter could not be read."""
+    def text(self, reading: MetricValues | None) -> bytes:
+        """Return all families that have a sample; None = vCenter could not be read."""
         up: list[tuple[Family, Samples]] = [
-            (UP, [((), float(values is not None))]),
+            (UP, [((), float(reading is not None))]),
             (BUILD, [((__version__,), 1.0)]),
         ]
-        if values is None:
-            return self._written(up)
-        if values.capacity is not self._fleet_of:
-            self._fleet = self._written([*_slots(values.capacity), *_running(values), *_gpus(values)])
-            self._fleet_of = values.capacity
-        up += [(READ, [((), values.read_at.timestamp())])]
-        up += [(SOURCE, [((name,), float(is_up)) for name, is_up in values.sources.items()])]
-        return self._written(up) + self._fleet + self._written([*_use(values), *_slow(values), *_nights(values)])
+        if reading is None:
+            return self._exposition(up)
+        if reading.capacity is not self._fleet_of:
+            self._fleet = self._exposition([*_slots(reading.capacity), *_running(reading), *_gpus(reading)])
+            self._fleet_of = reading.capacity
+        up += [(READ, [((), reading.read_at.timestamp())])]
+        up += [(SOURCE, [((name,), float(is_up)) for name, is_up in reading.sources.items()])]
+        return (
+            self._exposition(up) + self._fleet + self._exposition([*_use(reading), *_slow(reading), *_nights(reading)])
+        )
 
-    def _written(self, families: Iterable[tuple[Family, Samples]]) -> bytes:
-        made = (family.metric(self._vcenter, samples) for family, samples in families)
-        return generate_latest(_Metrics([metric for metric in made if metric is not None]))
+    def _exposition(self, families: Iterable[tuple[Family, Samples]]) -> bytes:
+        metrics = (family.metric(self._vcenter, samples) for family, samples in families)
+        return generate_latest(_Metrics([metric for metric in metrics if metric is not None]))
 
 
 class _Metrics(Collector):
@@ -213,9 +215,9 @@ def _slots(capacity: Capacity) -> Iterator[tuple[Family, Samples]]:
     yield FREE_AT_MOST, _room(capacity.now, lambda slots: None if slots.exact else slots.at_most)
 
 
-def _running(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
+def _running(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
     """Count the vGPUs of VMs that run, by host and profile; 0 = the host offers the profile and runs none."""
-    inventory = values.inventory
+    inventory = reading.inventory
     counts = {(host.ref, offer.name): 0 for host in inventory.hosts.values() for offer in host.profiles or ()}
     for vm in inventory.vms.values():
         if vm.power is PowerState.ON and (host := inventory.host_of(vm)) is not None:
@@ -234,60 +236,62 @@ def _room(whole: FleetPart, figure: Callable[[Slots], int | None]) -> Samples:
         name = "" if cluster.name == STANDALONE else cluster.name
         for host in cluster.parts:
             for profile, fit in host.fits.items():
-                if (known := figure(fit.slots)) is not None:
-                    yield (name, host.name, profile), float(known)
+                if (number := figure(fit.slots)) is not None:
+                    yield (name, host.name, profile), float(number)
 
 
-def _gpus(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    each = [(host, gpu) for host in values.inventory.hosts.values() for gpu in host.gpus]
-    clusters = {host.ref: cluster_name(host, values.inventory) or "" for host in values.inventory.hosts.values()}
-    yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in each]
-    sized = ((host, gpu, gpu.memory_mib) for host, gpu in each)
+def _gpus(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    host_gpus = [(host, gpu) for host in reading.inventory.hosts.values() for gpu in host.gpus]
+    clusters = {host.ref: cluster_name(host, reading.inventory) or "" for host in reading.inventory.hosts.values()}
+    yield GPU, [((host.name, str(gpu.address), clusters[host.ref], gpu.name), 1.0) for host, gpu in host_gpus]
+    sized = ((host, gpu, gpu.memory_mib) for host, gpu in host_gpus)
     yield GPU_SIZE, [((host.name, str(gpu.address)), float(mib * _MIB)) for host, gpu, mib in sized if mib is not None]
-    reported = [((host.name, str(gpu.address)), gpu.health.problems) for host, gpu in each if gpu.health is not None]
+    reported = [
+        ((host.name, str(gpu.address)), gpu.health.problems) for host, gpu in host_gpus if gpu.health is not None
+    ]
     yield GPU_PROBLEMS, [(labels, float(len(problems))) for labels, problems in reported]
     yield GPU_PROBLEM, [((*labels, problem), 1.0) for labels, problems in reported for problem in problems]
     shared: list[tuple[Values, float]] = []
     whole: list[tuple[Values, float]] = []
-    for host in values.inventory.hosts.values():
-        _held(host, values, shared, whole)
+    for host in reading.inventory.hosts.values():
+        _add_holders(host, reading, shared, whole)
     yield VGPU, shared
     yield WHOLE, whole
 
 
-def _held(
-    host: Host, values: MetricValues, shared: list[tuple[Values, float]], whole: list[tuple[Values, float]]
+def _add_holders(
+    host: Host, reading: MetricValues, shared: list[tuple[Values, float]], whole: list[tuple[Values, float]]
 ) -> None:
-    """Adds who is on each GPU of the host: with each profile that it surely has there, or with none."""
-    for state in gpu_states(host, values.inventory, values.catalog):
-        there: dict[str, set[str]] = {}
+    """Add the VMs on each GPU of the host: once for each profile that is certain there, or once without a profile."""
+    for state in gpu_states(host, reading.inventory, reading.catalog):
+        certain_profiles: dict[str, set[str]] = {}
         for tenant in state.tenants:
             if tenant.certain:
-                there.setdefault(tenant.vm, set()).add(tenant.profile)
-        given = state.gpu.passthrough is not None and state.gpu.passthrough.active
-        for vm in holders(state.gpu, host, values.inventory) or ():
+                certain_profiles.setdefault(tenant.vm, set()).add(tenant.profile)
+        is_passed_through = state.gpu.passthrough is not None and state.gpu.passthrough.active
+        for vm in holders(state.gpu, host, reading.inventory) or ():
             labels = (host.name, str(state.gpu.address), vm.name, vm.ref)
-            if given:
+            if is_passed_through:
                 whole.append((labels, 1.0))
             else:
-                shared += [((*labels, profile), 1.0) for profile in sorted(there.get(vm.ref, {""}))]
+                shared += [((*labels, profile), 1.0) for profile in sorted(certain_profiles.get(vm.ref, {""}))]
 
 
-def _use(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    if values.used is None:
+def _use(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    if reading.used is None:
         return
-    yield MEASURED, [((), values.used.until.timestamp())]
-    hosts, vms = values.inventory.hosts, values.inventory.vms
+    yield MEASURED, [((), reading.used.until.timestamp())]
+    hosts, vms = reading.inventory.hosts, reading.inventory.vms
     of_gpus: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
     of_vms: dict[str, list[tuple[Values, float]]] = {GPU_USE: [], GPU_MEMORY: []}
-    for ref, series in values.used.averages.items():
+    for ref, series in reading.used.averages.items():
         instances = {gpu for name in series if (gpu := name.partition("@")[2])}
         addresses = gpus_of_instances(instances, hosts[ref]) if ref in hosts else {}
         for name, average in series.items():
             counter, _, gpu = name.partition("@")
             number = average / _WHOLE if counter == GPU_USE else float(average * _KB)
             if ref in vms and not gpu:
-                host = values.inventory.host_of(vms[ref])
+                host = reading.inventory.host_of(vms[ref])
                 of_vms[counter].append(((host.name if host else "", vms[ref].name, ref), number))
             elif gpu in addresses:
                 of_gpus[counter].append(((hosts[ref].name, str(addresses[gpu])), number))
@@ -297,46 +301,46 @@ def _use(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
     yield VM_USED, of_vms[GPU_MEMORY]
 
 
-def _slow(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    """Of VMs that are still there; at most a sample for each component."""
+def _slow(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    """Yield the diagnoses of VMs that still exist, with at most one sample for each component."""
     suspects: list[tuple[Values, float]] = []
     moments: list[tuple[Values, float]] = []
-    for ref, said in values.diagnoses.items():
-        if (vm := values.inventory.vms.get(ref)) is not None:
-            host = values.inventory.host_of(vm)
+    for ref, diagnosis in reading.diagnoses.items():
+        if (vm := reading.inventory.vms.get(ref)) is not None:
+            host = reading.inventory.host_of(vm)
             labels = (host.name if host else "", vm.name, ref)
-            suspects += [((*labels, component.value), probability) for component, probability in said.probable]
-            moments.append((labels, said.at.timestamp()))
+            suspects += [((*labels, component.value), probability) for component, probability in diagnosis.probable]
+            moments.append((labels, diagnosis.at.timestamp()))
     yield AT_FAULT, suspects
     yield DIAGNOSED, moments
 
 
-def _nights(values: MetricValues) -> Iterator[tuple[Family, Samples]]:
-    if values.night is not None:
-        yield SUSPENDED, [((), float(values.night.desktops_away))]
-        yield DUE, [((), values.night.back_by.timestamp())] if values.night.back_by is not None else []
-    yield OVERDUE, [((each.vcenter,), float(len(each.vms))) for each in values.overdue]
-    if values.history is None:
+def _nights(reading: MetricValues) -> Iterator[tuple[Family, Samples]]:
+    if reading.night is not None:
+        yield SUSPENDED, [((), float(reading.night.desktops_away))]
+        yield DUE, [((), reading.night.back_by.timestamp())] if reading.night.back_by is not None else []
+    yield OVERDUE, [((overdue.vcenter,), float(len(overdue.vms))) for overdue in reading.overdue]
+    if reading.history is None:
         return
-    nights, changes = values.history.nights, values.history.changes
+    nights, changes = reading.history.nights, reading.history.changes
     yield (
         INCIDENTS,
         [
-            (("night",), float(sum(len(each.incidents) for each in nights))),
-            (("change",), float(sum(len(each.incidents) for each in changes))),
+            (("night",), float(sum(len(night.incidents) for night in nights))),
+            (("change",), float(sum(len(change.incidents) for change in changes))),
         ],
     )
     if nights:
-        yield HARVESTED, [((), 3600.0 * values.history.harvested.at_least)]
+        yield HARVESTED, [((), 3600.0 * reading.history.harvested.at_least)]
         yield from _last(max(nights, key=lambda night: night.begins))
 
 
 def _last(night: PastNight) -> Iterator[tuple[Family, Samples]]:
-    yield OUTCOME, [((str(each),), float(each is night.outcome)) for each in _OF_NIGHTS]
+    yield OUTCOME, [((str(outcome),), float(outcome is night.outcome)) for outcome in _OF_NIGHTS]
     yield BEGAN, [((), night.begins.timestamp())]
     ends = [run.ends for run in night.runs]
-    known = [each.timestamp() for each in ends if each is not None]
-    yield ENDED, [((), max(known))] if known and len(known) == len(ends) else []
+    moments = [end.timestamp() for end in ends if end is not None]
+    yield ENDED, [((), max(moments))] if moments and len(moments) == len(ends) else []
     yield LAST_INCIDENTS, [((), float(len(night.incidents)))]
 
 
@@ -344,7 +348,8 @@ _OF_NIGHTS: Final = (PastOutcome.DONE, PastOutcome.OPEN, PastOutcome.GIVEN_UP, P
 
 
 def merged_families(texts: Iterable[str]) -> str:
-    """One text of those of several vCenters: a family stands there once, with the samples of all of them.
+    """Return one text made of those of several vCenters. Each family stands there once, with the samples of all of
+    them.
 
     >>> print(merged_families(["# HELP a b\\n# TYPE a gauge\\na{v=\\"1\\"} 1.0\\n",
     ...                        "# HELP a b\\n# TYPE a gauge\\na{v=\\"2\\"} 1.0\\n"]), end="")
@@ -366,9 +371,9 @@ def merged_families(texts: Iterable[str]) -> str:
     return "".join(f"{heading}\n" + "".join(f"{line}\n" for line in lines) for heading, lines in families.items())
 
 
-def written_text(path: str, made: bytes) -> str:
-    """One line."""
-    return f"{path}: {count(_samples(made), 'sample')}"
+def written_text(path: str, text: bytes) -> str:
+    """Return one line with the path and the number of samples."""
+    return f"{path}: {count(_samples(text), 'sample')}"
 
 
 @printed("metrics", by="gpuops metrics --textfile")
@@ -379,9 +384,9 @@ class MetricsDocument(PrintedDocument, frozen=True):
     samples: Annotated[int, "lines in it that are no comment"]
 
     @classmethod
-    def of_file(cls, path: str, made: bytes) -> Self:
-        return cls(path, _samples(made))
+    def of_file(cls, path: str, text: bytes) -> Self:
+        return cls(path, _samples(text))
 
 
-def _samples(made: bytes) -> int:
-    return sum(not line.startswith(b"#") for line in made.split(b"\n") if line)
+def _samples(text: bytes) -> int:
+    return sum(not line.startswith(b"#") for line in text.split(b"\n") if line)

@@ -1,4 +1,4 @@
-"""What `gpuops runner status` prints, as text and JSON."""
+"""The output of `gpuops runner status` as text and JSON."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gpuops.report.layout import Column, Shown, Text, table_of
 
 
 def runner_text(status: QueueStatus, now: datetime) -> Shown:
-    """A line for each runner and its sign of life, and a table of turns."""
+    """Return a line for each runner with its last sign of life, and a table of turns."""
     return tuple(_lines(status, now))
 
 
 def _lines(status: QueueStatus, now: datetime) -> Iterator[Shown]:
-    if not any(each.lives for each in status.runners):
+    if not any(runner.lives for runner in status.runners):
         yield Text("no runner lives: gpuops runner run starts one", "yellow")
-    for each in status.runners:
-        silent_s = max(0, round((now - each.alive).total_seconds()))
-        if each.lives:
-            yield Text(f"runner {each.number}: alive {silent_s} s ago")
+    for runner in status.runners:
+        silent_s = max(0, round((now - runner.alive).total_seconds()))
+        if runner.lives:
+            yield Text(f"runner {runner.number}: alive {silent_s} s ago")
         else:
-            yield Text(f"runner {each.number}: silent for {silent_s} s", "yellow")
+            yield Text(f"runner {runner.number}: silent for {silent_s} s", "yellow")
     if not status.turns:
         yield Text("no turn runs or waits")
         return
@@ -67,9 +67,9 @@ class RunnerStatusDocument(PrintedDocument, frozen=True):
     turns: list[QueuedTurnRecord]
 
 
-def init_text(before: str | None, revision: str, *, made: bool) -> str:
-    """The same for people."""
-    queue = f"the tables of the queue {'were made' if made else 'are there'}"
+def init_text(before: str | None, revision: str, *, has_made_queue: bool) -> str:
+    """Return one line: whether the tables of the queue were made, and the revision of all others."""
+    queue = f"the tables of the queue {'were made' if has_made_queue else 'are there'}"
     if before == revision:
         return f"{queue}; all others are of revision {revision}, as before"
     return f"{queue}; all others are of revision {revision} now, of {before or 'none'} before"

@@ -1,4 +1,4 @@
-"""What `gpuops defrag` prints, as text and JSON: the moves in their order, what they free where, and who stays."""
+"""The output of `gpuops defrag` as text and JSON: the moves in their order, what they free, and the VMs that stay."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from gpuops.report.text import PINNED, count
 _FEW: Final = 4
 
 
-def defrag_text(found: Defragmentation) -> Shown:
-    """A heading with the figures, the moves, the GPUs before and after, the VMs that stay, and one closing line."""
-    lines: list[Shown] = [Text(_heading(found), "bold"), Text(_figures(found)), *_assumes(found)]
-    if found.moves:
-        lines += [Text(), _moves(found.moves), Text(), _hosts(found)]
-    lines += _pinned(found.moves)
-    lines += [line for stay in _alike(found.stays) for line in _stays(stay)]
-    lines += _unclear(found)
-    return (*lines, Text(_closing(found), "bold"))
+def defrag_text(defrag: Defragmentation) -> Shown:
+    """Return a heading and figures, the moves, the GPUs before and after, the VMs that stay, and a closing line."""
+    lines: list[Shown] = [Text(_heading(defrag), "bold"), Text(_free_figures(defrag)), *_assumption_lines(defrag)]
+    if defrag.moves:
+        lines += [Text(), _move_table(defrag.moves), Text(), _host_table(defrag)]
+    lines += _pin_note(defrag.moves)
+    lines += [line for stay in _group_by_reason(defrag.stays) for line in _stay_lines(stay)]
+    lines += _unclear_lines(defrag)
+    return (*lines, Text(_closing_line(defrag), "bold"))
 
 
 class FreeInAllRecord(DocumentRecord, frozen=True):
@@ -92,8 +92,8 @@ class HoldingRecord(DocumentRecord, frozen=True):
     free: int
 
     @classmethod
-    def made_of(cls, held: GpuHolding) -> Self:
-        return cls.from_attributes(held, vgpus=held)
+    def made_of(cls, holding: GpuHolding) -> Self:
+        return cls.from_attributes(holding, vgpus=holding)
 
 
 class MovedGpuRecord(DocumentRecord, frozen=True):
@@ -163,67 +163,67 @@ class DefragDocument(VersionedSiteDocument, frozen=True):
     gpus_not_counted: list[UncountedGpuRecord]
 
     @classmethod
-    def made_of(cls, found: Defragmentation) -> Self:
+    def made_of(cls, defrag: Defragmentation) -> Self:
         return cls.from_attributes(
-            found,
-            found.inventory,
-            read_at=found.inventory.taken_at,
-            free=FreeInAllRecord(found.before, found.after, found.bound),
-            no_better_plan_up_to_moves=None if found.proven else found.settled,
-            frees_more_at=[GainRecord(moves, free) for moves, free in found.steps_of_gain],
-            vms_that_stay=found.stays,
-            gpus_not_counted=found.unclear,
+            defrag,
+            defrag.inventory,
+            read_at=defrag.inventory.taken_at,
+            free=FreeInAllRecord(defrag.before, defrag.after, defrag.bound),
+            no_better_plan_up_to_moves=None if defrag.proven else defrag.settled,
+            frees_more_at=[GainRecord(moves, free) for moves, free in defrag.steps_of_gain],
+            vms_that_stay=defrag.stays,
+            gpus_not_counted=defrag.unclear,
         )
 
 
-def _heading(found: Defragmentation) -> str:
-    inventory, gpus = found.inventory, count(found.gpus, "GPU")
+def _heading(defrag: Defragmentation) -> str:
+    inventory, gpus = defrag.inventory, count(defrag.gpus, "GPU")
     return f"vCenter {inventory.api_version}: {gpus}, read {format_zoned_minute(inventory.taken_at)}"
 
 
-def _figures(found: Defragmentation) -> str:
-    """`whole GPUs free: 0 now, 2 after 3 moves; no other moves free more, and no fewer as much`."""
-    what = "whole GPUs" if found.profile is None else f"slots of {found.profile}"
-    now = f"{what} free: {found.before} now"
-    if not found.gpus:
+def _free_figures(defrag: Defragmentation) -> str:
+    """Return the figures: `whole GPUs free: 0 now, 2 after 3 moves; no other moves free more, and no fewer as much`."""
+    noun = "whole GPUs" if defrag.profile is None else f"slots of {defrag.profile}"
+    now = f"{noun} free: {defrag.before} now"
+    if not defrag.gpus:
         return "no GPU to answer for"
-    if not found.moves:
-        return f"{now}; {_nothing(found)}"
-    return f"{now}, {found.after} after {count(len(found.moves), 'move')}; {_quality(found)}"
+    if not defrag.moves:
+        return f"{now}; {_why_no_moves(defrag)}"
+    return f"{now}, {defrag.after} after {count(len(defrag.moves), 'move')}; {_how_certain(defrag)}"
 
 
-def _nothing(found: Defragmentation) -> str:
-    if found.bound == found.before:
+def _why_no_moves(defrag: Defragmentation) -> str:
+    if defrag.bound == defrag.before:
         return "no move of a VM that may move can free more"
     return "no moves were found that free more" + (
         ", and none are certain to"
-        if found.proven
+        if defrag.proven
         else ", and none that pin no VM are"
-        if found.proven_unpinned
+        if defrag.proven_unpinned
         else ""
     )
 
 
-def _quality(found: Defragmentation) -> str:
-    if found.proven:
+def _how_certain(defrag: Defragmentation) -> str:
+    if defrag.proven:
         return "no other moves free more for certain, and no fewer as much"
-    if found.proven_unpinned:
+    if defrag.proven_unpinned:
         return (
             "of moves that pin no VM none free more for certain, and no fewer as much; not all that pin were looked at"
         )
-    looked = f"{count(found.settled, 'move')} and fewer were looked at in every way" if found.settled else ""
-    if found.after == found.bound:
+    looked = f"{count(defrag.settled, 'move')} and fewer were looked at in every way" if defrag.settled else ""
+    if defrag.after == defrag.bound:
         return f"more cannot be free; whether fewer moves would do is not known{f' ({looked})' if looked else ''}"
-    return f"more than {found.bound} cannot be free, whatever is moved{f'; {looked}' if looked else ''}"
+    return f"more than {defrag.bound} cannot be free, whatever is moved{f'; {looked}' if looked else ''}"
 
 
-def _assumes(found: Defragmentation) -> Iterator[Text]:
-    """What is taken for granted of the hosts' choice of GPU, where VMs move or that none would help is told."""
-    if found.assumes and (found.moves or found.bound > found.before):
-        yield Text(f"hosts are taken to choose, of the GPUs with room, in {'; in '.join(found.assumes)}", "dim")
+def _assumption_lines(defrag: Defragmentation) -> Iterator[Text]:
+    """Yield how hosts are assumed to choose a GPU, if VMs move or if the figures say that no move would help."""
+    if defrag.assumes and (defrag.moves or defrag.bound > defrag.before):
+        yield Text(f"hosts are taken to choose, of the GPUs with room, in {'; in '.join(defrag.assumes)}", "dim")
 
 
-def _moves(moves: Sequence[PlannedMove]) -> TextTable:
+def _move_table(moves: Sequence[PlannedMove]) -> TextTable:
     table = TextTable("", "VM", "from", "to", "GPU there", "how", "free then")
     for number, move in enumerate(moves, 1):
         table.add_row(
@@ -239,65 +239,67 @@ def _moves(moves: Sequence[PlannedMove]) -> TextTable:
 
 
 def _where(move: PlannedMove) -> str:
-    """The GPUs it may be on; several of them are joined by what is known."""
+    """Return the GPUs that the VM gets, or may get."""
     word = " and " if move.basis in (ArrivalBasis.BOUND, ArrivalBasis.ONLY, ArrivalBasis.POLICY) else " or "
     return word.join(map(str, move.gpus))
 
 
-def _pinned(moves: Sequence[PlannedMove]) -> Iterator[Text]:
-    """What it costs to bind a vGPU to a GPU."""
+def _pin_note(moves: Sequence[PlannedMove]) -> Iterator[Text]:
+    """Yield a note about the cost of binding a vGPU to a GPU."""
     if any(move.pins for move in moves):
         yield Text(f"{PINNED}; no later defrag moves these VMs", "dim")
 
 
-def _hosts(found: Defragmentation) -> TextTable:
+def _host_table(defrag: Defragmentation) -> TextTable:
     table = TextTable("GPU", "before", "after")
-    for host in found.hosts:
+    for host in defrag.hosts:
         table.add_row(host.host.name, f"{host.before} free", f"{host.after} free")
         for gpu in host.gpus:
             alike = "" if gpu.certain else " or one like it"
-            table.add_row(f"  {gpu.address}{alike}", *(_held(held, found) for held in (gpu.before, gpu.after)))
+            table.add_row(
+                f"  {gpu.address}{alike}", *(_holding_text(holding, defrag) for holding in (gpu.before, gpu.after))
+            )
     return table
 
 
-def _held(held: GpuHolding, found: Defragmentation) -> str:
-    """`3 vGPUs`, `2 to 3 vGPUs, room for 1`, `free`."""
-    if not held.at_most:
-        return "free" if found.profile is None else f"empty, room for {held.free}"
-    vgpus = count(held.at_most, "vGPU")
-    some = vgpus if held.at_least == held.at_most else f"{held.at_least} to {vgpus}"
-    return some if found.profile is None else f"{some}, room for {held.free}"
+def _holding_text(holding: GpuHolding, defrag: Defragmentation) -> str:
+    """Return `3 vGPUs`, `2 to 3 vGPUs, room for 1` or `free`."""
+    if not holding.at_most:
+        return "free" if defrag.profile is None else f"empty, room for {holding.free}"
+    vgpus = count(holding.at_most, "vGPU")
+    some = vgpus if holding.at_least == holding.at_most else f"{holding.at_least} to {vgpus}"
+    return some if defrag.profile is None else f"{some}, room for {holding.free}"
 
 
-def _alike(stays: Sequence[StayingVm]) -> list[list[StayingVm]]:
-    """Those that stay for the same reasons together: a fleet says the same thing hundreds of times."""
-    found: dict[tuple[MoveMethod, tuple[str, ...]], list[StayingVm]] = {}
+def _group_by_reason(stays: Sequence[StayingVm]) -> list[list[StayingVm]]:
+    """Return the VMs that stay, grouped by their reasons: in a fleet, hundreds share the same ones."""
+    groups: dict[tuple[MoveMethod, tuple[str, ...]], list[StayingVm]] = {}
     for stay in stays:
-        found.setdefault((stay.way, stay.reasons), []).append(stay)
-    return list(found.values())
+        groups.setdefault((stay.way, stay.reasons), []).append(stay)
+    return list(groups.values())
 
 
-def _stays(stays: Sequence[StayingVm]) -> Iterator[Text]:
+def _stay_lines(stays: Sequence[StayingVm]) -> Iterator[Text]:
     names = [stay.vm.name for stay in stays]
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    first, others = stays[0].reasons[0], len(stays[0].reasons) - 1
-    shown = "; ".join(stays[0].reasons) if others < _FEW else f"{first}; and {others} reasons more"
+    further_names = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    first, further_reasons = stays[0].reasons[0], len(stays[0].reasons) - 1
+    reasons = "; ".join(stays[0].reasons) if further_reasons < _FEW else f"{first}; and {further_reasons} reasons more"
     only = "moves only powered off" if stays[0].way is MoveMethod.POWERED_OFF else "stays"
-    yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{more}: {shown}")
+    yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{further_names}: {reasons}")
 
 
-def _unclear(found: Defragmentation) -> Iterator[Text]:
-    """One line for the GPUs of a host that are not counted for the same reason."""
+def _unclear_lines(defrag: Defragmentation) -> Iterator[Text]:
+    """Yield one line for the GPUs of a host that are not counted for the same reason."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for gpu in found.unclear:
+    for gpu in defrag.unclear:
         alike.setdefault((gpu.host.name, gpu.because), []).append(str(gpu.address))
     for (host, because), addresses in alike.items():
         where = f"{host} {', '.join(addresses)}"
         yield Text("not counted: ", "yellow").append(f"{where}: {because}")
 
 
-def _closing(found: Defragmentation) -> str:
-    """`plan only: nothing was changed`, and what would allow more."""
-    cold = sum(stay.way is MoveMethod.POWERED_OFF for stay in found.stays)
-    more = f"; --powered-off counts in the {count(cold, 'VM')} that can move powered off" if cold else ""
-    return f"a plan only, nothing was changed{more}"
+def _closing_line(defrag: Defragmentation) -> str:
+    """Return `a plan only, nothing was changed`, and the option that would allow more moves."""
+    cold = sum(stay.way is MoveMethod.POWERED_OFF for stay in defrag.stays)
+    hint = f"; --powered-off counts in the {count(cold, 'VM')} that can move powered off" if cold else ""
+    return f"a plan only, nothing was changed{hint}"

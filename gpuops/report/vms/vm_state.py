@@ -1,7 +1,7 @@
-"""A VM as Ansible's facts and diffs show it: what gpuops reads and changes of it, and nothing that is not its own.
+"""A VM as Ansible's facts and diffs show it: only what gpuops reads and changes.
 
-Fields that nobody can foresee (device keys, the device that a Dynamic DirectPath device got) are left out, so that
-what check mode predicts is what is read afterwards, field by field.
+Fields that cannot be predicted (device keys, the device assigned to a Dynamic DirectPath device) are left out, so that
+the prediction of check mode equals what is read afterwards, field by field.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpuops.report.device import describe
 from gpuops.report.document import Document
 
 _OURS: Final = ("pciPassthru", "gpuops.")
-"""extraConfig that gpuops writes. Others stay out: guestinfo.* of a VM may hold its secrets."""
+"""Prefixes of the extraConfig keys that gpuops writes. Others are left out: guestinfo.* may contain secrets."""
 
 
 def vm_state(vm: Vm, inventory: Inventory) -> Document:
-    """None = unknown, never off, none or zero."""
+    """Return the state of a VM. None means unknown, never off or zero."""
     return {
         "name": vm.name,
         "moid": None if vm.ref.startswith(FORESEEN) else vm.ref,
@@ -40,29 +40,31 @@ def vm_state(vm: Vm, inventory: Inventory) -> Document:
         "cpu_hot_add": vm.cpu_hot_add,
         "cores_per_numa_node": vm.cores_per_numa_node,
         "settings": None if vm.extra_config is None else _settings(vm),
-        "attributes": {name: value for name, value in sorted(vm.attributes.items()) if value},
+        "attributes": {name: text for name, text in sorted(vm.attributes.items()) if text},
     }
 
 
 def differences(refs: Iterable[str], before: Inventory, after: Inventory) -> list[Document]:
-    """Ansible's diff: of each of these VMs the fields that differ, before and after; others are left out."""
-    found = []
+    """Return Ansible's diff: for each of these VMs that differs, the fields that differ, before and after."""
+    diffs = []
     for ref in dict.fromkeys(refs):
-        was, now = (vm_state(side.vms[ref], side) if ref in side.vms else {} for side in (before, after))
-        changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+        state_before, state_after = (
+            vm_state(side.vms[ref], side) if ref in side.vms else {} for side in (before, after)
+        )
+        changed = [key for key in {**state_before, **state_after} if state_before.get(key) != state_after.get(key)]
         if changed:
-            name = str((was or now)["name"])
-            found.append(
+            name = str((state_before or state_after)["name"])
+            diffs.append(
                 {
                     "before_header": name,
                     "after_header": name,
-                    "before": {key: was.get(key) for key in changed},
-                    "after": {key: now.get(key) for key in changed},
+                    "before": {key: state_before.get(key) for key in changed},
+                    "after": {key: state_after.get(key) for key in changed},
                 }
             )
-    return found
+    return diffs
 
 
 def _settings(vm: Vm) -> dict[str, str]:
     settings = sorted((vm.extra_config or {}).items())
-    return {key: value for key, value in settings if key.startswith(_OURS) and value}
+    return {key: setting for key, setting in settings if key.startswith(_OURS) and setting}

@@ -1,4 +1,4 @@
-"""What `gpuops cluster` prints: prerequisites, where each VM goes, what became of it, and what is there."""
+"""The output of `gpuops cluster`: prerequisites, the host of each VM, the outcome, and existing clusters."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _WIDTH: Final = 9
 
 
 def cluster_plan_text(plan: ClusterPlan) -> Shown:
-    """The rows, then a line for each VM."""
+    """Return the prerequisites, then a line for each VM."""
     lines: list[Shown] = list(_rows(plan))
     if plan.new:
         first, gpus = plan.new[0], plan.wish.profile or f"whole {plan.wish.model}"
         size = f"{first.vcpus} vCPUs, {first.memory_mib} MiB, all reserved"
         lines.append(f"each: {size}, GPUs: {plan.wish.gpus} x {gpus}, RDMA: {plan.wish.rdma}")
     table = TextTable("rank", "VM", "host", "steps", "where", right=(0,))
-    for each in plan.members:
-        table.add_row(str(each.rank), each.name, each.host.name, _deeds_text(each), each.says)
+    for member in plan.members:
+        table.add_row(str(member.rank), member.name, member.host.name, _deeds_text(member), member.says)
     lines.append(table)
     lines += [Text(f"warning: {line}", "yellow") for line in plan.warnings]
     return lines
 
 
 def _rows(plan: ClusterPlan) -> Iterator[Text]:
-    """What passes in one line for each template or host, the rest row by row with its next move."""
+    """Yield one line with the checks that pass for each template or host, then each other row with its next move."""
     for subject in dict.fromkeys(row.subject for row in plan.rows):
         rows = [row for row in plan.rows if row.subject == subject]
         passed = ", ".join(row.check for row in rows if row.passed)
@@ -73,26 +73,28 @@ def _deeds(member: PlannedMember) -> Iterator[str]:
                 yield step.noun
 
 
-def cluster_made_text(made: ClusterMade) -> Shown:
-    """What became of a call; nothing where it was refused, whose reasons are no result."""
-    if made.plan.rejections:
+def cluster_made_text(outcome: ClusterMade) -> Shown:
+    """Return the outcome of a call; nothing if it was refused, because refusals are errors and no output."""
+    if outcome.plan.rejections:
         return ()
-    name = made.plan.wish.name
-    lines: list[Shown] = [cluster_plan_text(made.plan)]
-    if made.failed:
-        lines.append(Text(f"failed: {made.failed}", "bold red"))
-        if made.undone:
+    name = outcome.plan.wish.name
+    lines: list[Shown] = [cluster_plan_text(outcome.plan)]
+    if outcome.failed:
+        lines.append(Text(f"failed: {outcome.failed}", "bold red"))
+        if outcome.undone:
             lines.append(Text("all that was made is removed again", "dim"))
-        lines += [Text(f"left: {line}", "red") for line in made.left]
-        if not made.undone:
-            lines.append(Text("the same again goes on; gpuops cluster delete removes what is there", "dim"))
+        lines += [Text(f"left: {line}", "red") for line in outcome.left]
+        if not outcome.undone:
+            lines.append(
+                Text("run the same command again to continue; gpuops cluster delete removes what exists", "dim")
+            )
         return lines
-    if not made.plan.changes:
-        lines.append(Text(f"cluster {name} is there, whole: nothing to do", "bold"))
-    elif made.applied:
-        members = ((each, made.addresses.get(each.name, "")) for each in made.plan.members)
-        lines += [Text(f"{each.name} {address}") for each, address in members if address]
-        lines.append(Text(f"cluster {name} runs: {count(len(made.plan.members), 'VM')}", "bold"))
+    if not outcome.plan.changes:
+        lines.append(Text(f"cluster {name} is complete: nothing to do", "bold"))
+    elif outcome.applied:
+        members = ((member, outcome.addresses.get(member.name, "")) for member in outcome.plan.members)
+        lines += [Text(f"{member.name} {address}") for member, address in members if address]
+        lines.append(Text(f"cluster {name} runs: {count(len(outcome.plan.members), 'VM')}", "bold"))
     else:
         lines.append(Text("dry run: nothing was changed", "dim"))
     return lines
@@ -153,31 +155,31 @@ class ClusterCreateDocument(PrintedDocument, frozen=True):
     left: Annotated[list[str], "VMs that are to be removed and could not be, each with its reason"]
 
     @classmethod
-    def made_of(cls, made: ClusterMade) -> Self:
+    def made_of(cls, outcome: ClusterMade) -> Self:
         members = [
             ClusterMemberRecord.from_attributes(
-                each, host=each.host.name, does=list(_deeds(each)), address=made.addresses.get(each.name)
+                member, host=member.host.name, does=list(_deeds(member)), address=outcome.addresses.get(member.name)
             )
-            for each in made.plan.members
+            for member in outcome.plan.members
         ]
-        return cls.from_attributes(made, made.plan, cluster=made.plan.wish.name, members=members)
+        return cls.from_attributes(outcome, outcome.plan, cluster=outcome.plan.wish.name, members=members)
 
 
-def clusters_text(found: tuple[ShownCluster, ...]) -> Shown:
-    """Cluster by cluster its VMs, and what is wrong with it."""
-    if not found:
+def clusters_text(clusters: tuple[ShownCluster, ...]) -> Shown:
+    """Return the VMs of each cluster, and its problems."""
+    if not clusters:
         return "no cluster is there"
     lines: list[Shown] = []
-    for each in found:
-        state = "runs" if not each.problems else "is not whole"
-        lines.append(Text(f"{each.name}: {count(each.nodes, 'VM')}, {state}, id {each.id}", "bold"))
+    for cluster in clusters:
+        state = "runs" if not cluster.problems else "is not complete"
+        lines.append(Text(f"{cluster.name}: {count(cluster.nodes, 'VM')}, {state}, id {cluster.id}", "bold"))
         table = TextTable("rank", "VM", "host", "power", "devices", "address", "RDMA", right=(0, 4))
-        for one in each.members:
-            power, host = one.power or "unknown", one.host or "unknown"
-            cells = (str(one.devices), one.address or "-", one.rdma)
-            table.add_row(str(one.rank), one.name, host, power, *cells)
+        for member in cluster.members:
+            power, host = member.power or "unknown", member.host or "unknown"
+            cells = (str(member.devices), member.address or "-", member.rdma)
+            table.add_row(str(member.rank), member.name, host, power, *cells)
         lines.append(table)
-        lines += [Text(problem, "yellow") for problem in each.problems]
+        lines += [Text(problem, "yellow") for problem in cluster.problems]
     return lines
 
 
@@ -219,19 +221,21 @@ class ClusterShowDocument(PrintedDocument, frozen=True):
     clusters: Annotated[list[ShownTrainingClusterRecord], "by name"]
 
 
-def cluster_removed_text(found: ClusterRemoved) -> Shown:
-    """What is removed, or was; nothing where it was refused."""
-    if found.rejections:
+def cluster_removed_text(removal: ClusterRemoved) -> Shown:
+    """Return what was or would be removed; nothing if it was refused."""
+    if removal.rejections:
         return ()
-    name = found.name
-    if not found.vms and not found.overrides:
+    name = removal.name
+    if not removal.vms and not removal.overrides:
         return f"there is no VM of a cluster {name}: nothing to do"
-    verb = "removed" if found.applied else "to remove"
-    left = {line.partition(":")[0] for line in found.left}
-    lines: list[Shown] = [f"{verb}: {each.vm.name}" for each in found.vms if each.vm.name not in left]
-    lines += [Text(f"left: {line}", "red") for line in found.left]
-    taken = "override of DRS taken back" if found.applied else "override of DRS to take back"
-    lines += [f"{taken}: {vm}, which stays" for vm in found.overrides]
+    verb = "removed" if removal.applied else "to remove"
+    remaining_names = {line.partition(":")[0] for line in removal.left}
+    lines: list[Shown] = [
+        f"{verb}: {cluster_vm.vm.name}" for cluster_vm in removal.vms if cluster_vm.vm.name not in remaining_names
+    ]
+    lines += [Text(f"left: {line}", "red") for line in removal.left]
+    verb_of_override = "override of DRS taken back" if removal.applied else "override of DRS to take back"
+    lines += [f"{verb_of_override}: {vm}, which stays" for vm in removal.overrides]
     return lines
 
 
@@ -249,4 +253,4 @@ class ClusterDeleteDocument(PrintedDocument, frozen=True):
 
     @classmethod
     def made_of(cls, removed: ClusterRemoved) -> Self:
-        return cls.from_attributes(removed, cluster=removed.name, vms=[each.vm for each in removed.vms])
+        return cls.from_attributes(removed, cluster=removed.name, vms=[cluster_vm.vm for cluster_vm in removed.vms])

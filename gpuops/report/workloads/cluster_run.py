@@ -1,4 +1,4 @@
-"""What `gpuops cluster run` and `gpuops cluster bench` print beside the output of the program itself."""
+"""The output of `gpuops cluster run` and `gpuops cluster bench` in addition to that of the program itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MEMORY = {
 
 
 def launch_text(plan: LaunchPlan) -> Shown:
-    """Which command line is started in which guest; nothing where none is."""
+    """Return which command line is started in which guest; nothing if none is."""
     launch = plan.launch
     if launch is None:
         return ()
@@ -32,19 +32,19 @@ def launch_text(plan: LaunchPlan) -> Shown:
         for rank, (member, slots) in enumerate(zip(launch.members, launch.slots, strict=True))
     )
     table = TextTable("rank", "VM", "host", "address", "GPUs", "ranks", right=(0, 4, 5), rows=rows)
-    variables = " ".join(f"{name}={value}" for name, value in launch.environment.items())
+    variables = " ".join(f"{name}={text}" for name, text in launch.environment.items())
     lines = [f"{launch.members[node].name}: {line}" for node, line in enumerate(launch.command_lines)]
     return [table, *lines, Text(f"with {variables}; nothing was started", "dim")]
 
 
 def end_text(end: RunEnd) -> Shown:
-    """How it ended, and what is left in guests."""
+    """Return how the run ended, and what remains in guests."""
     lines: list[Shown] = []
     if end.cut:
         lines.append(Text("cut: it printed more than is shown; write logs to files in the guest", "yellow"))
     if end.failed_on:
         lines.append(Text(f"the launcher in {end.failed_on} failed first", "red"))
-    lines += [Text(f"left: {each}", "red") for each in end.left]
+    lines += [Text(f"left: {remnant}", "red") for remnant in end.left]
     if end.left:
         lines.append(Text("the next run of this cluster tries again to remove it", "dim"))
     lines.append(
@@ -100,40 +100,42 @@ class ClusterRunDocument(PrintedDocument, frozen=True):
 
 
 def run_document(cluster: str, plan: LaunchPlan, end: RunEnd | None, exit_code: int) -> ClusterRunDocument:
-    """The same for programs; what the program printed is not in it."""
+    """Return the document of a run, without the output of the program."""
     launch = plan.launch
     launched = None
     if launch is not None:
         members = [
-            ClusterLaunchMemberRecord.from_attributes(each, vm=each.name, ranks=slots)
-            for each, slots in zip(launch.members, launch.slots, strict=True)
+            ClusterLaunchMemberRecord.from_attributes(member, vm=member.name, ranks=slots)
+            for member, slots in zip(launch.members, launch.slots, strict=True)
         ]
         launched = ClusterLaunchRecord.from_attributes(launch, environment=dict(launch.environment), members=members)
-    rejections = [each.line for each in plan.rejections]
+    rejections = [rejection.line for rejection in plan.rejections]
     return ClusterRunDocument.from_attributes(
         cluster=cluster, rejections=rejections, launch=launched, end=end, exit_code=exit_code
     )
 
 
-def bench_text(result: BenchResult) -> Shown:
-    """A line for each number of nodes and size, with one transport beside the other."""
-    transports = tuple(dict.fromkeys(each.transport for each in result.cells))
-    heads = [f"{each} {what}" for each in transports for what in ("seconds", "GB/s", "scaling")]
-    both = len(transports) == 2
-    heads += ["rdma is faster"] if both else []
+def bench_text(bench: BenchResult) -> Shown:
+    """Return a table with a line for each number of nodes and size, and the columns of each transport."""
+    transports = tuple(dict.fromkeys(cell.transport for cell in bench.cells))
+    heads = [f"{transport} {unit}" for transport in transports for unit in ("seconds", "GB/s", "scaling")]
+    has_both = len(transports) == 2
+    heads += ["rdma is faster"] if has_both else []
     table = TextTable("nodes", "ranks", "bytes", *heads, right=range(3 + len(heads)))
-    for cells, index, size in _rows(result):
-        table.add_row(str(cells[0].nodes), str(cells[0].ranks), str(size), *_figures(result, cells, index, both=both))
-    lines: list[Shown] = [Text(f"{result.cluster}: all-reduce by {_MEMORY[result.program]}", "bold"), table]
-    for each in result.cells:
-        where = f"{each.transport} over {count(each.nodes, 'node')}"
-        if each.why_not:
-            lines.append(Text(f"{where}: {each.why_not}", "yellow"))
-        wrong = sum(time.wrong or 0 for time in each.times)
+    for cells, index, size in _rows(bench):
+        table.add_row(
+            str(cells[0].nodes), str(cells[0].ranks), str(size), *_figures(bench, cells, index, has_both=has_both)
+        )
+    lines: list[Shown] = [Text(f"{bench.cluster}: all-reduce by {_MEMORY[bench.program]}", "bold"), table]
+    for cell in bench.cells:
+        where = f"{cell.transport} over {count(cell.nodes, 'node')}"
+        if cell.why_not:
+            lines.append(Text(f"{where}: {cell.why_not}", "yellow"))
+        wrong = sum(time.wrong or 0 for time in cell.times)
         if wrong:
             lines.append(Text(f"{where}: {count(wrong, 'element')} with a wrong sum", "red"))
-        lines += [Text(f"left: {line}", "red") for line in each.left]
-    if result.simulated:
+        lines += [Text(f"left: {line}", "red") for line in cell.left]
+    if bench.simulated:
         lines.append(Text("simulated guests: TCP is the loopback of one machine, no network", "yellow"))
     lines.append(Text("scaling: bus bandwidth beside that of the fewest nodes that have one", "dim"))
     return lines
@@ -171,40 +173,38 @@ class ClusterBenchDocument(PrintedDocument, frozen=True):
     cells: Annotated[list[BenchCellRecord], "by transport, then by nodes"]
 
     @classmethod
-    def made_of(cls, result: BenchResult) -> Self:
+    def made_of(cls, bench: BenchResult) -> Self:
         cells = [
-            BenchCellRecord.from_attributes(
-                cell, times=[_time(result, cell, index) for index in range(len(cell.times))]
-            )
-            for cell in result.cells
+            BenchCellRecord.from_attributes(cell, times=[_time(bench, cell, index) for index in range(len(cell.times))])
+            for cell in bench.cells
         ]
-        return cls.from_attributes(result, cells=cells)
+        return cls.from_attributes(bench, cells=cells)
 
 
-def _time(result: BenchResult, cell: BenchCell, index: int) -> BenchTimeRecord:
+def _time(bench: BenchResult, cell: BenchCell, index: int) -> BenchTimeRecord:
     time = cell.times[index]
-    bandwidth, scaling = bus_bandwidth(time, cell.ranks), efficiency(cell, index, result.cells)
+    bandwidth, scaling = bus_bandwidth(time, cell.ranks), efficiency(cell, index, bench.cells)
     return BenchTimeRecord.from_attributes(time, bus_bytes_per_s=bandwidth, scaling_efficiency=scaling)
 
 
-def _rows(result: BenchResult) -> Iterator[tuple[tuple[BenchCell, ...], int, int]]:
-    """The cells of one number of nodes, one for each transport; and which size of theirs."""
-    for nodes in dict.fromkeys(each.nodes for each in result.cells):
-        cells = tuple(each for each in result.cells if each.nodes == nodes)
-        sizes = next((tuple(time.size_bytes for time in each.times) for each in cells if each.times), ())
+def _rows(bench: BenchResult) -> Iterator[tuple[tuple[BenchCell, ...], int, int]]:
+    """Yield the cells of one number of nodes, one for each transport, with the index of a size and its bytes."""
+    for nodes in dict.fromkeys(cell.nodes for cell in bench.cells):
+        cells = tuple(cell for cell in bench.cells if cell.nodes == nodes)
+        sizes = next((tuple(time.size_bytes for time in cell.times) for cell in cells if cell.times), ())
         yield from ((cells, index, size) for index, size in enumerate(sizes))
 
 
-def _figures(result: BenchResult, cells: tuple[BenchCell, ...], index: int, *, both: bool) -> Iterator[str]:
+def _figures(bench: BenchResult, cells: tuple[BenchCell, ...], index: int, *, has_both: bool) -> Iterator[str]:
     for cell in cells:
         if not cell.times:
             yield from ("-", "-", "-")
             continue
-        bandwidth, scaling = bus_bandwidth(cell.times[index], cell.ranks), efficiency(cell, index, result.cells)
+        bandwidth, scaling = bus_bandwidth(cell.times[index], cell.ranks), efficiency(cell, index, bench.cells)
         yield f"{cell.times[index].seconds:.6f}"
         yield f"{bandwidth / 1e9:.3f}" if bandwidth is not None else "-"
         yield f"{scaling:.0%}" if scaling is not None else "-"
-    if not both:
+    if not has_both:
         return
     times = {cell.transport: cell.times[index].seconds for cell in cells if cell.times}
     tcp, rdma = times.get(Transport.TCP), times.get(Transport.RDMA)

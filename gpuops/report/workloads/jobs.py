@@ -1,4 +1,4 @@
-"""What `gpuops job plan` prints: each job with its GPU and its time, each GPU with its jobs; and the JSON document."""
+"""The output of `gpuops job plan`: each job with its GPU and its time, each GPU with its jobs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,35 @@ from gpuops.report.plan_json import RejectionRecord
 from gpuops.report.text import count
 
 
-def jobs_text(found: JobsAnswer, *, commands: bool = False) -> Shown:
-    """Jobs, GPUs, what has no place, what it stands on, and one closing line."""
+def jobs_text(answer: JobsAnswer, *, commands: bool = False) -> Shown:
+    """Return the jobs, the GPUs, the refusals, notes, and one closing line."""
     parts: list[Shown] = []
-    if found.planned:
-        parts += [_jobs(found), Text(), _gpus(found)]
-    parts += [line for refusal in found.refused for line in refused_lines(refusal)]
-    parts += [Text("refused: ", "bold red").append(f"{job.name}: {why}") for job, why in found.forbidden]
-    parts += [Text("too long: ", "bold red").append(_too_long(each, found)) for each in found.planned if each.too_long]
+    if answer.planned:
+        parts += [_job_table(answer), Text(), _gpu_table(answer)]
+    parts += [line for refusal in answer.refused for line in refused_lines(refusal)]
+    parts += [Text("refused: ", "bold red").append(f"{job.name}: {why}") for job, why in answer.forbidden]
+    parts += [
+        Text("too long: ", "bold red").append(_too_long_text(planned, answer))
+        for planned in answer.planned
+        if planned.too_long
+    ]
     parts += [
         Text("warning: ", "yellow").append(text)
-        for text in (*(text for each in found.placements.placed for text in each.warnings), *found.placements.warnings)
+        for text in (
+            *(text for planned in answer.placements.placed for text in planned.warnings),
+            *answer.placements.warnings,
+        )
     ]
     if commands:
-        parts += [line for each in found.planned for line in _commands(each)]
-    parts += [Text(note, "dim") for note in _notes(found)]
-    parts += [Text(line) for line in _vms(found)]
-    return (*parts, Text(_summary(found), "bold"))
+        parts += [line for planned in answer.planned for line in _commands(planned)]
+    parts += [Text(note, "dim") for note in _notes(answer)]
+    parts += [Text(line) for line in _vm_lines(answer)]
+    return (*parts, Text(_summary(answer), "bold"))
 
 
-def _jobs(found: JobsAnswer) -> TextTable:
+def _job_table(answer: JobsAnswer) -> TextTable:
     return table_of(
-        found.planned,
+        answer.planned,
         Column("job", lambda plan: plan.job.name, whole=True),
         Column("owner", lambda plan: plan.job.owner or "-"),
         Column("host", lambda plan: plan.host.name),
@@ -55,88 +62,89 @@ def _jobs(found: JobsAnswer) -> TextTable:
     )
 
 
-def _gpus(found: JobsAnswer) -> TextTable:
+def _gpu_table(answer: JobsAnswer) -> TextTable:
     policies = [policy.replace("-", " ") for policy in SchedulerPolicy]
     table = TextTable("host", "GPU", "profile", "jobs", "VMs", "at most", "scheduler", *policies, right=(3, 4, 5, 7, 8))
-    for each in found.gpus:
+    for gpu_jobs in answer.gpus:
         times = [
-            Text(format_minutes(each.last[policy]), "green")
-            if policy is each.shortest
-            else format_minutes(each.last[policy])
+            Text(format_minutes(gpu_jobs.last[policy]), "green")
+            if policy is gpu_jobs.shortest
+            else format_minutes(gpu_jobs.last[policy])
             for policy in SchedulerPolicy
         ]
         table.add_row(
-            each.host.name,
-            str(each.gpu),
-            each.profile,
-            str(each.jobs),
-            str(each.sharers),
-            "-" if each.most is None else str(each.most),
-            _scheduler(each),
-            *(times if each.shares_time else ("-",) * len(times)),
+            gpu_jobs.host.name,
+            str(gpu_jobs.gpu),
+            gpu_jobs.profile,
+            str(gpu_jobs.jobs),
+            str(gpu_jobs.sharers),
+            "-" if gpu_jobs.most is None else str(gpu_jobs.most),
+            _scheduler(gpu_jobs),
+            *(times if gpu_jobs.shares_time else ("-",) * len(times)),
         )
     return table
 
 
-def _scheduler(each: JobsOnGpu) -> str:
-    if not each.shares_time:
+def _scheduler(gpu_jobs: JobsOnGpu) -> str:
+    if not gpu_jobs.shares_time:
         return "MIG"
-    return each.policy.replace("-", " ") + ("" if each.known else " (not told)")
+    return gpu_jobs.policy.replace("-", " ") + ("" if gpu_jobs.known else " (unknown)")
 
 
-def _too_long(each: PlannedJob, found: JobsAnswer) -> str:
-    night = found.question.night
-    assert night is not None and each.nights is not None, "only nights make a job too long"
+def _too_long_text(planned: PlannedJob, answer: JobsAnswer) -> str:
+    night = answer.question.night
+    assert night is not None and planned.nights is not None, "only nights make a job too long"
     hours = format_minutes(night.closes - night.opens)
-    may = f"may be resumed {each.job.resumes} times" if each.job.checkpoint else "has no checkpoint"
-    return (
-        f"{each.job.name}: takes {format_minutes(each.takes)}, a night has {hours}: {each.nights} nights, and it {may}"
-    )
+    may = f"may be resumed {planned.job.resumes} times" if planned.job.checkpoint else "has no checkpoint"
+    takes = format_minutes(planned.takes)
+    return f"{planned.job.name}: takes {takes}, a night has {hours}: {planned.nights} nights, and it {may}"
 
 
-def _commands(each: PlannedJob) -> Iterator[Text]:
-    yield Text(f"{each.job.name}: ", "bold").append(shlex.join(run_words(each.job)))
-    if words := checkpoint_words(each.job):
+def _commands(planned: PlannedJob) -> Iterator[Text]:
+    yield Text(f"{planned.job.name}: ", "bold").append(shlex.join(run_words(planned.job)))
+    if words := checkpoint_words(planned.job):
         yield Text("  checkpoint: ").append(shlex.join(words))
 
 
-def _notes(found: JobsAnswer) -> Iterator[str]:
-    night, desktops = found.question.night, found.question.desktops
+def _notes(answer: JobsAnswer) -> Iterator[str]:
+    night, desktops = answer.question.night, answer.question.desktops
     if desktops is not None:
         when = "a night without hours, as the policy has it"
         if night is not None:
-            opens, closes = (each.astimezone(night.zone) for each in (night.opens, night.closes))
+            opens, closes = (moment.astimezone(night.zone) for moment in (night.opens, night.closes))
             when = f"the night from {format_minute(opens)} to {format_minute(closes)}"
         yield f"of {when}, for which {count(desktops, 'desktop')} may be suspended"
-    if not found.planned:
+    if not answer.planned:
         return
     yield "on GPU: VMs on its GPU, itself counted; slowdown: times as long as alone, under the scheduler that is set"
     yield "below each scheduler: until the last job of that GPU ends"
-    if any(not each.known and each.shares_time for each in found.gpus):
-        yield "not told: a host did not tell its scheduler; best effort is the driver's default"
-    if any(each.busy.source is BusySource.ASSUMED and each.shares_time for each in found.planned):
-        yield "assumed: nobody says how busy, so all of the time; `busy` or `like` in the file says it"
-    others = sum(found.beside.values())
-    if others:
-        unknown = found.beside.get(BusySource.ASSUMED, 0)
-        yield f"{count(others, 'VM')} on these GPUs anyway; without a history, and counted as always busy: {unknown}"
+    if any(not gpu_jobs.known and gpu_jobs.shares_time for gpu_jobs in answer.gpus):
+        yield "unknown: a host did not report its scheduler; best effort is the driver's default"
+    if any(planned.busy.source is BusySource.ASSUMED and planned.shares_time for planned in answer.planned):
+        yield "assumed: unknown how busy, so it counts as always busy; set `busy` or `like` in the file"
+    other_vms = sum(answer.beside.values())
+    if other_vms:
+        unknown = answer.beside.get(BusySource.ASSUMED, 0)
+        yield f"{count(other_vms, 'VM')} on these GPUs anyway; without a history, and counted as always busy: {unknown}"
 
 
-def _vms(found: JobsAnswer) -> Iterator[str]:
-    room = found.vms
+def _vm_lines(answer: JobsAnswer) -> Iterator[str]:
+    room = answer.vms
     if room is None:
         return
     jobs = count(len(room.there) + len(room.of_template) + len(room.without), "job")
-    made = f"of template {room.template}" if room.template is not None else "of a template, which none is"
-    yield f"VMs of the policy: of {jobs} {len(room.there)} get one that is there, {len(room.of_template)} one {made}"
+    origin = (
+        f"of template {room.template}" if room.template is not None else "of a template: the policy has no template"
+    )
+    yield f"VMs of the policy: of {jobs} {len(room.there)} get one that is there, {len(room.of_template)} one {origin}"
     for name, why in room.without:
         yield f"  {name} waits: {why}"
 
 
-def _summary(found: JobsAnswer) -> str:
-    done, total = len(found.planned), len(found.question.jobs)
-    on = f" on {count(len(found.gpus), 'GPU')}" if found.gpus else ""
-    return f"{done} of {count(total, 'job')} fit at once{on}; nothing was changed"
+def _summary(answer: JobsAnswer) -> str:
+    placed, total = len(answer.planned), len(answer.question.jobs)
+    on = f" on {count(len(answer.gpus), 'GPU')}" if answer.gpus else ""
+    return f"{placed} of {count(total, 'job')} fit at once{on}; nothing was changed"
 
 
 class JobNightRecord(DocumentRecord, frozen=True):
@@ -213,7 +221,7 @@ class JobsOnGpuRecord(DocumentRecord, frozen=True):
     sharers: Annotated[int, "VMs on it, the jobs counted"]
     most: Annotated[int | None, "vGPUs of that profile that a GPU holds"]
     scheduler: SchedulerPolicy
-    scheduler_known: Annotated[bool, "false = nobody told, it is the driver's default"]
+    scheduler_known: Annotated[bool, "false = the host did not report it, it is the driver's default"]
     shares_time: Annotated[bool, "false = MIG-backed vGPUs"]
     last_ends_s: Annotated[dict[str, float], "when the last of its jobs ends, by scheduler"]
     shortest: Annotated[SchedulerPolicy | None, "under which that is soonest; null = as it is"]
@@ -258,7 +266,8 @@ class JobPlanDocument(SiteDocument, frozen=True):
     forbidden: list[ForbiddenJobRecord]
     beside: Annotated[dict[str, int], "how many VMs run on these GPUs anyway, by where their busy share is from"]
     vms: Annotated[
-        JobVmRoomRecord | None, "who gets a VM of the policy; null = no policy was said, or it says nothing of jobs"
+        JobVmRoomRecord | None,
+        "which jobs get a VM of the policy; null = no policy was said, or it says nothing of jobs",
     ]
     warnings: list[str]
 
@@ -274,5 +283,5 @@ class JobPlanDocument(SiteDocument, frozen=True):
             without_place=answer.refused,
             forbidden=[ForbiddenJobRecord(job.name, why) for job, why in answer.forbidden],
             beside={source: answer.beside.get(source, 0) for source in BusySource},
-            warnings=[*(text for each in placed for text in each.warnings), *answer.placements.warnings],
+            warnings=[*(text for placement in placed for text in placement.warnings), *answer.placements.warnings],
         )

@@ -1,4 +1,4 @@
-"""What `gpuops pool` prints: pools as they stand, and what a command did."""
+"""The output of `gpuops pool`: the state of pools, and what a command did."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _tables(book: LeaseBook, idle: Idle) -> Iterator[Shown]:
         yield gpus
     for server in (server for server in book.servers if server.state is not ServerState.SERVING):
         why = "is drained" if server.state is ServerState.DRAINING else server.because or "does not run"
-        again = command("pool reclaim", pool=book.pool.name, server=server.name)
-        yield Text(f"{server.name} {why}; it lends again after {again} --again", "yellow")
+        reclaim_command = command("pool reclaim", pool=book.pool.name, server=server.name)
+        yield Text(f"{server.name} {why}; it lends again after {reclaim_command} --again", "yellow")
     leases = TextTable("lease", "client", "owner", "state", "until", "shares", "because")
     for lease in book.leases:
         state = Text(lease.state.value, "" if lease.state is LeaseState.LENT else "yellow")
@@ -61,8 +61,8 @@ def pool_answer_text(answer: PoolAnswer) -> Shown:
     if answer.rejections:
         return [Text(rejection.line, "red") for rejection in answer.rejections]
     pool = answer.after.pool.name
-    what = "deleted" if answer.deleted else "made" if answer.before is None else "changed"
-    lines: list[Shown] = [Text(f"pool {pool}: {what if answer.changed else 'nothing to do'}", "bold")]
+    deed = "deleted" if answer.deleted else "made" if answer.before is None else "changed"
+    lines: list[Shown] = [Text(f"pool {pool}: {deed if answer.changed else 'nothing to do'}", "bold")]
     lines += [f"server {name} leaves the pool" for name in answer.removed_servers]
     lines += _tables(answer.changes, idle_mib(answer.after))
     lines += [Text(f"warning: {line}", "yellow") for line in answer.warnings]

@@ -1,6 +1,6 @@
-"""What `gpuops job submit`, `list`, `show`, `logs`, `cancel` and `run` print, and their JSON documents.
+"""The output of `gpuops job submit`, `list`, `show`, `logs`, `cancel` and `run`, as text and JSON.
 
-Whatever a job wrote, and every name that a person gave, is printed with control characters written out (CWE-150).
+The output of jobs, and names that were chosen by users, are printed with control characters written out (CWE-150).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _STYLES: Final = {
 }
 
 
-def submission_text(found: JobSubmission) -> Shown:
-    """One line for each job, or every reason against them."""
-    if found.rejections:
-        refused = [Text("refused: ", "bold red").append(each.line) for each in found.rejections]
+def submission_text(submission: JobSubmission) -> Shown:
+    """Return one line for each job, or every reason for the refusal."""
+    if submission.rejections:
+        refused = [Text("refused: ", "bold red").append(rejection.line) for rejection in submission.rejections]
         return (*refused, Text("no job was submitted", "bold"))
-    lines = [Text(f"{each.job.name}: ", "bold").append(f"waits, number {each.number}") for each in found.added]
-    lines += [Text(f"{each.job.name}: is there already, {each.state}, number {each.number}") for each in found.there]
-    return (*lines, Text(f"{count(len(found.added), 'job')} submitted", "bold"))
+    lines = [Text(f"{job.job.name}: ", "bold").append(f"waits, number {job.number}") for job in submission.added]
+    lines += [Text(f"{job.job.name}: is there already, {job.state}, number {job.number}") for job in submission.there]
+    return (*lines, Text(f"{count(len(submission.added), 'job')} submitted", "bold"))
 
 
-def queue_text(found: JobListing) -> Shown:
-    """The jobs that have not ended, in the order in which they are served, then those that have."""
-    if not found.jobs:
+def queue_text(listing: JobListing) -> Shown:
+    """Return the jobs that have not ended, in the order in which they are served, then the others."""
+    if not listing.jobs:
         return (Text("no job was submitted here", "dim"),)
     table = table_of(
-        _ordered(found),
-        Column("place", lambda job: str(found.places.get(job.number, "-")), right=True),
+        _in_serving_order(listing),
+        Column("place", lambda job: str(listing.places.get(job.number, "-")), right=True),
         Column("number", lambda job: str(job.number), right=True),
         Column("job", lambda job: job.job.name),
         Column("owner", lambda job: job.job.owner or "-"),
@@ -54,21 +54,21 @@ def queue_text(found: JobListing) -> Shown:
         Column("profile", lambda job: job.job.profile),
         Column("run time", lambda job: format_minutes(job.job.run_time)),
         Column("ran", lambda job: format_minutes(job.ran) if job.ran else "-"),
-        Column("VM", lambda job: _vm_of(job, found)),
-        Column("starts", lambda job: _moment_text(found.starts_at.get(job.number))),
+        Column("VM", lambda job: _vm_of(job, listing)),
+        Column("starts", lambda job: _moment_text(listing.starts_at.get(job.number))),
     )
     reasons = [
-        Text(f"{each.job.name}: ", "bold").append(reason)
-        for each in found.jobs
-        if not each.ended and (reason := found.reasons.get(each.number, ""))
+        Text(f"{job.job.name}: ", "bold").append(reason)
+        for job in listing.jobs
+        if not job.ended and (reason := listing.reasons.get(job.number, ""))
     ]
-    waits = sum(each.waits for each in found.jobs)
-    runs = sum(each.state is JobState.RUNNING for each in found.jobs)
-    return (table, *reasons, Text(f"{count(len(found.jobs), 'job')}: {waits} wait, {runs} run", "bold"))
+    waits = sum(job.waits for job in listing.jobs)
+    runs = sum(job.state is JobState.RUNNING for job in listing.jobs)
+    return (table, *reasons, Text(f"{count(len(listing.jobs), 'job')}: {waits} wait, {runs} run", "bold"))
 
 
 def job_text(job: SubmittedJob) -> Shown:
-    """One job whole: what it runs, how it is, and what happened to it."""
+    """Return all about one job: what it runs, its state, and its history."""
     spec = job.job
     rows = [
         ("job", f"{spec.name}, number {job.number}"),
@@ -86,15 +86,15 @@ def job_text(job: SubmittedJob) -> Shown:
         rows.append(("cancel", "is asked for: the next pass that reaches its VM stops it"))
     table = TextTable("when", "what", "VM", "why")
     for record in job.records:
-        what = record.event.value + (f" {record.exit_code}" if record.exit_code is not None else "")
-        table.add_row(_moment_text(record.at), what, record.vm_name or "-", record.reason or "-")
-    lines = [Text(f"{key:<12}", "bold").append(value) for key, value in rows]
+        event = record.event.value + (f" {record.exit_code}" if record.exit_code is not None else "")
+        table.add_row(_moment_text(record.at), event, record.vm_name or "-", record.reason or "-")
+    lines = [Text(f"{key:<12}", "bold").append(text) for key, text in rows]
     return (*lines, Text(), table) if job.records else tuple(lines)
 
 
-def _vm_of(job: SubmittedJob, found: JobListing) -> str:
+def _vm_of(job: SubmittedJob, listing: JobListing) -> str:
     """Return the name of the VM that the job has or is to get, or else had last."""
-    turn = found.turns.get(job.number)
+    turn = listing.turns.get(job.number)
     return (turn.vm.name if turn is not None and turn.vm is not None else _last_vm(job)) or "-"
 
 
@@ -107,38 +107,38 @@ def cancel_text(job: SubmittedJob, deeds: tuple[JobDeed, ...]) -> Shown:
     return (*lines, Text(f"{job.job.name}: is cancelled when its VM answers", "bold"))
 
 
-def run_text(found: JobsRun) -> Shown:
-    closing = "all jobs are stopped" if found.stopped else f"{count(len(found.deeds), 'job')} looked at"
-    vms = [Text(f"{deed.vm}: ", "bold red" if deed.failed else "bold").append(deed.what) for deed in found.vms]
-    return (*_deeds(found.deeds), *vms, Text(closing if found.deeds else "no job runs, and none gets a VM now", "bold"))
+def run_text(run: JobsRun) -> Shown:
+    closing = "all jobs are stopped" if run.stopped else f"{count(len(run.deeds), 'job')} looked at"
+    vms = [Text(f"{deed.vm}: ", "bold red" if deed.failed else "bold").append(deed.what) for deed in run.vms]
+    return (*_deeds(run.deeds), *vms, Text(closing if run.deeds else "no job runs, and none gets a VM now", "bold"))
 
 
 class JobLog:
-    """What a job wrote, as lines that can be shown, piece by piece; `withheld`: passwords, which no line shows."""
+    """The output of a job, piece by piece, as lines that are safe to print, without the `withheld` passwords."""
 
     def __init__(self, withheld: Iterable[Secret] = ()) -> None:
         self._lines = ProgramLines(withheld)
 
     def begin(self, written: bytes, cut_off: int) -> Iterator[str]:
-        """The lines that are whole, and how many bytes before them are not kept."""
+        """Yield the complete lines, after a note about the number of earlier bytes that were not kept."""
         if cut_off:
             yield f"({cut_off} bytes before this are not kept)"
         yield from self._lines.hear(written)
 
     def go_on(self, written: bytes) -> Iterator[str]:
-        """The lines that these further bytes have ended."""
+        """Yield the lines that these further bytes complete."""
         yield from self._lines.hear(written)
 
     def end(self) -> Iterator[str]:
-        """The line that has no end."""
+        """Yield the last line, if it has no end of line."""
         yield from self._lines.end()
 
 
-def _ordered(found: JobListing) -> list[SubmittedJob]:
-    last = len(found.jobs) + 1
+def _in_serving_order(listing: JobListing) -> list[SubmittedJob]:
+    last = len(listing.jobs) + 1
     return sorted(
-        found.jobs,
-        key=lambda each: (each.ended, each.waits, found.places.get(each.number, last), each.number),
+        listing.jobs,
+        key=lambda job: (job.ended, job.waits, listing.places.get(job.number, last), job.number),
     )
 
 
@@ -204,7 +204,7 @@ class QueuedJobRecord(SubmittedJobRecord, frozen=True):
     place: Annotated[int | None, "among those that wait, from 1 on; null = it does not wait"]
     next_vm: Annotated[str | None, "the VM that it gets, or has"]
     starts_at: Annotated[Moment | None, "when that VM is expected to start; null = not in the next night, or not known"]
-    why_not: Annotated[str, "why it does not start in the next night; empty = it does, or nobody knows"]
+    why_not: Annotated[str, "why it does not start in the next night; empty = it does, or it is not known"]
 
 
 class JobDeedRecord(DocumentRecord, frozen=True):
@@ -254,7 +254,7 @@ class JobListDocument(VcenterDocument, frozen=True):
 
     @classmethod
     def of_listing(cls, listing: JobListing, vcenter: str) -> Self:
-        return cls(vcenter, [_queued(job, listing) for job in _ordered(listing)])
+        return cls(vcenter, [_queued_record(job, listing) for job in _in_serving_order(listing)])
 
 
 @printed("job-show", by="gpuops job show")
@@ -305,7 +305,7 @@ def _durations(job: SubmittedJob) -> dict[str, Any]:
     return {"vcpu": job.job.vcpus, "run_time_s": job.job.run_time, "ran_s": job.ran}
 
 
-def _queued(job: SubmittedJob, listing: JobListing) -> QueuedJobRecord:
+def _queued_record(job: SubmittedJob, listing: JobListing) -> QueuedJobRecord:
     turn = listing.turns.get(job.number)
     return QueuedJobRecord.from_attributes(
         job,

@@ -259,7 +259,7 @@ def test_a_vcenter_that_does_not_tell_is_no_failure(serve: Serve) -> None:
     server.world.injector.add(Rule(Effect.FAULT, method="HasPrivilegeOnEntities", fault="SystemError", times=None))
     tested = lab.run("login", "test")
     assert tested.exit_code == 0, tested.output
-    assert "privileges: vCenter does not tell" in tested.stdout
+    assert "privileges: vCenter does not report" in tested.stdout
 
 
 @pytest.mark.long

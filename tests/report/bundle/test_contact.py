@@ -49,4 +49,4 @@ def test_a_first_contact_has_no_text_of_the_site() -> None:
     assert (row["id"], shown["vm"], shown["expected"]) == ("gpu-choice", "vm-7", "0000:3b:00.0 at 4")
     assert (document["tasks"][0]["kind"], document["tasks"][0]["queued"]) == ("VirtualMachine.clone", AT.isoformat())
     assert document["counters"][0]["instances"][0] == "0000:3b:00.0"
-    assert [names.given[word] for word in document["unread"]] == [REASON]
+    assert [names.real_names[word] for word in document["unread"]] == [REASON]

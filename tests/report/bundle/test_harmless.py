@@ -123,7 +123,7 @@ def test_pseudonyms_go_by_kind_name_and_key() -> None:
     assert given == one.of(NameKind.VM, "ml-07") != one.of(NameKind.VM, "ml-08")
     assert given.removeprefix("vm-") != one.of(NameKind.HOST, "ml-07").removeprefix("host-")
     assert given != two.of(NameKind.VM, "ml-07")
-    assert one.given[given] == "ml-07"
+    assert one.real_names[given] == "ml-07"
     assert one.of(NameKind.VM, "\udce9")  # half a character is a name too
 
 

@@ -230,7 +230,7 @@ def test_the_tables_say_the_figures_of_the_document(page: Page, reported: Report
         assert cells[-1] == str(night["incident_count"])
     owners = page.locator("section", has=page.locator("#showback")).locator("tbody tr").all_inner_texts()
     assert [row.split("\t")[0].strip() for row in owners] == [
-        each["owner"] or "nobody" for each in document["showback"]["owners"]
+        each["owner"] or "no owner" for each in document["showback"]["owners"]
     ]
     idle = page.locator("section", has=page.locator("#idle")).locator("tbody tr")
     assert idle.count() == len(document["idle"])

@@ -69,7 +69,7 @@ def play(tmp_path: Path) -> Iterator[Callable[[World], tuple[Site, Site, Bundle]
             site = stack.enter_context(site_of(original, tmp_path))
             _, made = bundled(site)
             path = tmp_path / "bundle.zip"
-            path.write_bytes(made.packed())
+            path.write_bytes(made.pack())
             return site, stack.enter_context(site_of(build(str(path)), tmp_path)), made
 
         yield both
