@@ -38,7 +38,7 @@ def fleet_report(
     if policy is not None:
         inventory, judged = idle(inventory, site, policy)
     past = history(site.state_dir, site.journal_url, since=since, kind=EventKind.NIGHT)
-    nights = replace(past, nights=tuple(each for each in past.nights if each.vcenter == inventory.vcenter))
+    nights = replace(past, nights=tuple(night for night in past.nights if night.vcenter == inventory.vcenter))
     return FleetReport(
         fleet=fleet(inventory, catalog_of(inventory)),
         examination=examination,

@@ -122,7 +122,7 @@ def _carry_out(
     with open_site(common, guarded=True, run=run) as site, ChangeProgress() as told:
         host_shell.give_to(site)
         report = api_function(
-            site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), told=told
+            site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), hear=told
         )
     show(report)
 

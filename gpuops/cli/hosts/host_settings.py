@@ -330,6 +330,6 @@ def _roll(
     verb = kind.replace("-", " ")
     with open_site(common, guarded=True, run="" if dry_run else verb) as site, ChangeProgress() as told:
         site.shell = shell
-        report = change(request, verb, rolling, site, apply=not dry_run, consent=confirm_reboots(yes=yes), told=told)
+        report = change(request, verb, rolling, site, apply=not dry_run, consent=confirm_reboots(yes=yes), hear=told)
     remember(common, report.before)
     show(report)
