@@ -24,7 +24,7 @@ from gpuops import __version__
 from gpuops.cli import output, signals
 from gpuops.cli.bash_words import completing
 from gpuops.cli.commands import CommandGroup, VerbCommand
-from gpuops.cli.failure import guarded
+from gpuops.cli.failure import run_guarded
 from gpuops.cli.options import CommonOptions
 from gpuops.cli.spread import also_csv, reads_sites, spread
 from gpuops.config.user_paths import name_missing_user
@@ -115,7 +115,7 @@ class Commands(UserDict[str, Any]):
         self.data.update({name: name for name in SHORT_HELP})
 
     def __getitem__(self, name: str) -> Any:
-        return _loaded(self.data[name])
+        return _load_command(self.data[name])
 
 
 _FOLDERS: Final = {
@@ -143,21 +143,23 @@ _MODULES: Final = {
 
 
 @cache
-def _loaded(name: str) -> Any:
+def _load_command(name: str) -> Any:
     """The command of that name: a function, or a group of commands. It is made once in a process."""
-    found = getattr(import_module(f"gpuops.cli.{_FOLDER_OF[name]}.{_MODULES.get(name, name)}"), name.replace("-", "_"))
-    if isinstance(found, typer.Typer):
-        return typer.main.get_group(found)
+    command = getattr(
+        import_module(f"gpuops.cli.{_FOLDER_OF[name]}.{_MODULES.get(name, name)}"), name.replace("-", "_")
+    )
+    if isinstance(command, typer.Typer):
+        return typer.main.get_group(command)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name, cls=VerbCommand)(found)
+    alone.command(name, cls=VerbCommand)(command)
     return typer.main.get_command(alone)
 
 
 class RootGroup(CommandGroup):
     """The group of all commands. Each way of calling it, tests included, ends with one line and an exit code."""
 
-    def __init__(self, **told: Any) -> None:
-        super().__init__(**told)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.commands = Commands()
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -202,7 +204,7 @@ class RootGroup(CommandGroup):
         extra["standalone_mode"] = False
         output.behave(output.Manners())
         output.choose(_format_before_parsing(sys.argv[1:] if args is None else args))
-        sys.exit(completing(lambda: guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra))))
+        sys.exit(completing(lambda: run_guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra))))
 
 
 app = typer.Typer(
@@ -218,12 +220,12 @@ app = typer.Typer(
 
 def _format_before_parsing(args: Sequence[str]) -> output.OutputFormat:
     """The format of an error that comes before the options are understood: `--output json --bogus`."""
-    found = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml|csv)(?=\0|$)", "\0".join(args))
-    return output.OutputFormat(found[-1]) if found else output.OutputFormat.TEXT
+    formats = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml|csv)(?=\0|$)", "\0".join(args))
+    return output.OutputFormat(formats[-1]) if formats else output.OutputFormat.TEXT
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"gpuops {__version__} ({NAME})")
         raise typer.Exit
 
@@ -265,7 +267,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    if refused := guarded(refuse_other_project):
+    if refused := run_guarded(refuse_other_project):
         sys.exit(refused)
     app(prog_name="gpuops")
 

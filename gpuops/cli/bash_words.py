@@ -25,13 +25,13 @@ def completing(call: Callable[[], int]) -> int:
     """
     if not os.environ.get(_VARIABLE, "").startswith("complete_"):
         return call()
-    kept = joined_words(os.environ) if os.environ[_VARIABLE] == "complete_bash" else ""
+    prefix = joined_words(os.environ) if os.environ[_VARIABLE] == "complete_bash" else ""
     answer = io.StringIO()
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(answer):
             return call()
     finally:
-        sys.stdout.write("\n".join(line.removeprefix(kept) for line in answer.getvalue().split("\n")))
+        sys.stdout.write("\n".join(line.removeprefix(prefix) for line in answer.getvalue().split("\n")))
 
 
 def joined_words(environ: MutableMapping[str, str]) -> str:
@@ -40,16 +40,16 @@ def joined_words(environ: MutableMapping[str, str]) -> str:
     cursor = environ.get("COMP_CWORD", "")
     if len(pieces) == 1 or not cursor.isascii() or not cursor.isdigit() or int(cursor) >= len(pieces):
         return ""
-    words = joined(pieces[: int(cursor) + 1])
+    words = join_pieces(pieces[: int(cursor) + 1])
     environ["COMP_WORDS"] = "\n".join(words)
     environ["COMP_CWORD"] = str(len(words) - 1)
     last = pieces[int(cursor)]
-    kept = words[-1] if _is_break(last) else words[-1].removesuffix(last)
+    prefix = words[-1] if _is_break(last) else words[-1].removesuffix(last)
     # of an option with its value, `--vcenter=sim:`, the value alone is answered
-    return kept.partition("=")[2] if kept.startswith("-") else kept
+    return prefix.partition("=")[2] if prefix.startswith("-") else prefix
 
 
-def joined(pieces: Sequence[str]) -> list[str]:
+def join_pieces(pieces: Sequence[str]) -> list[str]:
     """The words that bash broke into these pieces; an empty piece is a word that is not begun yet."""
     words: list[str] = []
     open_end = False

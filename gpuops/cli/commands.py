@@ -62,10 +62,10 @@ class CommandGroup(TyperGroup):
         return without_needless_checks(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
+        name, command, arguments = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, TyperGroup):
-            refuse_repeated(command, rest)
-        return name, command, rest
+            refuse_repeated(command, arguments)
+        return name, command, arguments
 
     def get_short_help_str(self, limit: int = 45) -> str:
         return summary(self.help or "")
@@ -126,11 +126,11 @@ def _has_option(arguments: Sequence[str], name: str) -> bool:
 def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
     """Raises UsageError for the first option of the command that is given more often than it can be meant."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    given = [argument.partition("=")[0] for argument in arguments[:end]]
+    names = [argument.partition("=")[0] for argument in arguments[:end]]
     for parameter in command.params:
         if getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False):
             continue
-        times = sum(given.count(name) for name in parameter.opts)
+        times = sum(names.count(name) for name in parameter.opts)
         if times > 1:
             hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
             raise UsageError(f"{parameter.opts[0]} is given {times} times, and takes one value", hint=hint)

@@ -53,7 +53,7 @@ def _labels(inventory: Inventory) -> Iterator[str]:
     """Hardware labels of GPUs, and those that a host offers for Dynamic DirectPath I/O."""
     for host in inventory.hosts.values():
         labels = [gpu.passthrough.label for gpu in host.devices if gpu.passthrough is not None]
-        offered = [each.label for each in host.config_target.dynamic] if host.config_target is not None else []
+        offered = [offer.label for offer in host.config_target.dynamic] if host.config_target is not None else []
         yield from (label for label in {*labels, *offered} if label)
 
 
@@ -70,30 +70,30 @@ def _prune(folder: Path) -> None:
 
 
 def vms(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "vms", incomplete)
+    return _names_from_cache(context, "vms", incomplete)
 
 
 def hosts(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "hosts", incomplete)
+    return _names_from_cache(context, "hosts", incomplete)
 
 
 def clusters(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "clusters", incomplete)
+    return _names_from_cache(context, "clusters", incomplete)
 
 
 def devices(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "devices", incomplete)
+    return _names_from_cache(context, "devices", incomplete)
 
 
 def labels(context: typer.Context, incomplete: str) -> list[str]:
-    return _remembered(context, "labels", incomplete)
+    return _names_from_cache(context, "labels", incomplete)
 
 
 def profiles(context: typer.Context, incomplete: str) -> list[str]:
     """Offered names; without `grid_` or `nvidia_` too, when that is how the word begins."""
-    known = _remembered(context, "profiles", "")
-    short = [name.partition("_")[2] for name in known]
-    return _fitting([*known, *short], incomplete)
+    names = _names_from_cache(context, "profiles", "")
+    short = [name.partition("_")[2] for name in names]
+    return _fitting([*names, *short], incomplete)
 
 
 def targets(context: typer.Context, incomplete: str) -> list[str]:
@@ -129,7 +129,7 @@ def key(flag: str | None) -> str | None:
     return label(flag, os.environ, _configuration().get("default"))
 
 
-def _remembered(context: typer.Context, kind: str, incomplete: str) -> list[str]:
+def _names_from_cache(context: typer.Context, kind: str, incomplete: str) -> list[str]:
     flag = context.params.get("vcenter") or context.find_root().params.get("vcenter")
     name = key(flag)
     if name is None:

@@ -78,11 +78,14 @@ class _Picture:
 def _picture(progress: RunProgress, width: int) -> list[RenderableType]:
     """`desktops back ━━━━━━━ 12/40 4:10`, and the lines below it."""
     tally, now_s = progress.counted, passed_s()
-    count, taken = f"{tally.done:>{len(str(tally.total))}}/{tally.total}", format_stopwatch(now_s - progress.began_s)
-    room = width - len(f"{tally.label}  {count} {taken}")
+    count, width_taken = (
+        f"{tally.done:>{len(str(tally.total))}}/{tally.total}",
+        format_stopwatch(now_s - progress.began_s),
+    )
+    room = width - len(f"{tally.label}  {count} {width_taken}")
     row = Table.grid(padding=(0, 1, 0, 0))
     bar = ProgressBar(total=tally.total, completed=tally.done, width=max(1, min(_WIDEST_BAR, room - 1)))
-    row.add_row(tally.label, bar, count, taken)
+    row.add_row(tally.label, bar, count, width_taken)
     return [row, *map(Text, progress_lines(progress, now_s, wall_clock().astimezone(), width))]
 
 

@@ -68,10 +68,10 @@ def _refuse_both(common: CommonOptions) -> None:
     """An option for a connection beside --inventory would be ignored: what is meant cannot be told."""
     how_printed = ("output", "quiet", "verbose", "no_color")
     connecting = (field.name for field in fields(common) if field.name not in how_printed)
-    given = next((name for name in connecting if getattr(common, name)), None)
-    if given is not None:
+    conflicting = next((name for name in connecting if getattr(common, name)), None)
+    if conflicting is not None:
         raise UsageError(
-            f"--inventory and --{given.replace('_', '-')} exclude each other",
+            f"--inventory and --{conflicting.replace('_', '-')} exclude each other",
             hint="--inventory plans on a saved file, without a vCenter: leave one of them out",
         )
 
@@ -156,12 +156,12 @@ def refuse_vcenter_of_runners(common: CommonOptions) -> None:
     from gpuops.errors import Refused
 
     configuration = _configuration()
-    meant = resolve(flags_of(common), os.environ, configuration)
+    destination = resolve(flags_of(common), os.environ, configuration)
     for name, target in configuration.targets.items():
         if (
             target.rotations
-            and isinstance(meant, Destination)
-            and (meant.name == name or meant.address == Address.parse(target.host, port=target.port))
+            and isinstance(destination, Destination)
+            and (destination.name == name or destination.address == Address.parse(target.host, port=target.port))
         ):
             raise Refused(
                 f"runners play nights on {name} ([targets.{name}].rotations): each of their returns ends what a watch "

@@ -19,13 +19,13 @@ _UNDECIDED: Final = object()
 class PlainOption(TyperOption):
     """An option whose value goes through typer's checks only where it is neither missing nor plainly right."""
 
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        plain = self._plain(value)
+    def process_value(self, ctx: Any, typed: Any) -> Any:
+        plain = self._plain(typed)
         if plain is _UNDECIDED:
-            return super().process_value(ctx, value)
+            return super().process_value(ctx, typed)
         return plain if self.callback is None else self.callback(ctx, self, plain)
 
-    def _plain(self, value: Any) -> Any:
+    def _plain(self, typed: Any) -> Any:
         """The value as the command takes it, where that is seen at once.
 
         None = not given; a text, where any text will do; a number that is the default; the path of a file that can be
@@ -33,13 +33,13 @@ class PlainOption(TyperOption):
         """
         if self.required or self.multiple or self.nargs != 1:
             return _UNDECIDED
-        kind, told = self.type_descriptor.annotation, self.type_descriptor.parameter_info
-        if value is None or (kind in (str, int) and type(value) is kind and told.parser is None):
-            return value
-        if kind is Path and not told.exists and _may_be_read(value):
-            return Path(value)
+        kind, parameter = self.type_descriptor.annotation, self.type_descriptor.parameter_info
+        if typed is None or (kind in (str, int) and type(typed) is kind and parameter.parser is None):
+            return typed
+        if kind is Path and not parameter.exists and _may_be_read(typed):
+            return Path(typed)
         if isinstance(kind, type) and issubclass(kind, Enum):
-            return next((member for member in kind if value in (member, member.value)), _UNDECIDED)
+            return next((member for member in kind if typed in (member, member.value)), _UNDECIDED)
         return _UNDECIDED
 
 

@@ -35,7 +35,7 @@ WITHOUT_CSV: Final = tuple(each.value for each in OutputFormat if each is not Ou
 
 def formats(incomplete: str) -> list[str]:
     """The formats of a command without a table that begin so."""
-    return [each for each in WITHOUT_CSV if each.startswith(incomplete)]
+    return [name for name in WITHOUT_CSV if name.startswith(incomplete)]
 
 
 Format = Annotated[
@@ -305,18 +305,20 @@ class RebootOptions:
 
     def rolling(self) -> Rolling | None:
         """How hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("reboot", "yes")}
-        told = {name: value for name, value in given.items() if value is not None}
+        settings = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("reboot", "yes")
+        }
+        chosen = {name: setting for name, setting in settings.items() if setting is not None}
         if self.reboot is None:
-            stray = next(iter(told), "yes" if self.yes else None)
+            stray = next(iter(chosen), "yes" if self.yes else None)
             if stray is not None:
                 raise UsageError(f"--{stray.replace('_', '-')} is of --reboot rolling", hint="say both, or neither")
             return None
         if self.window is not None:
             from gpuops.config.date_text import parse_window
 
-            told["window"] = parse_window(self.window)
-        return Rolling(**told)
+            chosen["window"] = parse_window(self.window)
+        return Rolling(**chosen)
 
 
 Saved = Annotated[

@@ -99,9 +99,9 @@ def chosen() -> OutputFormat:
     return _chosen.get()
 
 
-def behave(wanted: Manners) -> None:
+def behave(chosen_manners: Manners) -> None:
     """Says how much is told from here on, and whether in colours."""
-    _manners.set(wanted)
+    _manners.set(chosen_manners)
 
 
 def manners() -> Manners:
@@ -233,9 +233,9 @@ def print_text(text: Shown, stream: TextIO) -> None:
 
     encoding = (stream.encoding or "utf-8").lower()
     terminal = stream.isatty()
-    shown = lines(text, _terminal_width(stream) if terminal else None, ascii_only=not encoding.startswith("utf"))
-    written = _styled(os.environ, terminal=terminal, no_color=manners().no_color)
-    printed = "".join(f"{written(line)}\n" for line in shown)
+    text_lines = lines(text, _terminal_width(stream) if terminal else None, ascii_only=not encoding.startswith("utf"))
+    written = _line_writer(os.environ, terminal=terminal, no_color=manners().no_color)
+    printed = "".join(f"{written(line)}\n" for line in text_lines)
     stream.write(printed.encode(encoding, "backslashreplace").decode(encoding))
 
 
@@ -243,7 +243,7 @@ def _plain(line: Line) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 
-def _styled(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
+def _line_writer(environment: Mapping[str, str], *, terminal: bool, no_color: bool) -> Callable[[Line], str]:
     """Return what writes a line with the escape sequences that are wanted there; `no_color`: none at all."""
     if no_color:
         return _plain

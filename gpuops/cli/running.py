@@ -40,12 +40,12 @@ class ConsentPrompt:
         confirm(plan_text(report.plan, report.before))
 
 
-def confirm(shown: Shown, what: str = "the plan above stops, moves or reboots something") -> None:
+def confirm(question: Shown, reason: str = "the plan above stops, moves or reboots something") -> None:
     """Returns when somebody says yes to what is shown. Raises UsageError where nobody is, Refused for a no."""
-    output.note(shown)
+    output.note(question)
     if not sys.stdin.isatty():
         raise UsageError(
-            f"{what}, and nobody is there to ask",
+            f"{reason}, and nobody is there to ask",
             hint="look at it with --dry-run, then add --yes",
         )
     # not typer.confirm: it writes a blank to stdout, where only the result belongs
@@ -141,13 +141,13 @@ def carry_out(
     return waits for a vCenter that is away. `may_return`: whether it is one is known from the journal alone."""
     from gpuops.cli.opening import open_site, remember
 
-    asked = ConsentPrompt(yes=run_options.yes)
+    prompt = ConsentPrompt(yes=run_options.yes)
 
     def consent(report: Report) -> None:
         # of a return that waits for no answer once, however often vCenter goes away in between
         once = returns and not somebody_is_asked(run_options)
         if progress.report is None or not (once or report.plan.waves == progress.report.plan.waves):
-            asked(report)
+            prompt(report)
         progress.begin(report)
 
     waits = vcenter_wait if not run_options.dry_run else None
@@ -164,8 +164,8 @@ def carry_out(
     if saved is None:
         remember(common, report.before)
     # above the result a person reads the lines of --verbose already; a file that only the result goes to has it whole
-    told = progress.told if output.errors_beside_result() else set()
-    _show_report(report, kind, explain=run_options.explain, saved=saved, told=told)
+    printed_steps = progress.told if output.errors_beside_result() else set()
+    _show_report(report, kind, explain=run_options.explain, saved=saved, printed_steps=printed_steps)
     output.leave(report.exit_code)
 
 
@@ -201,11 +201,13 @@ def vcenter_wait_under(policy: Policy | PolicyError | None) -> VcenterWait:
         tell_systemd(GOES_ON)
         pause(seconds)
 
-    said = policy if isinstance(policy, Policy) else None
-    return VcenterWait(said, wall_clock, rest, lambda line: output.note(Text(line, "yellow")))
+    readable = policy if isinstance(policy, Policy) else None
+    return VcenterWait(readable, wall_clock, rest, lambda line: output.note(Text(line, "yellow")))
 
 
-def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None, told: Collection[str]) -> None:
+def _show_report(
+    report: Report, kind: str, *, explain: bool, saved: Path | None, printed_steps: Collection[str]
+) -> None:
     from gpuops.report.brief import run_line
     from gpuops.report.layout import Text
     from gpuops.report.plan_json import report_document
@@ -215,7 +217,7 @@ def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None
         idle = kind.startswith("rotate") and not (report.outcomes or report.exit_code or report.plan.steps)
         show_brief(() if idle else run_line(report, kind), report.plan.warnings, report_document(report, kind))
         return
-    text = report_text(report, explain=explain, told=told)
+    text = report_text(report, explain=explain, told=printed_steps)
     if saved is not None:
         text = (text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
     output.show(text, report_document(report, kind))

@@ -97,11 +97,11 @@ def spread(command: Command) -> Command:
         if hint in _GROUPS:
             options = _options(hint, command)
             shared = options + shared
-            groups[parameter.name] = partial(_gathered, hint, options, {})
+            groups[parameter.name] = partial(_gather, hint, options, {})
         elif is_dataclass(group):
             options = _request_options(cast(type, group), fixed)
             parameters += options
-            groups[parameter.name] = partial(_gathered, group, options, fixed)
+            groups[parameter.name] = partial(_gather, group, options, fixed)
         else:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
     parameters += shared  # what a command is about comes first in its help
@@ -110,22 +110,22 @@ def spread(command: Command) -> Command:
         parameters.append(inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
     @wraps(command)
-    def gathered(**given: Any) -> Any:
-        context = given["context"] if has_context else given.pop("_context")
+    def gathered(**arguments: Any) -> Any:
+        context = arguments["context"] if has_context else arguments.pop("_context")
         for name, gather in groups.items():
-            value = gather(given)
-            if isinstance(value, CommonOptions):
-                value = value.over(context.find_object(CommonOptions))
-                _behave(value, context, csv=_ALSO_CSV in command.__dict__)
-            given[name] = value
-        common = next((value for value in given.values() if isinstance(value, CommonOptions)), None)
-        serves = _SERVES_SITES in command.__dict__ and given.get("listen") is not None
-        asked = common is not None and _asked_of_sites(common, context, reads=_READS_SITES in command.__dict__)
-        if common is not None and asked and not serves:
+            gathered_value = gather(arguments)
+            if isinstance(gathered_value, CommonOptions):
+                gathered_value = gathered_value.over(context.find_object(CommonOptions))
+                _behave(gathered_value, context, csv=_ALSO_CSV in command.__dict__)
+            arguments[name] = gathered_value
+        common = next((argument for argument in arguments.values() if isinstance(argument, CommonOptions)), None)
+        serves = _SERVES_SITES in command.__dict__ and arguments.get("listen") is not None
+        is_for_sites = common is not None and _asked_of_sites(common, context, reads=_READS_SITES in command.__dict__)
+        if common is not None and is_for_sites and not serves:
             from gpuops.cli.sites import ask_sites
 
-            return ask_sites(command, given, common)
-        return command(**given)
+            return ask_sites(command, arguments, common)
+        return command(**arguments)
 
     gathered.__dict__["__signature__"] = inspect.Signature(parameters)
     gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -163,10 +163,12 @@ def _asked_of_sites(common: CommonOptions, context: Any, *, reads: bool) -> bool
     return context.invoked_subcommand is None
 
 
-def _gathered(group: Any, options: list[inspect.Parameter], fixed: dict[str, Any], given: dict[str, Any]) -> Any:
+def _gather(group: Any, options: list[inspect.Parameter], fixed: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """The group or request that these options make; they are taken out of `given`."""
-    told = {option.name: given.pop(option.name) for option in options}
-    return group(**fixed, **{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})
+    typed = {option.name: arguments.pop(option.name) for option in options}
+    return group(
+        **fixed, **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in typed.items()}
+    )
 
 
 def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
@@ -188,11 +190,13 @@ def _options(group: type, command: Callable[..., Any]) -> list[inspect.Parameter
 
 def _request_options(request: type, fixed: dict[str, Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(request, include_extras=True)
-    told = {name: option for name, hint in hints.items() for option in get_args(hint)[1:] if isinstance(option, Option)}
+    options_of_fields = {
+        name: option for name, hint in hints.items() for option in get_args(hint)[1:] if isinstance(option, Option)
+    }
     return [
-        _parameter(field, _typed(field.name, get_args(hints[field.name])[0], told[field.name]))
+        _parameter(field, _typer_annotation(field.name, get_args(hints[field.name])[0], options_of_fields[field.name]))
         for field in fields(request)
-        if field.name in told and field.name not in fixed
+        if field.name in options_of_fields and field.name not in fixed
     ]
 
 
@@ -201,13 +205,18 @@ def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _typed(name: str, kind: Any, told: Option) -> Any:
+def _typer_annotation(name: str, kind: Any, option_facts: Option) -> Any:
     """The annotation as typer reads it."""
     # Without a flag of its own a boolean option would get a second one, --no-NAME.
     flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
-    complete = _COMPLETIONS[told.names] if told.names is not None else None
+    complete = _COMPLETIONS[option_facts.names] if option_facts.names is not None else None
     several = get_origin(kind) is tuple
     option = typer.Option(
-        *flags, help=told.help, metavar=told.metavar, autocompletion=complete, min=told.least, max=told.most
+        *flags,
+        help=option_facts.help,
+        metavar=option_facts.metavar,
+        autocompletion=complete,
+        min=option_facts.least,
+        max=option_facts.most,
     )
     return Annotated[list[str] if several else kind, option]

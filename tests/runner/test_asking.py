@@ -66,7 +66,7 @@ def test_with_consent_the_queue_is_asked(policy: Path, monkeypatch: pytest.Monke
         reached.append(f"{site} {name}")
         return True
 
-    monkeypatch.setattr("gpuops.cli.services.runner._asked", asked)
+    monkeypatch.setattr("gpuops.cli.services.runner._ask_for_night", asked)
     ask_fleet(CommonOptions(), policy, yes=True)
     assert reached == ["prod nights"]
 

@@ -69,7 +69,10 @@ def demo(
     # what is wrong with them is said before anything is shown
     load_policy(policy or _lab_policy())
     read_scenario(scenario)
-    with tempfile.TemporaryDirectory(prefix="gpuops-demo-") as folder, _served(scenario, Path(folder)) as environment:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuops-demo-") as folder,
+        _serve_vcenter(scenario, Path(folder)) as environment,
+    ):
         ready = environment["GPUOPS_VCENTER"].removeprefix("sim@")
         for scene in SCENES:
             _play(scene, {"policy": str(policy or _lab_policy()), "ready": ready}, environment)
@@ -82,12 +85,12 @@ def _lab_policy() -> Path:
 
 
 @contextmanager
-def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
+def _serve_vcenter(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
     """A running simulated vCenter, as the environment that leads every command of the demo to it and nowhere else."""
     ready = folder / "vcenter.json"
     serve = ["sim", "serve", "--scenario", scenario, "--clock", "stepped", "--port", "0", "--ready-file", str(ready)]
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
     environment |= {"GPUOPS_VCENTER": f"sim@{ready}", "GPUOPS_STATE_DIR": str(folder / "state")}
     with subprocess.Popen(_gpuops(serve), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as server:  # noqa: S603
         try:
@@ -101,17 +104,17 @@ def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _play(scene: Scene, places: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    shown = scene.command.format_map(places)
+    command = scene.command.format_map(places)
     is_plain = output.manners().no_color
     color = False if is_plain else None  # None = as stdout takes it
     typer.secho(f"\n# {scene.says}", dim=True, color=color)
-    typer.secho(f"$ {shown}", bold=True, color=color)
+    typer.secho(f"$ {command}", bold=True, color=color)
     sys.stdout.flush()
     plain = ["--no-color"] if is_plain else []
-    ended = subprocess.run(_gpuops([*plain, *shlex.split(shown)[1:]]), env=environment, check=False)  # noqa: S603
+    ended = subprocess.run(_gpuops([*plain, *shlex.split(command)[1:]]), env=environment, check=False)  # noqa: S603
     if ended.returncode != scene.exit_code:
         raise PartlyDone(
-            f"`{shown}` ended with exit code {ended.returncode}, not {scene.exit_code}",
+            f"`{command}` ended with exit code {ended.returncode}, not {scene.exit_code}",
             hint="what it printed stands above; this is a bug of gpuops",
         )
 

@@ -73,7 +73,7 @@ def help(
     if page is None:
         usage = _usage(words, context)
         if usage is None:
-            raise _unknown(words, manual, context)
+            raise _no_such_topic(words, manual, context)
         output.show(usage.rstrip("\n").split("\n"), HelpDocument(topic=topic, text=usage))
         return
     text = manual[page].read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def _render(text: str) -> None:
         console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
 
 
-def _unknown(words: Sequence[str], manual: Iterable[str], context: typer.Context) -> UsageError:
+def _no_such_topic(words: Sequence[str], manual: Iterable[str], context: typer.Context) -> UsageError:
     """Return the error for words that name neither a page nor a command, with the closest names of both."""
     from difflib import get_close_matches
 
@@ -151,7 +151,9 @@ def _unknown(words: Sequence[str], manual: Iterable[str], context: typer.Context
     if words[0] in root.commands.data:
         subcommands = getattr(root.commands[words[0]], "commands", {})
         names |= {name: name for name in (f"{words[0]} {subcommand}" for subcommand in subcommands)}
-    asked = " ".join(words)
-    near = [names[name] for name in get_close_matches(asked.replace("-", " "), names, n=NEAR_TOPICS, cutoff=0.5)]
-    meant = f"; did you mean {', '.join(near)}?" if near else ""
-    return UsageError(f"there is no topic and no command {asked!r}{meant}", hint="gpuops help lists the topics")
+    words_typed = " ".join(words)
+    near = [names[name] for name in get_close_matches(words_typed.replace("-", " "), names, n=NEAR_TOPICS, cutoff=0.5)]
+    suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+    return UsageError(
+        f"there is no topic and no command {words_typed!r}{suggestion}", hint="gpuops help lists the topics"
+    )

@@ -115,21 +115,21 @@ def setup(
     """
     from gpuops.config.user_paths import config_file
 
-    given = {"host": host, "username": username}
-    _require_terminal(given)
-    answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), given.pop("host", None)))
-    given["username"] = username or answers.address.username
+    preset = {"host": host, "username": username}
+    _require_terminal(preset)
+    answers = _with_tries(lambda: _ask_address(config_file(os.environ).absolute(), preset.pop("host", None)))
+    preset["username"] = username or answers.address.username
     _with_tries(lambda: _choose_name(answers))
-    example = _with_tries(lambda: _log_in(answers, given.pop("username", None)))
+    example = _with_tries(lambda: _log_in(answers, preset.pop("username", None)))
     _write(answers)
     roles_made = _offer_roles(answers)
     _show(answers, example, roles_made=roles_made)
 
 
-def _require_terminal(given: Mapping[str, str | None]) -> None:
+def _require_terminal(preset: Mapping[str, str | None]) -> None:
     """Raises UsageError, with what would be asked, where nobody can answer."""
     if not sys.stdin.isatty():
-        missing = [*(f"--{option}" for option, value in given.items() if not value), "the password"]
+        missing = [*(f"--{option}" for option, answer in preset.items() if not answer), "the password"]
         raise UsageError(
             f"setup asks at a terminal, and there is none; missing: {', '.join(missing)}", hint=_WITHOUT_TERMINAL
         )

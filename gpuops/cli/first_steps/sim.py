@@ -144,8 +144,8 @@ def ledger(
 
     if format is not None:
         output.choose(format)
-    entries = SimClient(ready.read(ready_file)).ledger()
-    output.show(ledger_text(entries), ledger_document(entries))
+    effects = SimClient(ready.read(ready_file)).ledger()
+    output.show(ledger_text(effects), ledger_document(effects))
 
 
 @sim.command("faults")
@@ -164,8 +164,8 @@ def list_faults(
 
     if format is not None:
         output.choose(format)
-    known = [(fault.id, fault.sees) for fault in catalogue().values()]
-    output.show(faults_text(known), faults_document(known))
+    faults = [(fault.id, fault.sees) for fault in catalogue().values()]
+    output.show(faults_text(faults), faults_document(faults))
 
 
 def _rules(path: Path | None) -> tuple[Rule, ...]:

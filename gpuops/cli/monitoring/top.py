@@ -68,17 +68,17 @@ def top(
     filters = FleetFilters(cluster, host)
     live = not once and not output.chosen().is_document and _moves_cursor()
     with open_site(common) as site:
-        found = _look(site, common, filters, judging, of_vms=live or level is TopLevel.VMS)
+        state = _look(site, common, filters, judging, of_vms=live or level is TopLevel.VMS)
         if live:
             from gpuops.cli.monitoring.top_screen import TopScreen
 
             def look() -> Top:
                 return _look(site, common, filters, judging)
 
-            TopScreen(look, every, TopView(level, sort, containing), found).run()
+            TopScreen(look, every, TopView(level, sort, containing), state).run()
             return
-    rows = arranged(found.rows(level), sort, containing)
-    output.show(top_text(found, level, rows), top_document(found, level, rows))
+    rows = arranged(state.rows(level), sort, containing)
+    output.show(top_text(state, level, rows), top_document(state, level, rows))
 
 
 def _moves_cursor() -> bool:
@@ -96,12 +96,12 @@ def _look(
     from gpuops.report.monitoring.fleet import fleet
     from gpuops.report.monitoring.top import Top
 
-    seen: Inventory = site.with_health(read_inventory(site, common))
+    inventory: Inventory = site.with_health(read_inventory(site, common))
     judged = {}
     if judging is not None:
-        seen, verdicts = api.idle(seen, site, judging)
-        judged = {each.vm.ref: each for each in verdicts if each.pool is not None}
-    part = fleet(seen, api.catalog_of(seen), filters)
-    hosts = [each.ref for each in part.gpu_hosts]
-    use = api.current_use(site, seen, hosts, [vm.ref for vm in part.vms] if of_vms else [])
-    return Top(part, use, api.rotate_status(site, judging, seen), api.change_status(site), judged)
+        inventory, verdicts = api.idle(inventory, site, judging)
+        judged = {gpu_host.vm.ref: gpu_host for gpu_host in verdicts if gpu_host.pool is not None}
+    part = fleet(inventory, api.catalog_of(inventory), filters)
+    hosts = [gpu_host.ref for gpu_host in part.gpu_hosts]
+    use = api.current_use(site, inventory, hosts, [vm.ref for vm in part.vms] if of_vms else [])
+    return Top(part, use, api.rotate_status(site, judging, inventory), api.change_status(site), judged)

@@ -163,10 +163,10 @@ def keys_of(sent: bytes) -> Iterator[str]:
     ['s', 'down', 'q']
     """
     while sent:
-        found = next((code for code in sorted(KEYS, key=len, reverse=True) if sent.startswith(code)), None)
-        if found is not None and not (found == b"\x1b" and len(sent) > 1 and sent[1:2] in b"[O"):
-            yield KEYS[found]
-            sent = sent[len(found) :]
+        key_code = next((code for code in sorted(KEYS, key=len, reverse=True) if sent.startswith(code)), None)
+        if key_code is not None and not (key_code == b"\x1b" and len(sent) > 1 and sent[1:2] in b"[O"):
+            yield KEYS[key_code]
+            sent = sent[len(key_code) :]
         elif sent.startswith(b"\x1b"):  # the sequence of a key that means nothing here
             end = next((at for at in range(2, len(sent)) if 0x40 <= sent[at] <= 0x7E), len(sent) - 1)
             sent = sent[end + 1 :]

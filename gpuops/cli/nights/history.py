@@ -50,10 +50,10 @@ def listing(
     began = parse_since("--since", since, clock.wall_clock()) if since is not None else None
     state_dir, url = journal_of(common)
     only = vcenter_of_site(common)
-    found = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
-    asked = f" of kind {kind.value}" if kind is not None else ""
-    asked += f" since {format_minute(began)} UTC" if began is not None else ""
-    output.show(history_text(found, asked), HistoryDocument.made_of(found), csv=lambda: history_csv(found))
+    events = past_events(state_dir, url, since=began, kind=kind, limit=limit, vcenter=only)
+    filter_text = f" of kind {kind.value}" if kind is not None else ""
+    filter_text += f" since {format_minute(began)} UTC" if began is not None else ""
+    output.show(history_text(events, filter_text), HistoryDocument.made_of(events), csv=lambda: history_csv(events))
 
 
 @history.command()
@@ -75,5 +75,5 @@ def show(
     from gpuops.report.nights.history_rows import HistoryNightDocument, night_csv
 
     state_dir, url = journal_of(common)
-    found = past_night(state_dir, night, url)
-    output.show(night_text(found), HistoryNightDocument.made_of(found), csv=lambda: night_csv(found))
+    past = past_night(state_dir, night, url)
+    output.show(night_text(past), HistoryNightDocument.made_of(past), csv=lambda: night_csv(past))

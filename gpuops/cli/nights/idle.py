@@ -77,5 +77,5 @@ def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str |
     with open_site(common) as site:
         inventory = read_inventory(site, common)
         begin = parse_since("--replay", since, inventory.taken_at)
-        found = api.idle_replay(inventory, site, night, begin, pool=pool)
-    output.show(replay_text(found), IdleReplayDocument.made_of(found))
+        outcome = api.idle_replay(inventory, site, night, begin, pool=pool)
+    output.show(replay_text(outcome), IdleReplayDocument.made_of(outcome))

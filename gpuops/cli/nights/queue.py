@@ -42,8 +42,8 @@ def queue(
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.ml_queue import queue_document, queue_text
 
-    wanted = load_policy(policy) if policy is not None else None
+    rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        found = queue_look(wanted, site, moment)
-    output.show(queue_text(found), queue_document(found))
+        look = queue_look(rules, site, moment)
+    output.show(queue_text(look), queue_document(look))

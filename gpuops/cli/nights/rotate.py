@@ -64,10 +64,10 @@ def night(
     from gpuops.cli.running import carry_out, policy_of_run, somebody_is_asked
 
     _tell_begun()
-    wanted = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
+    rules = policy_of_run(policy, "rotate night", common, looks_only=run_options.dry_run or saved is not None)
     carry_out(
         lambda site, apply, consent: rotate_night(
-            wanted,
+            rules,
             site,
             apply=apply,
             consent=consent,
@@ -118,12 +118,12 @@ def plan(
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.rotation_plan import preview_document, preview_text
 
-    wanted = load_policy(policy) if policy is not None else None
+    rules = load_policy(policy) if policy is not None else None
     moment = parse_moment_or_clock("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
-        found = rotate_plan(wanted, site, moment, policy_file=policy)
-    output.show(preview_text(found, every_vm=every_vm), preview_document(found))
-    output.leave(found.exit_code)
+        preview = rotate_plan(rules, site, moment, policy_file=policy)
+    output.show(preview_text(preview, every_vm=every_vm), preview_document(preview))
+    output.leave(preview.exit_code)
 
 
 @spread
@@ -148,16 +148,16 @@ def day(
     from gpuops.config.policy import said_policy
 
     _tell_begun()
-    wanted = said_policy(policy)
+    rules = said_policy(policy)
     carry_out(
         lambda site, apply, consent: rotate_day(
-            wanted, site, apply=apply, consent=consent, by_timer=by_timer, asks=somebody_is_asked(run_options)
+            rules, site, apply=apply, consent=consent, by_timer=by_timer, asks=somebody_is_asked(run_options)
         ),
         "rotate-day",
         common,
         run_options,
         guarded=True,
-        vcenter_wait=vcenter_wait_under(wanted),
+        vcenter_wait=vcenter_wait_under(rules),
     )
 
 
@@ -221,11 +221,11 @@ def restore(
     from gpuops.cli.running import carry_out, somebody_is_asked, vcenter_wait_under
     from gpuops.config.policy import said_policy
 
-    wanted = said_policy(policy)
+    rules = said_policy(policy)
     vms = tuple(vm or ())
     carry_out(
         lambda site, apply, consent: rotate_restore(
-            wanted,
+            rules,
             site,
             vms,
             from_markers=from_markers,
@@ -237,7 +237,7 @@ def restore(
         common,
         run_options,
         guarded=True,
-        vcenter_wait=vcenter_wait_under(wanted),
+        vcenter_wait=vcenter_wait_under(rules),
     )
 
 
@@ -261,10 +261,10 @@ def init(
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.rotation_setup import setup_document, setup_text
 
-    wanted = load_policy(policy)
+    rules = load_policy(policy)
     with open_site(common) as site:
-        found = rotate_init(wanted, site, apply=not dry_run)
-    output.show(setup_text(found), setup_document(found))
+        preparation = rotate_init(rules, site, apply=not dry_run)
+    output.show(setup_text(preparation), setup_document(preparation))
 
 
 @spread
@@ -286,10 +286,10 @@ def skip_next(
     from gpuops.config.policy import load_policy
     from gpuops.report.nights.rotation_setup import skip_document, skip_text
 
-    wanted = load_policy(policy)
+    rules = load_policy(policy)
     with open_site(common, guarded=True) as site:
-        found = rotate_skip_next(wanted, site, undo=undo)
-    output.show(skip_text(found), skip_document(found))
+        skip = rotate_skip_next(rules, site, undo=undo)
+    output.show(skip_text(skip), skip_document(skip))
 
 
 for command in (night, day, status, plan, timers, watch, resume, restore, init, skip_next):

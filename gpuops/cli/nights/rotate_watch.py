@@ -52,7 +52,7 @@ def watch(
     from gpuops.report.nights.watch import look_document, look_text
 
     address = health_address(health) if health is not None else None
-    wanted = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
+    rules = policy_of_run(policy, "rotate watch", common, looks_only=dry_run)
     if not dry_run:
         refuse_vcenter_of_runners(common)
     with open_site(common, guarded=True) as site, ExitStack() as stack:
@@ -60,17 +60,17 @@ def watch(
             site.say = output.note
             collect_garbage_often()
             alive = stack.enter_context(served(address)).looked if address is not None else None
-            rotate_watch(wanted, site, _tell, alive)
-        found = rotate_watch_look(wanted, site)
-    output.show(look_text(found), look_document(found))
+            rotate_watch(rules, site, _tell, alive)
+        look = rotate_watch_look(rules, site)
+    output.show(look_text(look), look_document(look))
 
 
-def _tell(told: WatchReport) -> None:
+def _tell(report: WatchReport) -> None:
     """A line or a document for each look that did something, or found too little; each look with --verbose."""
     from gpuops.clock import wall_clock
     from gpuops.report.layout import Text
     from gpuops.report.nights.watch import look_document, told_lines
 
-    if told.outcomes or told.look.gives.still_missing or output.manners().verbose:
+    if report.outcomes or report.look.gives.still_missing or output.manners().verbose:
         output.note(Text(format_second(wall_clock().astimezone()), "dim"))
-        output.show(told_lines(told), look_document(told))
+        output.show(told_lines(report), look_document(report))

@@ -63,7 +63,7 @@ class AskedPage:
         with self._changed:
             self._changed.wait_for(lambda: self._asked)
 
-    def told(self, page: bytes, stands_s: float) -> None:
+    def publish(self, page: bytes, stands_s: float) -> None:
         """The page is made, and stands for so long."""
         with self._changed:
             self._page, self._made_s, self._asked = page, clock.passed_s(), False
@@ -90,7 +90,9 @@ class SitePages:
 
     def __init__(self, processes: Sequence[SiteProcess], every_s: float, timeout_s: float) -> None:
         self._every_s, self._timeout_s = every_s, timeout_s
-        self._pages = [(each, AskedPage(), MetricsWriter(each.site).text(None)) for each in processes]
+        self._pages = [
+            (site_process, AskedPage(), MetricsWriter(site_process.site).text(None)) for site_process in processes
+        ]
         self._away: set[str] = set()
         for process, page, unread in self._pages:
             Thread(target=self._make, args=(process, page, unread), name=process.site, daemon=True).start()
@@ -114,13 +116,13 @@ class SitePages:
                 text, took_s = process.ask(None, self._timeout_s)
             except SiteAway:
                 self._away.add(process.site)
-                page.told(unread, BEGINS_S)
+                page.publish(unread, BEGINS_S)
                 continue
             if text is None:
                 self._away.add(process.site)
             else:
                 self._away.discard(process.site)
-            page.told(text or unread, stands_s(self._every_s, took_s))
+            page.publish(text or unread, stands_s(self._every_s, took_s))
 
 
 class Page(Protocol):
@@ -136,7 +138,7 @@ def handler(page: Page, unread: bytes) -> type[GetHandler]:
         def page(self, path: str) -> tuple[int, str, bytes]:
             if path != "/metrics":
                 return 404, _PLAIN, b"there is /metrics alone\n"
-            made = page.ask()
-            return 200, CONTENT_TYPE, unread if made is None else made
+            newest = page.ask()
+            return 200, CONTENT_TYPE, unread if newest is None else newest
 
     return MetricsRequest

@@ -64,23 +64,23 @@ class MetricSource:
         """With what lies on this machine."""
         self.damaged, sources = [], {}
 
-        def told(source: str, read: Callable[[], T]) -> T | None:
+        def read_source(name: str, read: Callable[[], T]) -> T | None:
             """What lies on this machine; None = there is none, or it is damaged."""
             try:
                 return read()
             except StateDamaged as error:
                 self.damaged.append(error)
-                sources[source] = False
+                sources[name] = False
                 return None
 
-        self._used = told("measurements", lambda: self._newest_use(inventory))
-        history = told("journal", self._history.events)
+        self._used = read_source("measurements", lambda: self._newest_use(inventory))
+        history = read_source("journal", self._history.events)
         # one that is damaged is said once
-        night = told("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
-        overdue = told("journal", self._overdue_vcenters) if "journal" not in sources else None
-        diagnoses = told("diagnoses", lambda: Diagnoses(self._site.state_dir).newest(inventory.vcenter)) or {}
-        for source, found in (("measurements", self._used), ("journal", history), ("diagnoses", diagnoses or None)):
-            if found is not None:
+        night = read_source("journal", lambda: standing(self._site, inventory)) if "journal" not in sources else None
+        overdue = read_source("journal", self._overdue_vcenters) if "journal" not in sources else None
+        diagnoses = read_source("diagnoses", lambda: Diagnoses(self._site.state_dir).newest(inventory.vcenter)) or {}
+        for source, content in (("measurements", self._used), ("journal", history), ("diagnoses", diagnoses or None)):
+            if content is not None:
                 sources.setdefault(source, True)
         return MetricValues(
             inventory, catalog, room, read_at, self._used, history, night, overdue or (), diagnoses, sources

@@ -93,7 +93,7 @@ def serve(
         listener = stack.enter_context(_listening(option, address))
         metrics = ServedMetrics(vcenter)
 
-        def opened() -> ServedFleet:
+        def open_fleet() -> ServedFleet:
             site = stack.enter_context(open_site(common))
             return metrics.fleet(ServedFleet(only_read(site), since, night, owners))
 
@@ -101,9 +101,9 @@ def serve(
         port = listener.getsockname()[1]
         output.progress(f"the page of {vcenter} is at http://{_in_url(address[0])}:{port}/")
         if common.password_stdin:  # it is read once: a vCenter that is away now could not be tried again
-            fleet = opened()
+            fleet = open_fleet()
             Following(lambda: fleet, server.tell, _say).run()
-        Following(opened, server.tell, _say).run()
+        Following(open_fleet, server.tell, _say).run()
 
 
 def _serve_sites(
@@ -136,8 +136,8 @@ def _require_web() -> None:
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         from gpuops.distribution import install_extra
 
-        said = "gpuops serve needs starlette and uvicorn, and they are not installed"
-        raise UsageError(said, hint=install_extra("web"))
+        message = "gpuops serve needs starlette and uvicorn, and they are not installed"
+        raise UsageError(message, hint=install_extra("web"))
 
 
 def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None) -> Access:
@@ -147,20 +147,20 @@ def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None)
 
     passwords = None
     if login_file is not None:
-        told = read_password_file(login_file, private=True, holds="login", several_lines=True)
-        passwords = PasswordLogin.parse(told, str(login_file))
+        login_text = read_password_file(login_file, private=True, holds="login", several_lines=True)
+        passwords = PasswordLogin.parse(login_text, str(login_file))
     for name in hosts:
         if not name or not name.isascii() or set(name) & set(":/@ "):
-            said = f"--host {name!r} is no name of a host"
-            raise UsageError(said, hint="say the name alone: --host gpus.example.com")
+            message = f"--host {name!r} is no name of a host"
+            raise UsageError(message, hint="say the name alone: --host gpus.example.com")
     return Access(passwords, proxy, tuple(name.lower().rstrip(".") for name in hosts))
 
 
 def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -> ProxyLogin | None:
     """Raises UsageError unless all three are said, or none."""
-    said = {"--proxy-header": header, "--proxy-from": addresses, "--proxy-secret-file": secret_file}
-    missing = [name for name, value in said.items() if not value]
-    if len(missing) == len(said):
+    options = {"--proxy-header": header, "--proxy-from": addresses, "--proxy-secret-file": secret_file}
+    missing = [name for name, setting in options.items() if not setting]
+    if len(missing) == len(options):
         return None
     if header is None or secret_file is None or missing:
         raise UsageError(
@@ -199,8 +199,8 @@ def _listening(option: ListenOption, address: tuple[str, int]) -> Iterator[socke
             listener.bind(address)
             listener.listen()
         except OSError as error:
-            said = f"{option.name} {address[0]}:{address[1]} cannot be used: {error.strerror}"
-            raise UsageError(said, hint=option.hint) from error
+            message = f"{option.name} {address[0]}:{address[1]} cannot be used: {error.strerror}"
+            raise UsageError(message, hint=option.hint) from error
         yield listener
 
 

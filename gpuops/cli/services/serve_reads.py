@@ -51,21 +51,21 @@ class ServedFleet:
         """Raises NotConnected in its kinds, StateDamaged."""
         site = self.site
         since = parse_since("--since", self.since, clock.wall_clock()) if self.since is not None else None
-        found = fleet_report(site, since=since, policy=self.policy, owners=self.owners)
+        report = fleet_report(site, since=since, policy=self.policy, owners=self.owners)
         past = history(site.state_dir, site.journal_url, vcenter=site.vcenter.uuid if self.only_own else None)
         named = self.policy.name if self.policy is not None else None
-        inventory = found.fleet.inventory
-        others: dict[str, Callable[[], AnyDocument]] = {
-            "inventory": partial(fleet_document, found.fleet),
-            "capacity": partial(capacity_document, found.capacity, named),
-            "doctor": partial(doctor_document, found.examination),
+        inventory = report.fleet.inventory
+        documents: dict[str, Callable[[], AnyDocument]] = {
+            "inventory": partial(fleet_document, report.fleet),
+            "capacity": partial(capacity_document, report.capacity, named),
+            "doctor": partial(doctor_document, report.examination),
             "history": partial(HistoryDocument.made_of, past),
         }
-        if found.idle is not None:
-            others["idle"] = partial(idle_document, found.idle, inventory, named)
-        report = as_values(fleet_report_document(found))
-        self.newest, self.figures = found, site_figures(report)
-        return FleetRead(report, others)
+        if report.idle is not None:
+            documents["idle"] = partial(idle_document, report.idle, inventory, named)
+        report_values = as_values(fleet_report_document(report))
+        self.newest, self.figures = report, site_figures(report_values)
+        return FleetRead(report_values, documents)
 
 
 class ServedMetrics:

@@ -19,7 +19,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.cli.options import CommonOptions
-from gpuops.cli.sites.services import SiteAway, SiteProcess, SiteTalk, end_this_process, kept, wait_for_the_end
+from gpuops.cli.sites.services import SiteAway, SiteProcess, SiteTalk, end_this_process, keep_running, wait_for_the_end
 from gpuops.model.vcenter.owner import OwnerKey
 from gpuops.report.services.metrics import MetricsWriter, merged_families
 from gpuops.report.sites import SiteFailure
@@ -74,19 +74,19 @@ def serve_sites(
     processes: dict[str, SiteProcess] = {}
 
     def body(name: str, document: str) -> bytes:
-        found: bytes = processes[name].ask(document, timeout_s)
-        return found
+        content: bytes = processes[name].ask(document, timeout_s)
+        return content
 
-    def hear(name: str, what: Any) -> None:
-        current, figures = _current(what, partial(body, name))
+    def hear(name: str, news: Any) -> None:
+        current, figures = _current(news, partial(body, name))
         with in_order:
             servers[0].tell(current, name)
             servers[0].tell(overview.tell(name, current, figures))
 
     def metrics(name: str, now: Current) -> bytes:
-        asked = [name] if name else [*processes]
-        with ThreadPoolExecutor(len(asked)) as pool:
-            return merged_families(pool.map(metrics_of, asked)).encode()
+        names = [name] if name else [*processes]
+        with ThreadPoolExecutor(len(names)) as pool:
+            return merged_families(pool.map(metrics_of, names)).encode()
 
     def metrics_of(name: str) -> str:
         try:
@@ -106,19 +106,19 @@ def serve_sites(
     with serving_sites(listener, [*processes], access, metrics, say) as server:
         servers.append(server)
         server.tell(overview.begin())
-        with kept([*processes.values()], [__name__, "gpuops.cli.services.serve_reads"]):
+        with keep_running([*processes.values()], [__name__, "gpuops.cli.services.serve_reads"]):
             began()
             return wait_for_the_end([*processes.values()])
 
 
-def _current(what: Any, body: Callable[[str], bytes]) -> tuple[Current, Document | None]:
-    if isinstance(what, SiteFailure):
-        return Current(trouble=what.message), None
-    assert isinstance(what, ToldEdition)
-    if what.name is None or what.read_at is None:
-        return Current(trouble=what.trouble), None
-    makers = {document: partial(body, document) for document in what.documents}
-    return Current(Edition(what.name, what.read_at, what.read_s, makers), what.trouble), what.figures
+def _current(news: Any, body: Callable[[str], bytes]) -> tuple[Current, Document | None]:
+    if isinstance(news, SiteFailure):
+        return Current(trouble=news.message), None
+    assert isinstance(news, ToldEdition)
+    if news.name is None or news.read_at is None:
+        return Current(trouble=news.trouble), None
+    makers = {document: partial(body, document) for document in news.documents}
+    return Current(Edition(news.name, news.read_at, news.read_s, makers), news.trouble), news.figures
 
 
 def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> None:
@@ -134,7 +134,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
     newest, fleets = [Current()], list[ServedFleet]()
     with ExitStack() as stack:
 
-        def opened() -> ServedFleet:
+        def open_fleet() -> ServedFleet:
             site = stack.enter_context(open_site(common))
             fleets.append(ServedFleet(only_read(site), words.since, night, owners, only_own=True))
             return metrics.fleet(fleets[-1])
@@ -149,19 +149,19 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
                 talk.tell(ToldEdition(edition.name, edition.read_at, edition.read_s, names, figures, now.trouble))
 
         def answer() -> None:
-            for number, name in talk.asked():
+            for number, name in talk.questions():
                 try:
-                    talk.answer(number, _made(name, newest[0], metrics.text))
+                    talk.answer(number, _body_of(name, newest[0], metrics.text))
                 except Exception as error:  # said by the one that asked; the next page may be made
                     talk.refuse(number, f"{type(error).__name__}: {error}")
             end_this_process()
 
         Thread(target=answer, name="answers", daemon=True).start()
         say = partial(_say, talk)
-        Following(opened, tell, say, above=_ABOVE, begin=f"{os.getpid()}.").run()
+        Following(open_fleet, tell, say, above=_ABOVE, begin=f"{os.getpid()}.").run()
 
 
-def _made(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
+def _body_of(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
     """The body of that name, of the newest edition."""
     if name == METRICS:
         return metrics(now)

@@ -23,8 +23,10 @@ _LARGEST: Final = 1024**3
 class SiteFiles:
     """The files that the arguments of a command name; use it in a `with`."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._wanted = {name: given[name] for name in (_METRICS, _HOURS, _PAGE) if isinstance(given.get(name), Path)}
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._wanted = {
+            name: arguments[name] for name in (_METRICS, _HOURS, _PAGE) if isinstance(arguments.get(name), Path)
+        }
         self._folder: TemporaryDirectory[str] | None = None
         self._of: dict[str, dict[str, Path]] = {}
 
@@ -39,7 +41,7 @@ class SiteFiles:
         self._of[site] = {name: place.with_suffix(f".{_SUFFIXES[name]}") for name in self._wanted if name != _PAGE}
         return {**self._of[site], **({_PAGE: None} if _PAGE in self._wanted else {})}
 
-    def written(self, answers: list[SiteAnswer]) -> tuple[Shown | None, list[SiteAnswer]]:
+    def write_all(self, answers: list[SiteAnswer]) -> tuple[Shown | None, list[SiteAnswer]]:
         """Writes the files. The text to print in place of the sites' own, None = none; and the answers, which name the
         file that is there now. Raises GpuopsError for a file that cannot be written."""
         if (page := self._wanted.get(_PAGE)) is not None:
@@ -66,14 +68,16 @@ class SiteFiles:
         from gpuops.report.services.metrics import MetricsWriter, merged_families, written_text
 
         texts = self._texts(_METRICS)
-        every = [texts.get(each.site) or MetricsWriter(each.site).text(None).decode() for each in answers]
-        made = merged_families(every)
-        write_readable(path, made)
+        every = [texts.get(answer.site) or MetricsWriter(answer.site).text(None).decode() for answer in answers]
+        merged = merged_families(every)
+        write_readable(path, merged)
         named = [
-            replace(each, json=document_text({**each.document, "file": str(path)})) if each.kind is not None else each
-            for each in answers
+            replace(answer, json=document_text({**answer.document, "file": str(path)}))
+            if answer.kind is not None
+            else answer
+            for answer in answers
         ]
-        return written_text(str(path), made.encode()), named
+        return written_text(str(path), merged.encode()), named
 
     def _texts(self, name: str) -> dict[str, str]:
         """What the sites wrote; those that wrote nothing are left out."""

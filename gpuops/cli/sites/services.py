@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.cli import opening, output, signals
-from gpuops.cli.failure import guarded
+from gpuops.cli.failure import run_guarded
 from gpuops.cli.output import Manners
 from gpuops.errors import VcenterUnreachable
 from gpuops.report.layout import Text
@@ -74,7 +74,7 @@ class SiteTalk:
         self._pipe = pipe
         self._lock = Lock()
 
-    def asked(self) -> Iterator[tuple[int, Any]]:
+    def questions(self) -> Iterator[tuple[int, Any]]:
         """Each question with its number, as they come; ends when nobody can ask any more."""
         while True:
             try:
@@ -82,16 +82,16 @@ class SiteTalk:
             except (EOFError, OSError):
                 return
 
-    def answer(self, number: int, value: Any) -> None:
-        self._send(_SiteReply(number, value))
+    def answer(self, number: int, reply: Any) -> None:
+        self._send(_SiteReply(number, reply))
 
     def refuse(self, number: int, why: str) -> None:
         """Tells that there is no answer, so that the caller who waits for it gets SiteAway."""
         self._send(_SiteRefusal(number, why))
 
-    def tell(self, what: Any) -> None:
+    def tell(self, news: Any) -> None:
         """What is new, unasked."""
-        self._send(_SiteNews(what))
+        self._send(_SiteNews(news))
 
     def say(self, line: str) -> None:
         """A line for stderr."""
@@ -115,13 +115,13 @@ class SiteProcess:
     tells, and with a SiteFailure where it died (it is begun anew) or ended for good (`failure`)."""
 
     def __init__(
-        self, site: str, work: Work, arguments: Sequence[Any], told: Callable[[Any], None], *, first: bool = True
+        self, site: str, work: Work, arguments: Sequence[Any], tell: Callable[[Any], None], *, first: bool = True
     ) -> None:
         self.site = site
         self._first = first
         self.failure: SiteFailure | None = None
         """Why it is not begun anew; None = it goes on."""
-        self._work, self._arguments, self._told = work, tuple(arguments), told
+        self._work, self._arguments, self._told = work, tuple(arguments), tell
         self._process: ForkServerProcess | None = None
         self._pipe: Connection | None = None
         self._lock = Lock()
@@ -157,7 +157,7 @@ class SiteProcess:
         self._closing.set()
         self._end()
 
-    def closed(self, within_s: float) -> None:
+    def wait_closed(self, within_s: float) -> None:
         """It has ended when this returns."""
         self.over.join(within_s)
         if self._process is not None and self._process.is_alive():
@@ -186,7 +186,7 @@ class SiteProcess:
                 self._process, self._pipe = process, mine
             if self._closing.is_set():  # since it was looked for
                 self._end()
-            self.failure = self._heard(mine)
+            self.failure = self._listen(mine)
             with self._lock:
                 self._pipe = None
                 waiting, self._waiting = self._waiting, {}
@@ -199,14 +199,14 @@ class SiteProcess:
                 future.set_exception(SiteAway(f"{self.site}: its process has ended"))
             if self._closing.wait(0.0 if self.failure is not None else SETTLES_S):
                 return
-            found = self.failure or _died(process)
-            _say_failure(self.site, found)
-            self._told(found)
+            failure = self.failure or _death_failure(process)
+            _say_failure(self.site, failure)
+            self._told(failure)
             if self.failure is not None:
                 return
             self._closing.wait(AGAIN_S)
 
-    def _heard(self, pipe: Connection) -> SiteFailure | None:
+    def _listen(self, pipe: Connection) -> SiteFailure | None:
         """All that it says, until its end; why it is the last one, None = it died."""
         while True:
             try:
@@ -215,9 +215,9 @@ class SiteProcess:
                 return None
             match message:
                 case _SiteReply(number, value):
-                    self._asked(number).set_result(value)
+                    self._take_waiting(number).set_result(value)
                 case _SiteRefusal(number, why):
-                    self._asked(number).set_exception(SiteAway(f"{self.site}: {why}"))
+                    self._take_waiting(number).set_exception(SiteAway(f"{self.site}: {why}"))
                 case _SiteNews(what):
                     self._told(what)
                 case _SiteLine(text):
@@ -227,38 +227,38 @@ class SiteProcess:
                 case _:
                     raise AssertionError(message)
 
-    def _asked(self, number: int) -> Future[Any]:
+    def _take_waiting(self, number: int) -> Future[Any]:
         """Where the answer of that number goes; it is given once."""
         with self._lock:
             return self._waiting.pop(number)
 
 
 @contextmanager
-def kept(processes: Sequence[SiteProcess], preload: Sequence[str]) -> Iterator[None]:
+def keep_running(processes: Sequence[SiteProcess], preload: Sequence[str]) -> Iterator[None]:
     """While this is open the processes go on; none is left at its end. `preload`: modules that each of them needs."""
     _SERVER.set_forkserver_preload([__name__, *preload])
     try:
-        for each in processes:
-            each.begin()
+        for process in processes:
+            process.begin()
         yield
     finally:
-        for each in processes:
-            each.close()
+        for process in processes:
+            process.close()
         latest_s = clock.passed_s() + ENDING_S
-        for each in processes:
-            each.closed(max(0.1, latest_s - clock.passed_s()))
+        for process in processes:
+            process.wait_closed(max(0.1, latest_s - clock.passed_s()))
 
 
 def wait_for_the_end(processes: Sequence[SiteProcess]) -> int:
     """Returns when none goes on any more: the exit code that all of them say, 5 where they differ."""
-    for each in processes:
-        while each.over.is_alive():  # a signal is heard between two waits
-            each.over.join(1.0)
-    codes = {each.failure.exit_code for each in processes if each.failure is not None}
+    for process in processes:
+        while process.over.is_alive():  # a signal is heard between two waits
+            process.over.join(1.0)
+    codes = {process.failure.exit_code for process in processes if process.failure is not None}
     return codes.pop() if len(codes) == 1 else VcenterUnreachable.exit_code
 
 
-def _died(process: ForkServerProcess) -> SiteFailure:
+def _death_failure(process: ForkServerProcess) -> SiteFailure:
     code = process.exitcode or 0
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     message = f"its process ended by {how}, and is begun anew"
@@ -299,7 +299,7 @@ def _serve(work: Work, arguments: Sequence[Any], first: bool, pipe: Connection, 
         talk.fail(SiteFailure(message, hint, exit_code, code))
         return exit_code
 
-    raise SystemExit(guarded(lambda: work(talk, *arguments), say))
+    raise SystemExit(run_guarded(lambda: work(talk, *arguments), say))
 
 
 def end_this_process() -> None:
