@@ -65,20 +65,20 @@ def refuse_other_modes(policy: Policy) -> None:
 def waits(half: Half, policies: Iterable[Policy], now: datetime) -> bool:
     """Whether a turn waits for the nights of its vCenter, whose policies these are: a return ends every night of its
     vCenter for good, so it is played while no window is open."""
-    return half is Half.DAY and any(half_of(each, now) is Half.NIGHT for each in policies)
+    return half is Half.DAY and any(half_of(policy, now) is Half.NIGHT for policy in policies)
 
 
 def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
     """Raises UsageError where the desktops of one policy are to come back while the window of another one of the same
     vCenter is open: its return would wait, and be late."""
-    for one, other in permutations(policies, 2):
-        for night in _nights(one, now):
+    for returning, waiting in permutations(policies, 2):
+        for night in _nights(returning, now):
             until = max(night.back_by, night.closes + _MINUTE)
-            begun = (each for window in other.windows for each in window.nights_begun(until))
-            if any(each.opens < until and each.closes > night.closes for each in begun):
+            begun = (near_night for window in waiting.windows for near_night in window.nights_begun(until))
+            if any(near_night.opens < until and near_night.closes > night.closes for near_night in begun):
                 raise UsageError(
-                    f"desktops of {one.name} come back from {format_minute(night.closes)} UTC on, and a window of "
-                    f"{other.name} is open then: a return ends every night of its vCenter",
+                    f"desktops of {returning.name} come back from {format_minute(night.closes)} UTC on, and a window "
+                    f"of {waiting.name} is open then: a return ends every night of its vCenter",
                     hint="let windows of one vCenter close together, or open after `back_by` of the others",
                 )
 

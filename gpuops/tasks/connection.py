@@ -162,8 +162,8 @@ def _vcenter(connection: ConnectionArguments, configuration: NamedTargets) -> st
     address = name if "://" in name else f"https://{f'[{name}]' if name.count(':') > 1 and '[' not in name else name}"
     if connection.port is None or address.rpartition("]")[2].rpartition("//")[2].partition("/")[0].count(":"):
         return address
-    scheme, _, rest = address.partition("://")
-    host, slash, path = rest.partition("/")
+    scheme, _, after_scheme = address.partition("://")
+    host, slash, path = after_scheme.partition("/")
     return f"{scheme}://{host}:{connection.port}{slash}{path}"
 
 

@@ -240,7 +240,7 @@ async def _run(
     import signal
 
     from gpuops.runner.children import Children
-    from gpuops.runner.configuration import told
+    from gpuops.runner.configuration import describe_rotations
     from gpuops.runner.job_queue import QueueAway
     from gpuops.runner.procrastinate_queue import ProcrastinateQueue
     from gpuops.runner.service import Service
@@ -248,14 +248,14 @@ async def _run(
     async with ProcrastinateQueue(url).opened() as queue:
         children = Children(obeyed.environment, obeyed.configuration_of, _say)
         service = Service(queue, rotations, children, _say, configured=obeyed.read_anew)
-        service.returned_all = obeyed.leaving.returned
+        service.returned_all = obeyed.leaving.forget_target
         service.share, service.alarm = obeyed.share, alarm.look
         if health is not None:
             service.looked = lambda found: health.looked(found=found)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, service.end)
-        _say(told(rotations))
+        _say(describe_rotations(rotations))
         try:
             await queue.require()
         except QueueAway as away:  # returns are due all the same
