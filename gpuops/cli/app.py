@@ -40,7 +40,7 @@ SECTIONS: Final = {
         "place": "Say where VMs that do not exist yet would go.",
         "size": "Say how many VMs may share a GPU, by which scheduler.",
         "job": "Say where jobs in containers fit, and how long they take.",
-        "what-if": "Compare the fleet with itself after changes nobody made.",
+        "what-if": "Compare the fleet with itself after planned changes.",
         "diagnose": "Say which component slows VMs down.",
         "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
         "guest": "Ask guests whether they are ready for work on their GPUs.",
@@ -108,7 +108,7 @@ SHORT_HELP: Final = {name: text for commands in SECTIONS.values() for name, text
 
 
 class Commands(UserDict[str, Any]):
-    """Every command by its name, each loaded at the first look at it."""
+    """Every command by its name; each is imported at its first use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ _FOLDERS: Final = {
     "hosts": ("change", "mig", "mode", "passthrough", "scheduler"),
     "first_steps": ("bundle", "config", "demo", "explain", "help", "login", "schema", "setup", "sim", "template"),
 }
-"""In which folder beside this file each command is written."""
+"""The folder next to this file that has each command."""
 _FOLDER_OF: Final = {name: folder for folder, names in _FOLDERS.items() for name in names}
 _MODULES: Final = {
     "detach": "attach",
@@ -139,12 +139,12 @@ _MODULES: Final = {
     "scheduler": "host_settings",
     "what-if": "what_if",
 }
-"""Where a command is written that has no module of its own name."""
+"""The modules of commands that have no module of their own name."""
 
 
 @cache
 def _load_command(name: str) -> Any:
-    """The command of that name: a function, or a group of commands. It is made once in a process."""
+    """Return the command of that name: a function, or a group of commands. It is created once in a process."""
     command = getattr(
         import_module(f"gpuops.cli.{_FOLDER_OF[name]}.{_MODULES.get(name, name)}"), name.replace("-", "_")
     )
@@ -166,7 +166,7 @@ class RootGroup(CommandGroup):
         return list(SHORT_HELP)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """What `gpuops --help` prints: a screen, with the commands of every day first."""
+        """Write `gpuops --help`: one screen, with everyday commands first."""
         self.format_usage(ctx, formatter)
         description, _, example = (self.help or "").partition("\n\n")
         with formatter.indentation():
@@ -190,7 +190,7 @@ class RootGroup(CommandGroup):
             )
 
     def format_everything(self, ctx: Any, formatter: Any) -> None:
-        """What `gpuops help --all` prints: all options of the program, and all commands with their summaries."""
+        """Write `gpuops help --all`: all options of the program, and all commands with their summaries."""
         super().format_help(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -219,7 +219,7 @@ app = typer.Typer(
 
 
 def _format_before_parsing(args: Sequence[str]) -> output.OutputFormat:
-    """The format of an error that comes before the options are understood: `--output json --bogus`."""
+    """Return the format of an error that comes before the options are understood: `--output json --bogus`."""
     formats = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml|csv)(?=\0|$)", "\0".join(args))
     return output.OutputFormat(formats[-1]) if formats else output.OutputFormat.TEXT
 
@@ -256,7 +256,7 @@ NEW_OBJECTS_BEFORE_COLLECTION: Final = 200_000
 
 
 def main() -> None:
-    """Runs the command line, unless another project's files lie among ours."""
+    """Run the command line, unless another project's files lie among ours."""
     gc.set_threshold(NEW_OBJECTS_BEFORE_COLLECTION)
     # Python ends by looking twice for cycles among all objects, 0.04 s each, whose memory the system takes back anyway.
     atexit.register(gc.freeze)
@@ -273,7 +273,7 @@ def main() -> None:
 
 
 def _open_missing_streams() -> None:
-    """A stream that the caller closed (`>&-`) reads as empty and takes everything, as if it were /dev/null.
+    """Open /dev/null for each stream that the caller closed (`>&-`).
 
     In the order of their numbers: else the next socket would be stderr.
     """

@@ -38,21 +38,21 @@ class DrawnProgress:
         self._live = Live(_Picture(lambda: self._progress), console=console, transient=True)
 
     def begin(self, report: Report) -> None:
-        """A run is about to act, or goes on with another plan."""
+        """Show a run that is about to start, or that continues with another plan."""
         with suppress(Exception):
             self._progress = begun(report, passed_s(), wall_clock().astimezone(), self._progress)
             self._live.start(refresh=True)
 
     def sent(self, steps: Sequence[Step]) -> None:
-        """These are in flight, and no others."""
+        """Show that exactly these steps are in flight."""
         self._change(lambda progress: progress.sent(steps, passed_s()))
 
     def ended(self, outcome: Outcome) -> None:
-        """A step has ended."""
+        """Show that a step has ended."""
         self._change(lambda progress: progress.ended(outcome))
 
     def stop(self) -> None:
-        """Takes it off the terminal."""
+        """Remove the progress from the terminal."""
         with suppress(Exception):
             self._live.stop()
 

@@ -20,13 +20,13 @@ NOT_WRITTEN: Final = "result-not-written"
 
 
 Say = Callable[[str, str, int, str, "bool | None"], int]
-"""Says why a command ended: message, hint, exit code, code, and whether vCenter was changed; returns the exit code."""
+"""Reports why a command ended: message, hint, exit code, code, and whether vCenter was changed; returns the code."""
 
 
 def run_guarded(command: Callable[[], object], say: Say | None = None) -> int:
-    """The exit code of a command: its own, or the one of what it raised, said in one line and the next move.
+    """Run a command and return its exit code; report an exception in one line, with the next move.
 
-    `say` is told of what it raised; None = it is printed.
+    `say` is called with the exception's text; None = it is printed.
     """
     say = say or _say
     try:
@@ -80,16 +80,16 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 
 def _is_help(error: typer.TyperException) -> bool:
-    """A group called without a command: what typer raises is its help, to be shown as it is."""
+    """Return whether the exception is the help of a group that was called without a command."""
     context = getattr(error, "ctx", None)
     return context is not None and error.format_message() == context.get_help()
 
 
 def _end_unwritten(error: BrokenPipeError | output.ResultNotWritten) -> int:
-    """Whoever read our output went away (`gpuops inventory | head`): quiet, as every Unix tool. A full disk is said.
+    """Return the exit code after a lost reader (`gpuops inventory | head`), quietly; a full disk is reported.
 
-    Not 0: what became of the run was not told to anybody. What stdout still buffers goes nowhere, instead of failing
-    once more when the process ends.
+    The code is not 0, since the outcome was not printed. The rest of stdout's buffer is dropped, so that it does not
+    fail again when the process ends.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), output.results().fileno())
     if isinstance(error, output.ResultNotWritten):

@@ -33,7 +33,7 @@ def pages(root: Any, manual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def write(directory: Path) -> int:
-    """Writes all pages below the directory, and says how many there are."""
+    """Write all pages below the directory, and return their number."""
     from typer.main import get_command
 
     from gpuops.cli.app import app
@@ -49,7 +49,7 @@ def write(directory: Path) -> int:
 
 
 def _contexts(command: Any, words: tuple[str, ...], parent: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each command with the words that call it, those of groups after the group itself."""
+    """Yield each command with the words that call it, those of groups after the group itself."""
     context = command.context_class(command, info_name=words[-1], parent=parent)
     yield words, context
     if commands := getattr(command, "commands", None):
@@ -102,7 +102,7 @@ def _topic(topic: str, text: str) -> str:
 
 
 def _shape_line(line: str) -> str:
-    """A line of Markdown outside of examples: a heading, an item, a row of a table, or text."""
+    """Return a line of Markdown outside of examples: a heading, an item, a row of a table, or text."""
     if line.startswith("## "):
         return f".SH {_line(line[3:].upper())}"
     if list_match := re.match(r"(?:- |\d+\. )(.*)", line):
@@ -122,7 +122,7 @@ def _verbatim(lines: list[str]) -> list[str]:
 
 
 def _line(text: str) -> str:
-    """A line with its shapes, none of it taken for a request of roff."""
+    """Return a line with bold text and links as roff, with requests of roff escaped."""
     shaped = _text(text.strip())
     for shape, as_roff in _SHAPES:
         shaped = shape.sub(as_roff, shaped)

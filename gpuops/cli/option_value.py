@@ -1,4 +1,4 @@
-"""Turns the words of a command line into values without pydantic, as far as they need none of its checks.
+"""Converts options of a command line into values without pydantic, where none of its checks is needed.
 
 Typer checks each option of a command with pydantic, the options that are not given too. Importing it and building some
 30 of its validators is a third of the time of a short command: only a value that has to be checked is worth that.
@@ -26,7 +26,7 @@ class PlainOption(TyperOption):
         return plain if self.callback is None else self.callback(ctx, self, plain)
 
     def _plain(self, typed: Any) -> Any:
-        """The value as the command takes it, where that is seen at once.
+        """Return the value for the command if no check is needed.
 
         None = not given; a text, where any text will do; a number that is the default; the path of a file that can be
         read, or of none; and a word of a list, in the letters of that list.
@@ -44,12 +44,12 @@ class PlainOption(TyperOption):
 
 
 def _may_be_read(path: str | Path) -> bool:
-    """Whether typer has nothing against it: it refuses files that are there and cannot be read."""
+    """Return whether typer accepts the path: it refuses existing files that cannot be read."""
     return "\0" not in str(path) and (os.access(path, os.R_OK) or not Path(path).exists())
 
 
 def without_needless_checks(parameters: list[Any]) -> list[Any]:
-    """The parameters of a command, each option a `PlainOption`: typer makes no other kind than its own."""
+    """Return the parameters of a command with each option of typer as a `PlainOption`."""
     for parameter in parameters:
         if type(parameter) is TyperOption:
             parameter.__class__ = PlainOption

@@ -36,7 +36,7 @@ class OverdueAlarm:
     """The lines of the last look."""
 
     def look(self) -> None:
-        """Says what is new since the last look, and sends what was not sent today. It waits for the database."""
+        """Say what is new since the last look, and sends what was not sent today. It waits for the database."""
         lines: tuple[str, ...]
         unknown = list[StateDamaged]()
         try:

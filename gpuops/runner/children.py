@@ -36,7 +36,7 @@ class Children:
     ending: bool = False
 
     def begin(self, half: Half, site: str, policy: Path) -> asyncio.Task[int]:
-        """A turn; its exit code, or OSError. Shield it, for whoever waits for it may be cancelled.
+        """Return a turn; its exit code, or OSError. Shield it, for whoever waits for it may be cancelled.
 
         One of that site that runs already, because the queue was lost and found while it ran, is taken instead: the
         next turn does the rest. A return does not wait for a night.
@@ -48,12 +48,12 @@ class Children:
         return self.running[site, half]
 
     async def wait_ended(self, site: str | None = None) -> None:
-        """Returns when nothing of that site runs; None = nothing at all."""
+        """Return when nothing of that site runs; None = nothing at all."""
         while mine := [task for (of, _), task in self.running.items() if site in (None, of)]:
             await asyncio.wait(mine)
 
     def end(self) -> None:
-        """Tells all of them to end: each leaves what is in flight to vCenter and closes its journal."""
+        """Tell all of them to end: each leaves what is in flight to vCenter and closes its journal."""
         self.ending = True
         for process in self.processes:
             _tell(process)

@@ -32,7 +32,7 @@ _EXAMPLE: Final = (
 
 
 def database_of(configured: Configuration, preferred_url: str | None) -> str:
-    """The database of the queue, for libpq. `said`: by an option or a variable, before the file.
+    """Return the database of the queue, for libpq. `said`: by an option or a variable, before the file.
 
     Raises TargetError where none is named, UsageError where a target's journal would be in another one.
     """
@@ -51,7 +51,7 @@ def database_of(configured: Configuration, preferred_url: str | None) -> str:
 def rotations_of(
     configured: Configuration, only: str | None, now: datetime, obeyed_rotations: Rotations | None = None
 ) -> dict[str, dict[str, SitePolicy]]:
-    """The policies of each target that has some; `only` of that one.
+    """Return the policies of each target that has some; `only` of that one.
 
     A file that is `known` is not read: what it said when it could last be obeyed goes on.
     Raises UsageError, PolicyError; TargetError also where there is none.
@@ -71,7 +71,7 @@ def rotations_of(
 def _some_rotations(
     configured: Configuration, only: str | None, now: datetime, obeyed_rotations: Rotations | None = None
 ) -> dict[str, dict[str, SitePolicy]]:
-    """The same, or none."""
+    """Return the same, or none."""
     _refuse_one_vcenter_twice(configured)
     read = {
         (site, site_policy.file): site_policy
@@ -94,7 +94,7 @@ def _some_rotations(
 
 
 def _refuse_one_vcenter_twice(configured: Configuration) -> None:
-    """Raises UsageError for a vCenter that is two targets with policies: each is played by itself, and a return of one
+    """Raise UsageError for a vCenter that is two targets with policies: each is played by itself, and a return of one
     would end the nights of the other one. Raises TargetError for what is no address."""
     named: dict[Address, str] = {}
     for name, target in configured.targets.items():
@@ -117,7 +117,7 @@ def _read(file: Path) -> SitePolicy:
 
 
 def describe_rotations(rotations: Rotations) -> str:
-    """What is played, in one line."""
+    """Return what is played, in one line."""
     leaving_sites = leaving(rotations)
     played = [f"{site}: {', '.join(policies)}" for site, policies in rotations.items() if site not in leaving_sites]
     return f"plays {', '.join(played) or 'no target'}"
@@ -150,7 +150,7 @@ class ObeyedConfiguration:
         write_private(self.copy, self.text)
 
     def read_anew(self, played: Rotations, now: datetime) -> Rotations | None:
-        """What is to be played by now; None = as before. What cannot be obeyed is said once."""
+        """Return what is to be played by now; None = as before. What cannot be obeyed is said once."""
         try:
             text = read_text(self.file, error=TargetError)
             rotations = self._obey(text, played, now) if text != self.text else None
@@ -186,7 +186,7 @@ class ObeyedConfiguration:
         return copy if copy.exists() else None
 
     def begin(self, now: datetime) -> Rotations:
-        """What is played when a runner begins, with what an earlier one left to return here.
+        """Return what is played when a runner begins, with what an earlier one left to return here.
 
         Raises UsageError, PolicyError; TargetError also where that is nothing.
         """
@@ -199,7 +199,7 @@ class ObeyedConfiguration:
         return played or rotations_of(configured, self.only, now)
 
     def share(self, played: Rotations) -> None:
-        """Says to the other runners, in the common database, what is played here, and takes up what nobody plays.
+        """Say to the other runners, in the common database, what is played here, and takes up what nobody plays.
 
         It waits for the database. Where that does not answer, it is said once.
         """

@@ -30,7 +30,7 @@ class DueTurn:
 
 
 def due(policy: Policy, now: datetime) -> DueTurn:
-    """The turn that is due now: a night while a window of the policy is open, else a return.
+    """Return the turn that is due now: a night while a window of the policy is open, else a return.
 
     It is due anew with each full ten minutes, and where a window has opened or closed since.
     """
@@ -49,7 +49,7 @@ def half_of(policy: Policy, now: datetime) -> Half:
 
 
 def refuse_other_modes(policy: Policy) -> None:
-    """Raises UsageError for a policy that no clock can call."""
+    """Raise UsageError for a policy that no clock can call."""
     if policy.spare is not None:
         raise UsageError(
             f"policy {policy.name} says `mode: {policy.mode}`: a runner plays nights",
@@ -69,7 +69,7 @@ def waits(half: Half, policies: Iterable[Policy], now: datetime) -> bool:
 
 
 def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
-    """Raises UsageError where the desktops of one policy are to come back while the window of another one of the same
+    """Raise UsageError where the desktops of one policy are to come back while the window of another one of the same
     vCenter is open: its return would wait, and be late."""
     for returning, waiting in permutations(policies, 2):
         for night in _nights(returning, now):
@@ -84,7 +84,7 @@ def refuse_clash(policies: Sequence[Policy], now: datetime) -> None:
 
 
 def _nights(policy: Policy, now: datetime) -> Iterator[Night]:
-    """Those of a year, of each window in order."""
+    """Yield those of a year, of each window in order."""
     for window in policy.windows:
         night = window.next_night(now - timedelta(days=3))
         while night is not None and night.opens < now + _AHEAD:

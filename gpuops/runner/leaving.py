@@ -56,7 +56,7 @@ class LeavingTargets:
     """By site: why what the database has of it is not taken up."""
 
     def copy_of(self, site: str) -> Path:
-        """Where it is kept what the file said of this target."""
+        """Return where it is kept what the file said of this target."""
         return self.folder / f"{quote(site, safe='')}{_SUFFIX}"
 
     def with_left_targets(
@@ -85,7 +85,7 @@ class LeavingTargets:
         return sorted(site for site in sites if only in (None, site))
 
     def begin(self, rotations: Rotations, configured: Configuration, only: str | None, read: ReadPolicies) -> Played:
-        """What is played when a runner begins: what was found, and what an earlier one left to return here.
+        """Return what is played when a runner begins: what was found, and what an earlier one left to return here.
 
         `read` reads the policies of one target. What cannot be read is named. Raises UsageError as `kept`.
         """
@@ -95,7 +95,7 @@ class LeavingTargets:
     def with_kept(
         self, rotations: Rotations, configured: Configuration, only: str | None, read: ReadPolicies
     ) -> Played:
-        """What was found, and what is kept here of others, for returns alone."""
+        """Return what was found, and what is kept here of others, for returns alone."""
         played = {site: dict(policies) for site, policies in rotations.items()}
         for site in self.names(only):
             if site in leaving(rotations):
@@ -118,7 +118,7 @@ class LeavingTargets:
         return played
 
     def share(self, played: Rotations, configured: Configuration, text: str, only: str | None) -> None:
-        """Keeps in the common database what is played and what is kept here, and keeps here what nobody else plays.
+        """Keep in the common database what is played and what is kept here, and keeps here what nobody else plays.
 
         It waits for the database: not in the loop of a runner. Raises StateDamaged where that does not answer.
         """
@@ -157,7 +157,7 @@ class LeavingTargets:
                     self.not_taken.pop(site, None)
 
     def _take_up(self, site: str, row: SharedTarget, configured: Configuration, named: Collection[str]) -> None:
-        """Keeps here what nobody plays. Raises GpuopsError where this machine may not, or the row says nothing."""
+        """Keep here what nobody plays. Raises GpuopsError where this machine may not, or the row says nothing."""
         row_configuration = named_in(site, row)
         if address_of(row_configuration, site) in {address_of(configured, target_name) for target_name in named} - {
             None
@@ -179,7 +179,7 @@ class LeavingTargets:
         self.say(f"{site} was a target of runners, and nobody plays it")
 
     def _shared_target(self, site: str) -> SharedTarget | None:
-        """What is kept here of it; None = it has just been removed."""
+        """Return what is kept here of it; None = it has just been removed."""
         stored = self._configuration(site)
         if stored is None or site not in stored.targets:
             return None
@@ -188,7 +188,7 @@ class LeavingTargets:
         return shared_target(read_text(self.copy_of(site), error=TargetError), policies)
 
     def store_obeyed(self, text: str, only: str | None, played: Rotations) -> None:
-        """Keeps what is obeyed from now on, for whichever runner begins next here; where that cannot be, it is said.
+        """Keep what is obeyed from now on, for whichever runner begins next here; where that cannot be, it is said.
         Policies as well: their files may be taken away with their target."""
         try:
             self._write(self._obeyed_file(only), text)
@@ -223,7 +223,7 @@ class LeavingTargets:
         return self.folder / ("obeyed" if only is None else f"obeyed-{quote(only, safe='')}")
 
     def _left_meanwhile(self, configured: Configuration, only: str | None) -> None:
-        """Keeps each target that the last runner played, and that the file has no more."""
+        """Keep each target that the last runner played, and that the file has no more."""
         last = self._obeyed_file(only)
         if not last.exists():
             return
@@ -273,7 +273,7 @@ class LeavingTargets:
         return False
 
     def _write(self, path: Path, text: str) -> None:
-        """Raises UsageError, StateDamaged."""
+        """Raise UsageError, StateDamaged."""
         prepare_state_dir(self.folder)
         write_private(path, text)
 
@@ -295,5 +295,5 @@ class LeavingTargets:
 
 
 def leaving(played: Rotations) -> Collection[str]:
-    """The targets of which returns alone are played."""
+    """Return the targets of which returns alone are played."""
     return [site for site, policies in played.items() if any(site_policy.leaving for site_policy in policies.values())]

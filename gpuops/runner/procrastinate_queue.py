@@ -174,7 +174,7 @@ class OwnJobs(JobManager):
             await self.give_back(job)
 
     async def give_back(self, job: Job | HeldTurn, silent_s: float | None = None) -> bool:
-        """Offers a job again that its runner has; whether it did. With `silent_s` only where that runner is silent."""
+        """Offer a job again that its runner has; whether it did. With `silent_s` only where that runner is silent."""
         for _ in range(2):
             with suppress(UniqueViolation):  # one was offered just now: the next try finds it
                 return await self._settle(job, silent_s=silent_s)
@@ -264,7 +264,7 @@ class ProcrastinateQueue:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[ProcrastinateQueue]:
-        """The queue with its connections, which are made when the database answers."""
+        """Yield the queue with its connections, which are made when the database answers."""
         for name in ("psycopg.pool", "procrastinate"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what they say is told here
         await self._pool.open(wait=False)
@@ -292,12 +292,12 @@ class ProcrastinateQueue:
         return "" if await self._is_there() else self._app.schema_manager.get_schema()
 
     async def require(self) -> None:
-        """Raises UsageError where the database has no tables of the queue, and QueueAway."""
+        """Raise UsageError where the database has no tables of the queue, and QueueAway."""
         if not await self._is_there():
             raise UsageError("the database has no tables of runners", hint="gpuops runner init makes them")
 
     async def _is_there(self) -> bool:
-        """Raises UsageError for a pooler in transaction mode: it drops the notices and the prepared statements of a
+        """Raise UsageError for a pooler in transaction mode: it drops the notices and the prepared statements of a
         session."""
         with self._translated_errors():
             rows = await self._app.connector.execute_query_all_async(

@@ -84,7 +84,7 @@ class Service:
     """When that began last, and what was played then."""
 
     async def run(self) -> None:
-        """Serves until `end`, then hands over what it plays."""
+        """Serve until `end`, then hands over what it plays."""
         serving = asyncio.create_task(self._serve())
         try:
             while not self.ending.is_set():
@@ -103,7 +103,7 @@ class Service:
                 await serving
 
     def end(self) -> None:
-        """Takes no more turns, and ends what runs: each turn is handed over."""
+        """Take no more turns, and ends what runs: each turn is handed over."""
         if not self.ending.is_set():
             self.ending.set()
             self.children.end()
@@ -139,7 +139,7 @@ class Service:
             raise HandedOver
 
     async def _wait_for(self, begun: asyncio.Task[int], half: Half, turn: PolicyTurn) -> int | None:
-        """Waits for a process, which goes on where the waiting is cancelled; how it ended is said. Its exit code, None
+        """Wait for a process, which goes on where the waiting is cancelled; how it ended is said. Its exit code, None
         = it could not be started."""
         try:
             code = await asyncio.shield(begun)
@@ -240,7 +240,7 @@ class Service:
                     self.say(f"{site}: its turns cannot be offered: {away.message}")
 
     async def _ask_for_turns(self) -> None:
-        """Has the queue hold a turn for each return that this runner began on its own account.
+        """Have the queue hold a turn for each return that this runner began on its own account.
 
         Such a return may run without a turn: the database was lost, or another runner took the turn over while this one
         stood still. Without a turn in the queue no other runner would go on with the return if this one died. Whoever
@@ -252,7 +252,7 @@ class Service:
             self.unasked.discard(turn)
 
     def _return_beside(self) -> None:
-        """Begins a return where a night of this runner has not ended when it should have, as cron would: the return
+        """Begin a return where a night of this runner has not ended when it should have, as cron would: the return
         waits for no queue, and ends that night where it hangs."""
         now = clock.wall_clock()
         for site, policies in self.rotations.items():
@@ -272,7 +272,7 @@ class Service:
                 self._begin_return(PolicyTurn(site, name), site_policy.file)
 
     def _return_alone(self) -> None:
-        """Begins the returns that are due, when the runners before this one had their time."""
+        """Begin the returns that are due, when the runners before this one had their time."""
         now = clock.wall_clock()
         if self.away_since is None:
             return

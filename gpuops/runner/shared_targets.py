@@ -82,7 +82,7 @@ class Exchanged:
 def exchange(
     url: str, played: Mapping[str, SharedTarget], left_file: Mapping[str, SharedTarget], ended: Collection[str]
 ) -> Exchanged:
-    """Writes down what a runner plays and what left its file, takes away what is over, and reads what nobody plays.
+    """Write down what a runner plays and what left its file, takes away what is over, and reads what nobody plays.
 
     Raises StateDamaged where the database does not answer.
     """

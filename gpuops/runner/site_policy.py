@@ -31,7 +31,7 @@ Rotations = Mapping[str, Mapping[str, SitePolicy]]
 
 
 def load_policy_file(file: Path, known_policy: Policy) -> Policy:
-    """The policy of the file; the known one itself where the file is as it was. Raises PolicyError."""
+    """Return the policy of the file; the known one itself where the file is as it was. Raises PolicyError."""
     text = read_text(file)
     return known_policy if text == known_policy.text else parse_policy(text, str(file))
 
@@ -43,7 +43,7 @@ def read_anew(
     load: Callable[[Path, Policy], Policy],
     say: Callable[[str], None],
 ) -> None:
-    """Notes what the files of a site say by now. What cannot be obeyed is said once, and the last good policy stays."""
+    """Note what the files of a site say by now. What cannot be obeyed is said once, and the last good policy stays."""
     changed: dict[str, Policy] = {}
     wrong: dict[str, str] = {}
     for name, site_policy in policies.items():
@@ -71,7 +71,7 @@ def read_anew(
 
 
 def _require_like(name: str, policy: Policy, file: Path) -> None:
-    """Raises UsageError for what would have been refused at the start."""
+    """Raise UsageError for what would have been refused at the start."""
     refuse_other_modes(policy)
     if policy.name != name:
         raise UsageError(

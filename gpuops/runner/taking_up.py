@@ -51,7 +51,7 @@ def named_in(site: str, row: SharedTarget) -> Configuration:
 
 
 def policies_in(site: str, row: SharedTarget) -> dict[Path, str]:
-    """Text of each policy, by the path of its file. Raises StateDamaged."""
+    """Return text of each policy, by the path of its file. Raises StateDamaged."""
     try:
         texts = parse_json(row.policies)
     except ValueError as error:

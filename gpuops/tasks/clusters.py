@@ -37,7 +37,7 @@ def gpu_cluster(
 
 @reading
 def gpu_cluster_info(site: Site, name: str | None = None) -> Document:
-    """The clusters of a vCenter, or the one of this name, which may be none."""
+    """Return the clusters of a vCenter, or the one of this name, which may be none."""
     matching = (cluster for cluster in cluster_show(None, site) if name in (None, cluster.name))
     return {"clusters": list(map(ShownTrainingClusterRecord.made_of, matching))}
 

@@ -47,7 +47,7 @@ def host_passthrough(connection: ConnectionArguments, *, state: str, apply: bool
 
 
 def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
-    """How hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
+    """Return how hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
     chosen = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if chosen.pop("reboot", None) is None:
         stray = next((name for name in chosen if name != "window"), None)
@@ -60,7 +60,7 @@ def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
 
 
 def refuse_outside_window(window: str | None, now: datetime) -> None:
-    """Raises Refused while the task's window is closed, UsageError for text that is none."""
+    """Raise Refused while the task's window is closed, UsageError for text that is none."""
     for closed in shut(Rolling(window=parse_window(window)), now) if window is not None else ():
         raise Refused(str(closed), hint=closed.hint)
 
@@ -82,7 +82,7 @@ def _set(
 
 
 def change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
-    """What a rolling change returns: the same keys as a change without reboots."""
+    """Return what a rolling change returns: the same keys as a change without reboots."""
     steps = [planned.step for planned in report.plan.planned_hosts]
     return _task_result(report, ChangeDocument.made_of(report), report.afterwards, steps, warnings)
 

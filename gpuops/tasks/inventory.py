@@ -51,7 +51,7 @@ def machines(connection: ConnectionArguments, *, policy: str | None = None) -> t
 
 
 def _unique(name: str, ref: str, names: Counter[str]) -> str:
-    """A name of the inventory's own where several objects share one."""
+    """Return a name of the inventory's own where several objects share one."""
     return name if names[name] == 1 else f"{name}_{ref}"
 
 
@@ -86,7 +86,7 @@ def _models(vm: Vm, inventory: Inventory, catalog: Catalog) -> list[str]:
 
 
 def _model(device: GpuDevice, vm: Vm, inventory: Inventory, catalog: Catalog) -> str | None:
-    """The GPU that a device is of, or is a part of; None = it is no GPU, or the catalogue does not know it."""
+    """Return the GPU that a device is of, or is a part of; None = it is no GPU, or the catalogue does not know it."""
     host = inventory.host_of(vm)
     match device:
         case VgpuDevice(profile=profile):
@@ -103,7 +103,7 @@ def _model(device: GpuDevice, vm: Vm, inventory: Inventory, catalog: Catalog) ->
 
 
 def _nodes(fleet_view: Fleet) -> dict[str, list[int]]:
-    """The NUMA nodes of the GPUs that a VM holds now."""
+    """Return the NUMA nodes of the GPUs that a VM holds now."""
     nodes: dict[str, set[int]] = {}
     for view in (gpu for host in fleet_view.hosts for gpu in host.gpus):
         for vm in view.holders or ():

@@ -44,7 +44,7 @@ def gpu_job(
 
 @reading
 def gpu_job_info(site: Site, name: str | None = None, policy: Policy | None = None) -> Document:
-    """The jobs of a vCenter in the order in which they are served, or those of this name, which may be none."""
+    """Return the jobs of a vCenter in the order in which they are served, or those of this name, which may be none."""
     jobs = JobListDocument.of_listing(job_queue(site, policy), site.vcenter.uuid).jobs
     return {"jobs": [job for job in jobs if name in (None, job.name, str(job.number))]}
 

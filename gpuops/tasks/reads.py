@@ -64,7 +64,7 @@ def vm_gpu_info(
 
 
 def _guest(vm: Vm, inventory: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
-    """The VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
+    """Return the VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
     if vm.power is not PowerState.ON:
         raise Refused(f"{vm.name} is {vm.power or 'in an unknown state'}: no guest runs in it", hint="start it first")
     state = site.vcenter.wait_for_guest(vm.ref, timeout_s, address=sign == "address")
@@ -96,7 +96,7 @@ def host_gpu_info(site: Site, host: str | None = None, profile: str | None = Non
 
 @reading
 def gpu_readiness_info(site: Site, cluster: str | None = None, host: str | None = None) -> Document:
-    """Whether hosts can be emptied, and whether one can be lost. Raises UsageError, HostNotFound."""
+    """Return whether hosts can be emptied, and whether one can be lost. Raises UsageError, HostNotFound."""
     return {"readiness": readiness_document(readiness(Scope(cluster, host), site.vcenter.inventory(), site))}
 
 
@@ -113,7 +113,7 @@ def guest_gpu_info(
     framework: Sequence[str] | None = None,
     expect: Sequence[str] | None = None,
 ) -> TaskResult:
-    """Whether guests are ready for work on their GPUs. Raises UsageError, VmNotFound, VmAmbiguous, Refused."""
+    """Return whether guests are ready for work on their GPUs. Raises UsageError, VmNotFound, VmAmbiguous, Refused."""
     way = GuestWay(via)
     needs = GuestNeeds(wanted_frameworks(framework or ()), frozenset(map(MustHave, expect or ())))
     question = GuestQuestion(vm, pool, needs, ssh_door(way, ssh_user, ssh_host, ssh_port))
@@ -145,7 +145,7 @@ def gpu_sizing_info(
     since: str | None = None,
     **options: Any,
 ) -> TaskResult:
-    """How many VMs may share a GPU; `options` are fields of `SizeRequest`. vCenter is asked where history says.
+    """Return how many VMs may share a GPU; `options` are fields of `SizeRequest`. vCenter is asked where history says.
 
     Raises UsageError, PolicyError, Refused, VmNotFound, VmAmbiguous.
     """
@@ -191,7 +191,7 @@ def gpu_placement(
     shell: HostShellArguments = NO_SHELL,
     **options: Any,
 ) -> TaskResult:
-    """A place for each request, or every reason against one; `options` are fields of `Place`.
+    """Return a place for each request, or every reason against one; `options` are fields of `Place`.
 
     `mig_layout`: FILE:NAME of a layout; the answer is as if GPUs had its GPU instances. Raises UsageError, PolicyError.
     """

@@ -72,7 +72,7 @@ def unchanged_result(document: Document, warnings: Iterable[str] = ()) -> TaskRe
 
 
 def difference(name: str, before: Document | str, after: Document | str) -> Document:
-    """What Ansible shows of one object with --diff."""
+    """Return what Ansible shows of one object with --diff."""
     return {"before_header": name, "after_header": name, "before": before, "after": after}
 
 
@@ -80,7 +80,7 @@ BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 
 def inventory_after(report: Report) -> Inventory:
-    """How the VMs are afterwards: as they were read back, foreseen in check mode."""
+    """Return how the VMs are afterwards: as they were read back, foreseen in check mode."""
     if report.applied:
         return report.after or report.before
     world, catalog = report.before, catalog_of(report.before)
@@ -104,6 +104,6 @@ def result_of(report: Report, document: PrintedDocument, after: Inventory, warni
 
 
 def reasons_of(report: Report | Report[HostStep] | ChangeReport, *unmet: str) -> list[str]:
-    """Every reason why something is not done, each with its next move."""
+    """Return every reason why something is not done, each with its next move."""
     failed = [outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason]
     return [*(rejection.line for rejection in report.plan.rejections), *unmet, *failed]

@@ -87,7 +87,7 @@ def rotation(
 def rotation_info(
     connection: ConnectionArguments, *, policy: str | None = None, at: str | None = None, plan: bool = False
 ) -> TaskResult:
-    """What the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment.
+    """Return what the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment.
 
     A damaged journal fails the task (exit code 7), with what vCenter's markers say all the same.
     """
@@ -105,7 +105,7 @@ def rotation_info(
 
 
 def rotation_timers_info(_: ConnectionArguments, *, policy: str, cron_tz: bool | None = None) -> TaskResult:
-    """When systemd and cron call the two halves of this policy. Asks no vCenter, and changes nothing."""
+    """Return when systemd and cron call the two halves of this policy. Asks no vCenter, and changes nothing."""
     rules = policy_of(policy)
     assert rules is not None, "Ansible requires it"
     return unchanged_result({"timers": timers_document(api.rotate_timers(rules, cron_tz=cron_tz))})

@@ -14,7 +14,7 @@ from gpuops.tasks.result import TaskResult
 def sim_vcenter(
     ready_file: str, state: str, state_file: str | None, clock: str | None, *, apply: bool, **options: Any
 ) -> TaskResult:
-    """Starts one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError.
+    """Start one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError.
 
     `options` are those of `gpuops sim serve`. Without `clock` the environment says what moves its time, as there.
     """

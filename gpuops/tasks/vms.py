@@ -61,7 +61,7 @@ def vm_gpus(
     apply: bool,
     shell: HostShellArguments = NO_SHELL,
 ) -> TaskResult:
-    """Each of `vms` is the state and the options of one VM; all of them by one login, one read and one plan.
+    """Return each of `vms` is the state and the options of one VM; all of them by one login, one read and one plan.
 
     `partial`: those that can be done are done, and the others are named (exit code 4). Raises UsageError for options
     that mean nothing, before anything is read, and for a VM that is named twice.
@@ -79,7 +79,7 @@ def vm_gpus(
 
 
 def _share(part: Part, report: Report, after: Inventory) -> Document:
-    """What became of one VM of many; `asked` is how the task names it."""
+    """Return what became of one VM of many; `asked` is how the task names it."""
     outcomes = [outcome for outcome in report.outcomes if outcome.step.vm == part.vm]
     bad = [outcome.reason for outcome in outcomes if outcome.verdict in BAD]
     vm = after.vms.get(part.vm) if part.vm else None
@@ -96,7 +96,7 @@ def _share(part: Part, report: Report, after: Inventory) -> Document:
 
 
 def _request(options: Mapping[str, Any], state: str) -> Change:
-    """The request that a task's options are. Raises UsageError for one that means nothing with its state."""
+    """Return the request that a task's options are. Raises UsageError for one that means nothing with its state."""
     verb = Attach if state == "present" else Detach
     options_given = {name: option for name, option in options.items() if option is not None and option is not False}
     options_given["vm"] = vm_of(options_given)
@@ -128,7 +128,7 @@ def vm_clone(connection: ConnectionArguments, *, apply: bool, **options: Any) ->
 
 
 def _predicted_vm(new: NewClone, inventory: Inventory) -> Document:
-    """What of a VM can be told before it is there."""
+    """Return what of a VM can be told before it is there."""
     return {
         "name": new.name,
         "template": inventory.vm(new.source).name,
@@ -140,7 +140,7 @@ def _predicted_vm(new: NewClone, inventory: Inventory) -> Document:
 
 
 def clone_of(options: Mapping[str, Any]) -> Clone:
-    """The request that a task's options are. Raises UsageError for memory that is none."""
+    """Return the request that a task's options are. Raises UsageError for memory that is none."""
     memory = options.get("memory")
     other_options = {name: option for name, option in options.items() if name != "memory"}
     return request_of(Clone, {**other_options, "memory_mib": memory_mib(memory) if memory is not None else None})

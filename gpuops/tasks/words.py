@@ -27,7 +27,7 @@ _TOLD: Final = frozenset({"because", "reasons", "afterwards", "hint"})
 
 
 def in_words_of(arguments: Arguments, text: str) -> str:
-    """The text with options that the module has as arguments written as arguments; all else stays.
+    """Return the text with options that the module has as arguments written as arguments; all else stays.
 
     >>> module = {"power": {"choices": ["cycle", "off"]}, "gpu": {"type": "list"}, "all": {"type": "bool"}}
     >>> in_words_of(module, "it runs; --power cycle restarts it")
@@ -58,7 +58,7 @@ def _part_in_words(arguments: Arguments, key: str, part: Any) -> Any:
 
 
 def _all_of(arguments: Arguments) -> dict[str, Mapping[str, Any]]:
-    """The arguments and those of each element, by name; the outer one counts where both have a name."""
+    """Return the arguments and those of each element, by name; the outer one counts where both have a name."""
     inner: dict[str, Mapping[str, Any]] = {}
     for argument in arguments.values():
         inner |= _all_of(argument.get("options") or {})
@@ -83,7 +83,7 @@ def _translate(arguments: Arguments, text: str) -> str:
 
 
 def _is_value(word: str, argument: Mapping[str, Any]) -> bool:
-    """Whether the word after an option is its value: `--gpu means nothing here` only speaks of the option."""
+    """Return whether the word after an option is its value: `--gpu means nothing here` only speaks of the option."""
     choices: Collection[str] | None = argument.get("choices")
     if choices is not None:
         return word in choices

@@ -32,7 +32,7 @@ def _digest(text: bytes) -> bytes:
 
 
 def _only(headers: Headers, name: bytes) -> bytes | None:
-    """The header's value; None = it is not there, or there more than once."""
+    """Return the header's value; None = it is not there, or there more than once."""
     values = [content for key, content in headers if key == name]
     return values[0] if len(values) == 1 else None
 
@@ -86,7 +86,7 @@ class ProxyLogin:
 
     @classmethod
     def parse(cls, header: str, addresses: Sequence[str], secret: Secret) -> ProxyLogin:
-        """Raises UsageError for what is no name of a header, no address or network, or a short secret."""
+        """Raise UsageError for what is no name of a header, no address or network, or a short secret."""
         if not header.isascii() or not header.replace("-", "").isalnum():
             message = f"--proxy-header {header!r} is no name of a header"
             raise UsageError(message, hint="say --proxy-header X-Remote-User")
@@ -113,7 +113,7 @@ def _require_long(subject: str, text: str) -> None:
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
-    """An IPv4 address that came in as an IPv6 one is itself; None = it is no address."""
+    """Return an IPv4 address that came in as an IPv6 one is itself; None = it is no address."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -123,7 +123,7 @@ def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches what listens there.
+    """Return whether nobody but this machine reaches what listens there.
 
     >>> [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.5", "gpus.example.com")]
     [True, True, True, False, False, False]
@@ -150,7 +150,7 @@ class Access:
         return not ways or any(way.lets_in(headers, peer) for way in ways)
 
     def answers_to(self, headers: Headers, reached: str) -> bool:
-        """Whether the Host header names where the request came to: the address `reached`, or one of the names.
+        """Return whether the Host header names where the request came to: the address `reached`, or one of the names.
 
         A rebound name is never an address, so the port says nothing.
         """

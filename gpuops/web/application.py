@@ -248,7 +248,7 @@ def _plain(text: str, status: int, **headers: str) -> Response:
 
 
 def _pieces(body: bytes, media_type: str, headers: dict[str, str] | None = None) -> Response:
-    """The same bytes for whoever asks, in pieces: each waits until its reader has taken the last one."""
+    """Return the same bytes for whoever asks, in pieces: each waits until its reader has taken the last one."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for begin in range(0, len(body), PIECE):

@@ -73,7 +73,7 @@ class CurrentState:
         self._changed = asyncio.Event()
 
     async def wait_for_newer(self, current: Current, at_most_s: float) -> None:
-        """Returns when there is something newer than what was seen, or when the time is up."""
+        """Return when there is something newer than what was seen, or when the time is up."""
         if self.now is current and not self.over:
             try:
                 await asyncio.wait_for(self._changed.wait(), at_most_s)

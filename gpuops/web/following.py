@@ -47,11 +47,11 @@ class FleetReads(Protocol):
     """What is asked of a site. Raises GpuopsError."""
 
     def read(self) -> FleetRead:
-        """What is there now."""
+        """Return what is there now."""
         ...
 
     def wait_for_change(self, timeout_s: float) -> bool:
-        """Whether vCenter has told of a change since the last call, as soon as it has or when the time is up."""
+        """Return whether vCenter has told of a change since the last call, as soon as it has or when the time is up."""
         ...
 
 
@@ -88,7 +88,7 @@ class Following:
                 clock.pause(AWAY_S)
 
     def look(self) -> bool:
-        """Reads, and tells what there is. False = it could not be read."""
+        """Read, and tells what there is. False = it could not be read."""
         try:
             if self._site is None:
                 self._site = self._open()

@@ -47,11 +47,11 @@ class Overview:
         self._number = 0
 
     def begin(self) -> Current:
-        """What is there before anything was read."""
+        """Return what is there before anything was read."""
         return self._current()
 
     def tell(self, site: str, current: Current, figures: Document | None) -> Current:
-        """What there is of all, now that one tells this; without figures those of its last read stay."""
+        """Return what there is of all, now that one tells this; without figures those of its last read stay."""
         site_now = self._sites[site]
         self._sites[site] = replace(site_now, current=current, figures=figures or site_now.figures)
         return self._current()
@@ -71,7 +71,7 @@ class Overview:
 
 
 def address_of(site: str) -> str:
-    """Where the pages of a site are, below the overview.
+    """Return where the pages of a site are, below the overview.
 
     >>> address_of("prod/1")
     'sites/prod%2F1/'
@@ -94,7 +94,7 @@ def _page(now: Sequence[SiteNow], edition: str, documents: Sequence[str]) -> byt
 
 
 def _merged_document(sites: Sequence[SiteNow], name: str) -> bytes:
-    """The document of that name of each site that is followed; of the others the reason."""
+    """Return the document of that name of each site that is followed; of the others the reason."""
     with ThreadPoolExecutor(max(1, len(sites))) as pool:
         return document_text(sites_document(list(pool.map(partial(_site_answer, name=name), sites)))).encode()
 
@@ -120,7 +120,7 @@ def _failed_answer(answer: SiteAnswer, why: str, hint: str) -> SiteAnswer:
 
 
 def _read_at(site_now: SiteNow) -> datetime | None:
-    """When it was last read, in its own zone, to the minute: what a page shows."""
+    """Return when it was last read, in its own zone, to the minute: what a page shows."""
     edition = site_now.current.edition
     if edition is None:
         return None

@@ -77,7 +77,7 @@ def serving_sites(
     metrics: Callable[[str, Current], bytes],
     say: Callable[[str], None],
 ) -> Iterator[WebServer]:
-    """The same of several sites. `metrics` is told the name of one, empty = all of them."""
+    """Yield the same of several sites. `metrics` is told the name of one, empty = all of them."""
     overview, states = CurrentState(), {name: CurrentState() for name in sites}
     app = sites_application(overview, states, access, metrics, say)
     with _answering(listener, app, {"": overview, **states}) as server:

@@ -66,7 +66,7 @@ def _forecast(
     policy: Path | None,
     saved: Path | None,
 ) -> None:
-    """Raises UsageError for options that mean nothing together, before vCenter is asked."""
+    """Print when profiles run out. Raises UsageError for options that exclude each other, before vCenter is read."""
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.errors import UsageError

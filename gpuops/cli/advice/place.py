@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OneVm:
-    """The VM that the command line asks a place for; the same keys stand in a file (config/requests_file.py)."""
+    """The VM of the command line; a file has the same keys (config/requests_file.py)."""
 
     profile: Annotated[
         tuple[str, ...],
@@ -123,7 +123,7 @@ def _layout(text: str, host: str | None) -> ApplyLayout:
 
 
 def _typed_options(vm_options: OneVm) -> dict[str, object]:
-    """What was said of the VM, by option; lists, as a file has them."""
+    """Return the typed options of the VM; sequences as lists, as in a file."""
     typed = {
         f"--{name.replace('_', '-')}": setting
         for name, setting in asdict(vm_options).items()

@@ -76,7 +76,7 @@ def _refuse_beside_measure(
     workloads: Path | None,
     busy: str | None,
 ) -> None:
-    """Raises UsageError for an option that means nothing beside --measure."""
+    """Raise UsageError for an option that excludes --measure."""
     excluded = {
         "--vm": request.vm,
         "--tag": request.tag,
@@ -103,7 +103,7 @@ def _answer(
     busy: str | None,
     overlap: str | None,
 ) -> SizingAnswer:
-    """Raises UsageError for options that mean nothing together, before vCenter is asked."""
+    """Return the answer. Raises UsageError for options that exclude each other, before vCenter is read."""
     from gpuops.api.sizing import size_stated
 
     of_history = {"--policy": policy, "--pool": pool, "--since": since}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def refuse_without_measure(options: MeasureOptions) -> None:
-    """Raises UsageError where an option of --measure is given without it."""
+    """Raise UsageError if an option of --measure is given without it."""
     options_given = [
         name
         for name, setting in (
@@ -41,7 +41,7 @@ def refuse_without_measure(options: MeasureOptions) -> None:
 
 
 def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | None, overlap: str | None) -> None:
-    """Measure, or remove what is left of a measurement, and print what came of it."""
+    """Measure, or remove the VMs of an interrupted measurement, and print the outcome."""
     if options.remove:
         _remove(common, options)
         return
@@ -72,7 +72,7 @@ def size_measure(common: CommonOptions, options: MeasureOptions, profile: str | 
 
 
 def _each_scheduler(common: CommonOptions, options: MeasureOptions, wish: MeasureWish) -> None:
-    """The same under several schedulers, which are set in between."""
+    """Measure under several schedulers, which are set in between, and print the outcome."""
     from gpuops.api.measured_schedulers import SettingSchedulers, measure_schedulers
     from gpuops.cli.hosts.change import ChangeProgress
     from gpuops.cli.opening import open_site
@@ -134,7 +134,7 @@ def _remove(common: CommonOptions, options: MeasureOptions) -> None:
 
 
 def _wish(options: MeasureOptions, profile: str | None, overlap: str | None) -> MeasureWish:
-    """Raises UsageError for what is missing, or means nothing."""
+    """Return the measurement of the options. Raises UsageError for missing and invalid ones."""
     from gpuops.config.workloads_file import share_of
     from gpuops.model.devices.scheduler import SchedulerPolicy
     from gpuops.model.measurements.sharing_measurement import MeasureWish

@@ -1,4 +1,4 @@
-"""`gpuops what-if`: the same requests and the same night on the fleet as it is, and after changes nobody has made."""
+"""`gpuops what-if`: the same requests and the same night on the fleet as it is, and after planned changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChangesSaid:
-    """The changes as the command line says them; a file says the same (config/changes_file.py)."""
+    """The changes as options of the command line; a file has the same keys (config/changes_file.py)."""
 
     add_hosts: Annotated[
         tuple[str, ...],
@@ -88,7 +88,7 @@ def what_if(
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
     ] = None,
 ) -> None:
-    """Compare the fleet with itself after changes that nobody has made: what is placed, waits, and is won at night.
+    """Compare the fleet with itself after planned changes: which requests are placed or wait, and the GPUs of a night.
 
     The same requests are placed on both, those of a file, of recorded days (gpuops observe), or made up as what runs
     now; with --policy the same night is planned on both. Nothing is ever written to vCenter.
@@ -131,7 +131,7 @@ def what_if(
 
 
 def _changes(change_options: ChangesSaid, file: Path | None) -> tuple[FleetChange, ...]:
-    """All changes, those of options first. Raises UsageError."""
+    """Return all changes, those of options first. Raises UsageError."""
     from gpuops.config.changes_file import added_hosts, added_vms, changed_profiles, load_changes, lost_gpus
     from gpuops.model.fleet_change import LoseHost
 
@@ -147,7 +147,7 @@ def _changes(change_options: ChangesSaid, file: Path | None) -> tuple[FleetChang
 
 
 def _of_gpus(change_options: ChangesSaid) -> tuple[FleetChange, ...]:
-    """The change of --mode or --mig-layout, of the GPUs that --host, --model and --gpu name. Raises UsageError."""
+    """Return the change of --mode or --mig-layout, for the GPUs of --host, --model and --gpu. Raises UsageError."""
     from gpuops.config.layout_file import parse_layout_option
     from gpuops.model.devices.gpu import PciAddress
     from gpuops.model.fleet_change import ApplyLayout, ChangeGpuMode

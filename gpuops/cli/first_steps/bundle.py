@@ -79,7 +79,7 @@ def bundle(
 
 
 def _write(gathered: Bundle, key: bytes, state_dir: Path, file: Path) -> None:
-    """The key and the names first: a bundle whose names nobody can look up is no use at home."""
+    """Write the bundle, but first the key and the names: without them its names cannot be looked up."""
     from gpuops.execute.state.bundle_names import key_for_ever, remember
     from gpuops.files.private_file import write_new
 

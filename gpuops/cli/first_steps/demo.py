@@ -26,7 +26,7 @@ from gpuops.errors import PartlyDone, VcenterUnreachable
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A line of explanation, a command as typed, and the exit code it must end with."""
+    """A line of explanation, a command as typed, and its expected exit code."""
 
     says: str
     command: str
@@ -46,7 +46,7 @@ SCENES: Final = (
         "The evening: idle desktops are suspended, ML VMs run on the freed GPUs.",
         "gpuops rotate night --policy {policy} --yes",
     ),
-    Scene("Who is where at night.", "gpuops rotate status"),
+    Scene("Where each VM is at night.", "gpuops rotate status"),
     Scene("The morning: the ML VMs stop, every desktop is back.", "gpuops rotate day --policy {policy} --yes"),
     Scene("ml-07 gives its GPU back and is as it was.", "gpuops detach --vm ml-07 --all"),
     Scene("What the simulated vCenter itself recorded.", "gpuops sim ledger --ready-file {ready}"),
@@ -66,7 +66,7 @@ def demo(
     from gpuops.config.policy import load_policy
     from gpuops.sim.scenario.scenario_file import read as read_scenario
 
-    # what is wrong with them is said before anything is shown
+    # errors in them are reported before anything is shown
     load_policy(policy or _lab_policy())
     read_scenario(scenario)
     with (
@@ -86,7 +86,7 @@ def _lab_policy() -> Path:
 
 @contextmanager
 def _serve_vcenter(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
-    """A running simulated vCenter, as the environment that leads every command of the demo to it and nowhere else."""
+    """Start a simulated vCenter; yield the environment that connects every command of the demo to it."""
     ready = folder / "vcenter.json"
     serve = ["sim", "serve", "--scenario", scenario, "--clock", "stepped", "--port", "0", "--ready-file", str(ready)]
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_")

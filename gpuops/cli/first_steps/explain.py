@@ -62,7 +62,7 @@ def explain(
 
 
 def _file_named(word: str) -> str:
-    """The file of that name; `pools`, `roles` and `changes` are understood too. Raises UsageError."""
+    """Return the file with that name; `pools`, `roles` and `changes` are accepted too. Raises UsageError."""
     singular = word.removesuffix("s")
     matches = [name for name in INPUTS if singular in (part.removesuffix("s") for part in (name, *name.split("-")))]
     if word in INPUTS or len(matches) == 1:

@@ -84,7 +84,7 @@ def help(
 
 
 def _page_with_heading(words: Sequence[str]) -> str | None:
-    """Return the page with a section of this subject, None if there is none.
+    """Return the page with a section of this subject, or None.
 
     The subjects of a section stand in its heading before the colon, separated by commas: `gpuops help roles` finds
     "## Roles: the files" on the page `login`. Case and hyphens do not count.
@@ -109,7 +109,7 @@ def _usage(words: Sequence[str], context: typer.Context) -> str | None:
 
 
 def _manual() -> dict[str, Traversable]:
-    """The topics and their files, by name."""
+    """Return the topics and their files, by name."""
     from importlib.resources import files
 
     pages = (file for file in files("gpuops").joinpath("manual").iterdir() if file.name.endswith(".md"))
@@ -117,7 +117,7 @@ def _manual() -> dict[str, Traversable]:
 
 
 def pages() -> dict[str, str]:
-    """The whole manual: the text of each topic, by name."""
+    """Return the complete manual: the text of each topic, by name."""
     return {name: file.read_text(encoding="utf-8") for name, file in _manual().items()}
 
 
@@ -133,7 +133,7 @@ def _list(titles: dict[str, str]) -> Shown:
 
 
 def _render(text: str) -> None:
-    """Markdown in the colours of the terminal itself: rich's own backgrounds fit dark ones only."""
+    """Print Markdown in the colours of the terminal: rich's own backgrounds fit only dark ones."""
     from rich.markdown import Markdown
     from rich.theme import Theme
 

@@ -43,7 +43,7 @@ INPUTS: Final = {
     "what-if-changes": InputFile("Changes of `gpuops what-if`", "gpuops.config.changes_file:ChangesFile"),
     "workloads": InputFile("Workloads of `gpuops size`", "gpuops.config.workloads_file:WorkloadsFile"),
 }
-"""What `gpuops schema` calls each."""
+"""The files by their names in `gpuops schema`."""
 
 
 def names(incomplete: str) -> list[str]:
@@ -85,7 +85,7 @@ def schema(
 
 
 def _titles_by_name() -> dict[str, tuple[str, str]]:
-    """Each name with what it is of, `input` or `output`, and its title."""
+    """Return each name with its use, `input` or `output`, and its title."""
     from gpuops.report.schema import document_kinds, document_title
 
     titles = {name: ("input", input_file.title) for name, input_file in INPUTS.items()}
@@ -99,7 +99,7 @@ def _schema_of(name: str) -> Schema:
 
 
 def input_schema(name: str) -> Schema:
-    """The schema of a file, made from the class that checks it. It says nothing of rules between several keys."""
+    """Return the schema of a file, made from the class that checks it, without rules between several keys."""
     from gpuops.config.decoding import is_section
     from gpuops.config.file_schema import schema_of_section
     from gpuops.report.document import SCHEMA_VERSION
@@ -118,7 +118,7 @@ def input_schema(name: str) -> Schema:
 
 
 def _without_titles(schema: Any) -> Any:
-    """The same without the titles that only spell a key or a class once more."""
+    """Return the schema without titles that only repeat the name of a key or a class."""
     if isinstance(schema, list):
         return [_without_titles(part) for part in schema]
     if not isinstance(schema, dict):

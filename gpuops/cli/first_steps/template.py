@@ -97,7 +97,7 @@ _LISTED = "gpuops template list"
 
 
 def _is_unchanged(path: Path, text: str, *, force: bool) -> bool:
-    """Whether the file says this already. Raises UsageError for one that says something else, and is to be kept."""
+    """Return whether the file has this text already. Raises UsageError for another text, without `force`."""
     try:
         content = read_bytes(path)
     except UsageError as error:

@@ -43,7 +43,7 @@ def status(common: CommonOptions) -> None:
 @change.command()
 @spread
 def resume(common: CommonOptions, run_options: RunOptions, host_shell: HostShellOptions) -> None:
-    """Go on with the change that was cut off or has stopped, as it was begun.
+    """Continue an interrupted or stopped change, with its original options.
 
     A host whose turn has begun is finished at any hour; another is begun only while the change's window is open.
     A change of MIG mode needs its --host-shell again.
@@ -128,7 +128,7 @@ def _carry_out(
 
 
 class ChangeProgress:
-    """Prints what a change does, a line each, on stderr; cut off in the middle, it says how to go on."""
+    """Prints each line of a change's progress on stderr, and after an interruption how to continue."""
 
     def __init__(self) -> None:
         self._began = False
@@ -149,7 +149,7 @@ class ChangeProgress:
 
 
 def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
-    """Asks before hosts are taken out of service."""
+    """Ask before hosts are taken out of service."""
 
     def ask(report: ChangeReport) -> None:
         from gpuops.cli.running import confirm
@@ -162,7 +162,7 @@ def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
 
 
 def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
-    """Asks before a host or VM is given up."""
+    """Ask before a host or VM is given up."""
 
     def ask(abandonment: Abandonment) -> None:
         from gpuops.cli.running import confirm
@@ -175,14 +175,14 @@ def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
 
 
 def show_abandoned(abandonment: Abandonment) -> None:
-    """Prints what was given up."""
+    """Print what was given up."""
     from gpuops.report.hosts.given_up import abandonment_document, abandonment_text
 
     output.show(abandonment_text(abandonment), abandonment_document(abandonment))
 
 
 def show(report: ChangeReport | Report) -> None:
-    """Prints it; ends with its exit code."""
+    """Print the report and end with its exit code."""
     from gpuops.cli.running import show_brief
     from gpuops.plan.core.plan import Report
     from gpuops.report.brief import change_line, run_line

@@ -1,4 +1,4 @@
-"""`gpuops diagnose`: which component slows a VM down; and what people found, of which the next model is made."""
+"""`gpuops diagnose`: which component slows a VM down; and what people found, from which the next model learns."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def look(
 ) -> None:
     """Say which component slows VMs down, how probable it is, and by which numbers. Changes nothing in vCenter.
 
-    By what `gpuops observe` has measured, one bulk read, settings of hosts, and a model. It names the components that
-    cannot be told here, and what they need.
+    It uses the measurements of `gpuops observe`, one bulk read, settings of hosts, and a model. It names the components
+    that cannot be judged here, and what they need.
 
     \b
     Example:

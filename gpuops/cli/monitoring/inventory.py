@@ -97,7 +97,7 @@ def inventory(
 
 
 def _with_offers(snapshot: Inventory, site: Site) -> Inventory:
-    """With what plans of DirectPath devices and device groups ask a host for, and could not ask a file."""
+    """Return the inventory with the hosts' offers that plans of DirectPath devices and device groups need."""
     try:
         return site.vcenter.with_config_targets(
             snapshot, [host.ref for host in snapshot.hosts.values() if host.gpus and host.connected]

@@ -75,7 +75,7 @@ def report(
 
 
 def _write(path: Path, text: str) -> None:
-    """Replaces the file, which keeps its mode; a new one is for this user alone: it names VMs and owners."""
+    """Replace the file and keep its mode; a new one is readable only by this user: it names VMs and owners."""
     from gpuops.files.private_file import write_private
 
     write_private(path, text, like=path if path.is_file() else None)

@@ -82,7 +82,7 @@ def top(
 
 
 def _moves_cursor() -> bool:
-    """Whether a person sits at a terminal that can be drawn on."""
+    """Return whether stdin and stdout are a terminal that can be drawn on."""
     dumb = os.environ.get("TERM", "dumb").lower() in ("", "dumb", "unknown")
     return sys.stdin.isatty() and sys.stdout.isatty() and not dumb
 
@@ -90,7 +90,7 @@ def _moves_cursor() -> bool:
 def _look(
     site: Site, common: CommonOptions, filters: FleetFilters, judging: Policy | None, *, of_vms: bool = True
 ) -> Top:
-    """One read of everything, the newest samples of its GPUs and of its VMs, and what the journal has open."""
+    """Return one read of vCenter, the newest samples of GPUs and VMs, and the open entries of the journal."""
     from gpuops import api
     from gpuops.cli.opening import read_inventory
     from gpuops.report.monitoring.fleet import fleet

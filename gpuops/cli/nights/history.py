@@ -1,4 +1,4 @@
-"""`gpuops history`: past nights and changes as the journal tells them, as table, JSON and CSV; no vCenter is asked."""
+"""`gpuops history`: past nights and changes in the journal, as table, JSON and CSV; reads no vCenter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listing(
         str | None, typer.Option(metavar="30d|12w|DATE", help="What began since then; a date is its midnight in UTC.")
     ] = None,
     kind: Annotated[EventKind | None, typer.Option(help="Nights alone, or changes alone.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="So many at the most, the newest.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N, the newest.")] = None,
 ) -> None:
     """Show past nights and changes: what was taken and is back, GPU-hours, incidents, who ran it. Asks no vCenter.
 

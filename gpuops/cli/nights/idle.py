@@ -63,7 +63,7 @@ def idle(
 
 
 def _replay(common: CommonOptions, night: Policy | None, since: str, pool: str | None, explain: str | None) -> None:
-    """Raises UsageError for options that mean nothing together, before vCenter is asked."""
+    """Print a replay. Raises UsageError for options that exclude each other, before vCenter is read."""
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.date_text import parse_since

@@ -23,7 +23,7 @@ rotate = VerbTable("rotate", "Suspend idle desktops for ML VMs at night, and bri
 
 
 def _tell_begun() -> None:
-    """Tells the unit of systemd that runs it; first of all, for a unit whose process ends without it has failed."""
+    """Tell the unit of systemd that runs it; first of all, for a unit whose process ends without it has failed."""
     from gpuops.execute.state.service_manager import BEGUN, tell_systemd
 
     tell_systemd(BEGUN)
@@ -101,7 +101,7 @@ def plan(
     ] = False,
     saved: Saved = None,
 ) -> None:
-    """Show the night that would begin at a moment: who gives way, where each ML VM goes, who stays, and the way back.
+    """Show the night that would begin at a moment: desktops to suspend, a host for each ML VM, and the way back.
 
     It is planned on what vCenter shows now. Every VM of the pools and of the queue has its reason. Changes nothing.
     Without --policy it goes by the policy that the last night ran under.
@@ -165,7 +165,7 @@ def day(
 def resume(common: CommonOptions, run_options: RunOptions) -> None:
     """Finish a night or a morning that was cut off, under the policy it began with.
 
-    A night whose window has closed is not gone on with: exit code 3, and `gpuops rotate day` brings back what it took.
+    A night whose window has closed is not continued: exit code 3. `gpuops rotate day` then returns its desktops.
 
     \b
     Example:
@@ -275,7 +275,7 @@ def skip_next(
 ) -> None:
     """Skip the next night of a policy: the one that is open and has taken nothing, or else the first to open.
 
-    Kept in the journal: `rotate night` then ends with exit code 0 and says so; `rotate status` and `plan` tell of it.
+    The journal stores it: `rotate night` then ends with exit code 0 and a note; `rotate status` and `plan` show it.
 
     \b
     Example:

@@ -75,7 +75,7 @@ def _watch(look: Callable[[], RotationStatus]) -> None:
 
 
 def changes(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Iterator[RotationStatus]:
-    """The first look, and each that shows something else than the one before; it goes on while vCenter is away."""
+    """Yield the first look, and each that differs from the one before; continue while vCenter does not answer."""
     from gpuops.errors import VcenterUnreachable
     from gpuops.report.layout import Text
 
@@ -99,7 +99,7 @@ def changes(look: Callable[[], RotationStatus], rounds: Iterable[object]) -> Ite
 
 
 def _without_lease_renewal(state: RotationStatus) -> Document:
-    """What is compared: all but that the lease was renewed."""
+    """Return the document without the end of the lease, which each renewal changes."""
     from gpuops.report.document import as_values
     from gpuops.report.nights.rotation_status import status_document
 
@@ -109,12 +109,12 @@ def _without_lease_renewal(state: RotationStatus) -> Document:
     return document
 
 
-audit = VerbTable("audit", "Check that nobody changed the journal of rotations and changes.")
+audit = VerbTable("audit", "Check that the journal of rotations and changes was not altered.")
 
 
 @audit.callback()
 def _group() -> None:
-    """Check that nobody changed the journal of rotations and changes."""
+    """Check that the journal of rotations and changes was not altered."""
 
 
 @audit.command()
@@ -205,7 +205,7 @@ def unlock(
         lease = rotate_unlock(rules, site, nonce, force=force)
     text = f"given back: the lease of {lease.owner}"
     if not lease.nonce:
-        text = f"set right: the lock VM carries lease number {lease.epoch} again, and nobody holds it"
+        text = f"set right: the lock VM carries lease number {lease.epoch} again, and no run holds it"
     output.show(Text(text), RotateUnlockDocument.from_attributes(lease=lease))
 
 

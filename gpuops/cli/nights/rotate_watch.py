@@ -32,7 +32,7 @@ def watch(
         ),
     ] = None,
 ) -> None:
-    """Run ML VMs on what is free beyond what the policy keeps for desktops, at any hour; they give way to desktops.
+    """Run ML VMs at any hour on GPUs that are free beyond the policy's reserve; stop them when desktops need these.
 
     A service: it goes on until it is stopped (templates/gpuops-watch.service). What it has started then runs on;
     `gpuops rotate day` ends that. The policy says `mode: spare-capacity`. Exit code 6 where another watch of this
@@ -66,7 +66,7 @@ def watch(
 
 
 def _tell(report: WatchReport) -> None:
-    """A line or a document for each look that did something, or found too little; each look with --verbose."""
+    """Print each look that did something or found too little, with --verbose each look."""
     from gpuops.clock import wall_clock
     from gpuops.report.layout import Text
     from gpuops.report.nights.watch import look_document, told_lines

@@ -1,4 +1,4 @@
-"""`gpuops metrics`: what Prometheus is told of GPUs, VMs and nights, in a file or over HTTP."""
+"""`gpuops metrics`: metrics of GPUs, VMs and nights for Prometheus, in a file or over HTTP."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def metrics(
 
 
 def _write(common: CommonOptions, path: Path) -> None:
-    """Replaces the file. After a failure it says so, for node_exporter goes by the age of the file alone."""
+    """Replace the file. After a failure write one that reports it: node_exporter only checks the age of the file."""
     from gpuops.cli.opening import label_of, open_site
     from gpuops.cli.services.metrics_source import MetricSource
     from gpuops.files.private_file import write_readable
@@ -90,7 +90,7 @@ def _write(common: CommonOptions, path: Path) -> None:
 
 
 def _serve(common: CommonOptions, where: str, every_s: int) -> None:
-    """Answers until a signal ends it, or a login that is refused: tried again and again it would lock the account."""
+    """Answer until a signal, or a refused login: repeated tries would lock the account."""
     from gpuops.cli.opening import label_of
     from gpuops.cli.services.metrics_page import OPTION, AskedPage, handler, stands_s
     from gpuops.execute.state.http_listener import listening
@@ -115,7 +115,7 @@ def _serve(common: CommonOptions, where: str, every_s: int) -> None:
 
 
 def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
-    """The same of several vCenters, each read by a process of its own, until a signal ends it or none is left."""
+    """Answer for several vCenters, each read by its own process, until a signal or until no process runs."""
     from gpuops.cli.services.metrics_page import OPTION, SitePages, handler
     from gpuops.cli.sites import TIMEOUT_S, services_of
     from gpuops.cli.sites.services import SiteProcess, keep_running, wait_for_the_end
@@ -137,8 +137,10 @@ def _serve_sites(common: CommonOptions, where: str, every_s: int) -> None:
 
 
 def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:
-    """In the process of one site: answers each question with the text, None = its vCenter is away, and how long that
-    took, in seconds."""
+    """Answer the questions in the process of one site, each with the text and the seconds that it took.
+
+    The text is None if vCenter does not answer.
+    """
     from gpuops.cli.opening import label_of
     from gpuops.report.services.metrics import MetricsWriter
 
@@ -151,7 +153,7 @@ def metrics_of_site(talk: SiteTalk, common: CommonOptions) -> None:
 
 
 class _Reading:
-    """Reads for one answer after the other. A vCenter that is away makes one answer poor, and ends nothing."""
+    """Reads vCenter for each answer. If vCenter does not answer, that answer has no values."""
 
     def __init__(self, common: CommonOptions, stack: ExitStack) -> None:
         self._common, self._stack = common, stack
@@ -161,8 +163,10 @@ class _Reading:
         """How long the last read took, logging in left out; 0 = it failed."""
 
     def values(self) -> MetricValues | None:
-        """What is there now; None = vCenter is away. Raises LoginRefused, and before the first connection all that
-        `open_site` raises but a vCenter that is away."""
+        """Return the current values; None if vCenter does not answer.
+
+        Raises LoginRefused, and before the first connection all errors of `open_site` except NotConnected.
+        """
         from gpuops import clock
 
         wrong: list[GpuopsError] = []
@@ -190,7 +194,7 @@ class _Reading:
         return MetricSource(self._stack.enter_context(open_site(self._common)))
 
     def _say(self, wrong: list[GpuopsError]) -> None:
-        """Each trouble once, until it is over: a scrape comes every few seconds."""
+        """Print each error once, until it is over: a scrape comes every few seconds."""
         from gpuops.report.layout import Text
 
         lines = {error.message: error.line for error in wrong}

@@ -142,7 +142,7 @@ def runner_status(common: CommonOptions) -> None:
 
 
 def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
-    """Asks for a night of the policy now, whoever of the runners plays it. `yes`: nobody is asked whether it may.
+    """Ask the runners for a night of the policy now. `yes`: do not ask the admin first.
 
     Raises UsageError, QueueAway; Refused outside the policy's windows, for what a runner plays then is a return.
     """
@@ -165,7 +165,7 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
     ((site, played_rotations),) = sites.items()
     if rules.name not in played_rotations:
         raise UsageError(
-            f"policy {rules.name} is none of those that runners play on {site}",
+            f"runners play no policy {rules.name} on {site}",
             hint=f"rotations of [targets.{site}] in the configuration file: {', '.join(played_rotations)}",
         )
     played = played_rotations[rules.name]
@@ -188,7 +188,7 @@ def ask_fleet(common: CommonOptions, policy: Path, *, yes: bool) -> None:
 
 
 def _sql(common: CommonOptions) -> str:
-    """What makes the tables that the database lacks; of the queue where Procrastinate is installed. "" = it has all."""
+    """Return the SQL for missing tables, with those of the queue if it is installed; "" = none is missing."""
     from gpuops.execute.journal.stores import open_database
     from gpuops.execute.journal.upgrading import statements
     from gpuops.runner.configuration import database_of
@@ -264,13 +264,13 @@ async def _run(
 
 
 def _say(line: str) -> None:
-    """Writes a line of the runner's log: names in it may come from the database, or from a process that it started."""
+    """Write a line of the runner's log: names in it may come from the database, or from a process that it started."""
 
     output.note(line)
 
 
 def _url(common: CommonOptions) -> str:
-    """The database of the queue, for libpq. Raises UsageError, TargetError."""
+    """Return the database of the queue, for libpq. Raises UsageError, TargetError."""
     return _database(common, _configuration())
 
 
@@ -292,7 +292,7 @@ def _configuration() -> Configuration:
 
 
 def _file_and_text() -> tuple[Path, str]:
-    """The configuration file; one that is not there says nothing. Raises TargetError."""
+    """Return the configuration file and its text, "" if it is missing. Raises TargetError."""
     from gpuops.config.user_paths import config_file
     from gpuops.files.file import is_missing, read_text
 

@@ -100,7 +100,7 @@ def serve(
         server = stack.enter_context(serving(listener, access, metrics.text, _say))
         port = listener.getsockname()[1]
         output.progress(f"the page of {vcenter} is at http://{_in_url(address[0])}:{port}/")
-        if common.password_stdin:  # it is read once: a vCenter that is away now could not be tried again
+        if common.password_stdin:  # stdin is read once: a second connection would have no password
             fleet = open_fleet()
             Following(lambda: fleet, server.tell, _say).run()
         Following(open_fleet, server.tell, _say).run()
@@ -113,7 +113,7 @@ def _serve_sites(
     access: Access,
     words: tuple[str | None, Path | None, str],
 ) -> int:
-    """The same of several vCenters; the exit code, once none of them can be followed any more."""
+    """Serve several vCenters; return the exit code once none of them can be followed."""
     from gpuops.cli.services.serve_sites import ServedWords, serve_sites
     from gpuops.cli.sites import TIMEOUT_S, services_of
     from gpuops.report.text import count
@@ -130,7 +130,7 @@ def _serve_sites(
 
 
 def _require_web() -> None:
-    """Raises UsageError where the extra is not installed."""
+    """Raise UsageError if the extra is not installed."""
     from importlib.util import find_spec
 
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
@@ -141,7 +141,7 @@ def _require_web() -> None:
 
 
 def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None) -> Access:
-    """Raises UsageError for a file that cannot be read or holds no login."""
+    """Return the logins. Raises UsageError for a file that cannot be read or has no login."""
     from gpuops.config.vcenter.login import read_password_file
     from gpuops.web.access import Access, PasswordLogin
 
@@ -157,7 +157,7 @@ def _access(hosts: list[str], login_file: Path | None, proxy: ProxyLogin | None)
 
 
 def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -> ProxyLogin | None:
-    """Raises UsageError unless all three are said, or none."""
+    """Return the login of a proxy. Raises UsageError unless all three options are set, or none."""
     options = {"--proxy-header": header, "--proxy-from": addresses, "--proxy-secret-file": secret_file}
     missing = [name for name, setting in options.items() if not setting]
     if len(missing) == len(options):
@@ -165,7 +165,7 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
     if header is None or secret_file is None or missing:
         raise UsageError(
             f"a proxy's login lacks {' and '.join(missing)}",
-            hint="say header, address and secret: whoever reaches the address could send the header",
+            hint="set header, address and secret: any client that reaches the address could send the header",
         )
     from gpuops.config.vcenter.login import read_password_file
     from gpuops.web.access import ProxyLogin
@@ -175,15 +175,15 @@ def _proxy(header: str | None, addresses: list[str], secret_file: Path | None) -
 
 
 def _refuse_open(host: str, access: Access) -> None:
-    """Raises UsageError for an address that others reach, without a login."""
+    """Raise UsageError for an address that others reach, without a login."""
     from gpuops.web.access import is_loopback
 
     if is_loopback(host):
         return
     if access.open:
         raise UsageError(
-            f"--listen {host}: others reach that address, and nobody would be asked for a login",
-            hint="say --login-file FILE, or what tells of a proxy's login; or listen on 127.0.0.1",
+            f"--listen {host}: others reach that address, and it would need no login",
+            hint="set --login-file FILE, or the options of a proxy's login; or listen on 127.0.0.1",
         )
     if access.passwords is not None:
         output.note("warning: names and passwords cross the network in the clear: let a proxy with TLS ask for them")
@@ -191,7 +191,7 @@ def _refuse_open(host: str, access: Access) -> None:
 
 @contextmanager
 def _listening(option: ListenOption, address: tuple[str, int]) -> Iterator[socket.socket]:
-    """A socket that takes connections there. Raises UsageError."""
+    """Yield a socket that listens at the address. Raises UsageError."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

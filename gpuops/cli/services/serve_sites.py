@@ -1,7 +1,7 @@
-"""`gpuops serve --site`: the page of each vCenter from a process of its own, and a table of all.
+"""`gpuops serve --site`: the page of each vCenter from its own process, and a table of all.
 
-The process of a site reads its vCenter as `gpuops serve` does, and tells of each edition; page and documents are made
-there too, when somebody asks for them.
+The process of a site reads its vCenter as `gpuops serve` does, and reports each edition; it also makes page and
+documents when they are requested.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ABOVE: Final = "../../"
 
 @dataclass(frozen=True, slots=True)
 class ServedWords:
-    """What the command was told of the page, for the process of each site to read anew."""
+    """The command's options for the page, which the process of each site parses again."""
 
     since: str | None
     policy: Path | None
@@ -47,7 +47,7 @@ class ServedWords:
 
 @dataclass(frozen=True, slots=True)
 class ToldEdition:
-    """What the process of a site tells of an edition, and why its vCenter is not followed now."""
+    """The report of a site's process about an edition, and why its vCenter is not followed now."""
 
     name: str | None
     """None = vCenter was never read."""
@@ -67,7 +67,7 @@ def serve_sites(
     say: Callable[[str], None],
     began: Callable[[], None],
 ) -> int:
-    """Until a signal ends it, or no process of a site goes on: the exit code then. `began` is called once."""
+    """Serve until a signal, or until no process of a site runs; return the exit code. `began` is called once."""
     sites = [(site, common) for site, common in services]
     overview = Overview([site for site, _ in sites])
     servers, in_order = list[WebServer](), Lock()
@@ -122,7 +122,7 @@ def _current(news: Any, body: Callable[[str], bytes]) -> tuple[Current, Document
 
 
 def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> None:
-    """In the process of one site: reads its vCenter, tells of each edition, and makes what is asked for."""
+    """Run the process of one site: read its vCenter, report each edition, and make requested documents."""
     from gpuops.api.connection import only_read
     from gpuops.cli.opening import label_of, open_site
     from gpuops.cli.services.serve_reads import ServedFleet, ServedMetrics
@@ -152,7 +152,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
             for number, name in talk.questions():
                 try:
                     talk.answer(number, _body_of(name, newest[0], metrics.text))
-                except Exception as error:  # said by the one that asked; the next page may be made
+                except Exception as error:  # the caller reports it; the next page may succeed
                     talk.refuse(number, f"{type(error).__name__}: {error}")
             end_this_process()
 
@@ -162,7 +162,7 @@ def fleet_of_site(talk: SiteTalk, common: CommonOptions, words: ServedWords) -> 
 
 
 def _body_of(name: str, now: Current, metrics: Callable[[Current], bytes]) -> bytes:
-    """The body of that name, of the newest edition."""
+    """Return the document of that name of the newest edition."""
     if name == METRICS:
         return metrics(now)
     assert now.edition is not None, "only what an edition has is asked for"

@@ -1,7 +1,7 @@
-"""A command with `--site`: the same function is called once per vCenter, each in a process of its own, at once.
+"""A command with `--site`: the same function is called once per vCenter, each in its own process, in parallel.
 
-Every command that only reads is asked this way (`options.reads_sites`), and knows nothing of it: it runs as it does
-with `--vcenter NAME`, and its result is merged with those of the others where it would be printed.
+Every command that only reads can be run this way (`options.reads_sites`): it runs as with `--vcenter NAME`, and its
+result is merged with the other results instead of being printed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _OF_ONE: Final = {
     "password_stdin": "--password-stdin",
     "thumbprint": "--thumbprint",
 }
-"""Options that speak of one vCenter, by their parameters."""
+"""Options for one vCenter, by their parameters."""
 _OF_NONE: Final = {"busy": "--busy", "workloads": "--workloads"}
-"""Those with which no vCenter is asked."""
+"""Options with which no vCenter is read."""
 
 
 def ask_sites(command: Callable[..., Any], arguments: Mapping[str, Any], common: CommonOptions) -> None:
-    """Calls the command for each site that `--site` means, and prints all answers as one; ends with its exit code.
+    """Call the command for each selected site, print all answers as one, and end with its exit code.
 
-    `given` are the command's own arguments. Raises UsageError for options that are of one vCenter alone, and for a
-    `--site` that means none.
+    `arguments` are the command's own arguments. Raises UsageError for options for one vCenter, and for a `--site` that
+    selects none.
     """
     from gpuops.cli.sites.files import SiteFiles
     from gpuops.cli.sites.processes import SiteQuestion, answers_of
@@ -65,9 +65,9 @@ def ask_sites(command: Callable[..., Any], arguments: Mapping[str, Any], common:
 
 
 def services_of(common: CommonOptions) -> list[tuple[ConfiguredSite, CommonOptions]]:
-    """The sites of a command that goes on until it is stopped, each with the options that name it alone.
+    """Return the sites of a service, each with the options for it alone.
 
-    Raises UsageError as `ask_sites`, and for --jobs: each vCenter has a process for as long as the command goes on.
+    Raises UsageError as `ask_sites`, and for --jobs: each vCenter has a process as long as the service runs.
     """
     if common.jobs is not None:
         raise UsageError(
@@ -94,12 +94,12 @@ def _of_site(common: CommonOptions, site: ConfiguredSite) -> CommonOptions:
 
 
 def _policy_of(policy: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The site's own rotation policy, where the command takes one and none is said."""
+    """Return the site's own rotation policy if the command takes one and none is given."""
     return {"policy": policy} if policy is not None and "policy" in arguments and arguments["policy"] is None else {}
 
 
 def _tell(answers: list[SiteAnswer]) -> None:
-    """On stderr, why a site has no answer; of a request that is wrong everywhere the one reason, which ends it."""
+    """Print why a site has no answer. Raises UsageError for a reason that all sites share."""
     from gpuops.report.layout import Text
     from gpuops.report.sites import common_failure
 

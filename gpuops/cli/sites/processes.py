@@ -1,8 +1,7 @@
-"""One process per vCenter: a copy of this one, which asks its vCenter alone and leaves its answer in a file.
+"""One process per vCenter: a fork of this one, which reads only its vCenter and writes its answer to a file.
 
-The copy has the command's arguments already: nothing stands on a command line, passwords least of all, and what was
-imported before is not imported again. It reads nothing from the terminal, so it cannot ask for a password; what it says
-on stderr is said with its site before it.
+The fork has the command's arguments already: no password appears on a command line, and no module is imported again. It
+reads nothing from the terminal, so it cannot ask for a password; its stderr is printed with the name of its site.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ if TYPE_CHECKING:
     from gpuops.report.layout import Shown
 
 ENDING_S: Final = 5.0
-"""So long a process that is told to end may log out of its vCenter."""
+"""How long a stopped process may take to log out of its vCenter."""
 _FORK: Final = get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)
 class SiteQuestion:
-    """What is asked of one site."""
+    """The question for one site."""
 
     site: ConfiguredSite
     ask: Callable[[], object]
     need_document: bool
     """Whether the document is used though text is printed."""
     first: bool
-    """Whether it tells of vCenters that are none of the sites, where the journal has such."""
+    """Whether it reports vCenters of the journal that are not among the sites."""
 
 
 def answers_of(questions: Sequence[SiteQuestion], *, jobs: int, timeout_s: float) -> list[SiteAnswer]:
-    """The answers in the order of the questions, at most `jobs` at a time. No process outlives the call.
+    """Return the answers in the order of the questions, at most `jobs` at a time. No process outlives the call.
 
-    One that takes longer than `timeout_s` is ended, and is a failure like a vCenter that was not reached.
+    A process that takes longer than `timeout_s` is stopped; its answer is a failure as for an unreachable vCenter.
     """
     waiting = list(enumerate(questions))[::-1]
     running: dict[int, tuple[int, _SiteProcess]] = {}
@@ -84,14 +83,14 @@ def answers_of(questions: Sequence[SiteQuestion], *, jobs: int, timeout_s: float
 
 
 class _SiteProcess:
-    """One process, and the two files without a name that it writes: its answer, and what it says on stderr."""
+    """One process, and the two temporary files that it writes: its answer, and its stderr."""
 
     def __init__(self, question: SiteQuestion, timeout_s: float, answer: IO[bytes], messages: IO[bytes]) -> None:
         self._question = question
         self._timeout_s = timeout_s
         self._answer = answer
         self._said = messages
-        # a daemon of multiprocessing's: it is ended with this process, whatever ends that
+        # a daemon of multiprocessing: it ends with this process
         self.process: ForkProcess = _FORK.Process(
             target=_answer_in_copy, args=(question, answer, messages), daemon=True
         )
@@ -103,12 +102,12 @@ class _SiteProcess:
         return self.process.sentinel
 
     def answer(self) -> SiteAnswer:
-        """What it left; what it said is passed on."""
+        """Return the answer of the process, and print its stderr."""
         self.process.join()
         self._pass_on()
         self._answer.seek(0)
         try:
-            # written by our own copy, into a file that nobody else can open
+            # written by our own fork, into a file that no other process can open
             loaded = pickle.load(self._answer)  # noqa: S301
         except (EOFError, pickle.UnpicklingError):
             code = self.process.exitcode or 0
@@ -120,7 +119,7 @@ class _SiteProcess:
         return loaded
 
     def cut_off(self) -> SiteAnswer:
-        """Ends it, for it takes too long."""
+        """Stop the process after the timeout, and return the failure."""
         _end([self])
         self._pass_on()
         hint = f"--site-timeout gives it longer; gpuops login test --vcenter {self._question.site.name} asks it alone"
@@ -137,7 +136,7 @@ class _SiteProcess:
 
 
 def _end(processes: Sequence[_SiteProcess]) -> None:
-    """Ends them as a signal would end this one: each may log out, for a moment."""
+    """Stop the processes by a signal; each may log out within ENDING_S."""
     for process in processes:
         process.process.terminate()
     latest_s = clock.passed_s() + ENDING_S
@@ -153,10 +152,10 @@ def _nothing_yet(site: ConfiguredSite) -> SiteAnswer:
 
 
 def _answer_in_copy(question: SiteQuestion, answer: IO[bytes], messages: IO[bytes]) -> None:
-    """In the copy: asks, and writes down what came of it."""
+    """Run the command in the fork, and write its answer."""
     _leave_the_terminal(messages)
     opening.begin_site(first=question.first)
-    output.behave(replace(output.manners(), quiet=True))  # what it writes lies aside, and is told of by nobody
+    output.behave(replace(output.manners(), quiet=True))  # it writes temporary files, which are not reported
     answers: list[SiteAnswer] = []
     failures: list[SiteFailure] = []
 
@@ -174,12 +173,12 @@ def _answer_in_copy(question: SiteQuestion, answer: IO[bytes], messages: IO[byte
     try:
         pickle.dump(replace(last_answer, exit_code=exit_code, failure=failure, answered_at=clock.wall_clock()), answer)
         answer.flush()
-    except OSError as error:  # a full disk: who waits finds half an answer, and says so
+    except OSError as error:  # a full disk: the parent reports an incomplete answer
         raise SystemExit(GpuopsError.exit_code) from error
 
 
 def _exit_code(ask: Callable[[], object]) -> int:
-    """That of a command which is called as a function."""
+    """Return the exit code of a command that is called as a function."""
     try:
         ask()
     except typer.Exit as leaving:
@@ -190,7 +189,7 @@ def _exit_code(ask: Callable[[], object]) -> int:
 def _site_answer(
     question: SiteQuestion, text: Shown, document: AnyDocument, csv: Callable[[], str] | None
 ) -> SiteAnswer:
-    """Of what a command shows the part that is used."""
+    """Return the needed part of a command's output."""
     base_answer = _nothing_yet(question.site)
     if output.chosen() is OutputFormat.CSV:
         if csv is None:
@@ -203,7 +202,7 @@ def _site_answer(
 
 
 def _leave_the_terminal(messages: IO[bytes]) -> None:
-    """Nothing is read from it, results go nowhere else than into the answer, and stderr is the file."""
+    """Detach from the terminal: stdin and stdout are /dev/null, stderr is the file."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
         os.dup2(null, number)

@@ -1,8 +1,8 @@
-"""What goes on until it is stopped, of several vCenters: each has a process of its own, begun anew where it died.
+"""Services for several vCenters: each vCenter has its own process, which is restarted when it dies.
 
-The processes are started by multiprocessing's fork server, for the one that asks has threads by then. Parent and child
-talk over one pipe: the parent asks by numbers, the child answers, tells what is new, and says lines for stderr. A child
-whose pipe ends, for its parent is gone, ends as by a signal.
+Multiprocessing's fork server starts the processes, because the parent has threads by then. Parent and child use one
+pipe: the parent sends numbered questions, the child sends answers, news, and lines for stderr. A child whose pipe
+closes, because its parent has died, ends as by a signal.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
 AGAIN_S: Final = 5.0
-"""So long after a process died the next one is begun."""
+"""How long after the death of a process the next one is started."""
 ENDING_S: Final = 5.0
-"""So long a process that is told to end may log out of its vCenter."""
+"""How long a stopped process may take to log out of its vCenter."""
 SETTLES_S: Final = 1.0
-"""A signal for all processes of a service may reach that of a site before the one that asks."""
+"""A signal for all processes of a service may reach a child before the parent."""
 _SERVER: Final = get_context("forkserver")
 
 
@@ -68,14 +68,14 @@ class _SiteLine:
 
 
 class SiteTalk:
-    """In the process of one site: what it is asked, and what it says."""
+    """The child's end of the pipe: receives questions, sends answers and news."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._lock = Lock()
 
     def questions(self) -> Iterator[tuple[int, Any]]:
-        """Each question with its number, as they come; ends when nobody can ask any more."""
+        """Yield each question with its number; end when the parent has closed the pipe."""
         while True:
             try:
                 yield self._pipe.recv()
@@ -86,19 +86,19 @@ class SiteTalk:
         self._send(_SiteReply(number, reply))
 
     def refuse(self, number: int, why: str) -> None:
-        """Tells that there is no answer, so that the caller who waits for it gets SiteAway."""
+        """Refuse a question: its caller gets SiteAway."""
         self._send(_SiteRefusal(number, why))
 
     def tell(self, news: Any) -> None:
-        """What is new, unasked."""
+        """Send news to the parent."""
         self._send(_SiteNews(news))
 
     def say(self, line: str) -> None:
-        """A line for stderr."""
+        """Send a line for stderr."""
         self._send(_SiteLine(line))
 
     def fail(self, failure: SiteFailure) -> None:
-        """Why this process ends for good."""
+        """Send why this process ends and must not be restarted."""
         self._send(failure)
 
     def _send(self, message: object) -> None:
@@ -107,12 +107,15 @@ class SiteTalk:
 
 
 Work = Callable[..., None]
-"""What the process of a site does: a function of a module, called with a SiteTalk and the site's arguments."""
+"""The work of a site's process: a function of a module, called with a SiteTalk and the site's arguments."""
 
 
 class SiteProcess:
-    """The process of one site, as the one that asks has it. `told` is called in another thread: with what the process
-    tells, and with a SiteFailure where it died (it is begun anew) or ended for good (`failure`)."""
+    """The parent's view of one site's process.
+
+    `tell` is called in another thread: with news of the process, and with a SiteFailure if it died (it is restarted) or
+    ended for good (`failure`).
+    """
 
     def __init__(
         self, site: str, work: Work, arguments: Sequence[Any], tell: Callable[[Any], None], *, first: bool = True
@@ -120,7 +123,7 @@ class SiteProcess:
         self.site = site
         self._first = first
         self.failure: SiteFailure | None = None
-        """Why it is not begun anew; None = it goes on."""
+        """Why it is not restarted; None = it runs or is restarted."""
         self._work, self._arguments, self._told = work, tuple(arguments), tell
         self._process: ForkServerProcess | None = None
         self._pipe: Connection | None = None
@@ -131,7 +134,7 @@ class SiteProcess:
         self.over = Thread(target=self._keep, name=f"site {site}", daemon=True)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The answer. Raises SiteAway: it has ended, or takes longer than that, and is ended for it."""
+        """Return the answer. Raises SiteAway if the process has ended, or does not answer in time and is stopped."""
         future: Future[Any] = Future()
         with self._lock:
             if self._pipe is None:
@@ -153,18 +156,18 @@ class SiteProcess:
         self.over.start()
 
     def close(self) -> None:
-        """Tells it to end; `closed` waits for that."""
+        """Stop the process; `wait_closed` waits for its end."""
         self._closing.set()
         self._end()
 
     def wait_closed(self, within_s: float) -> None:
-        """It has ended when this returns."""
+        """Wait for the end of the process; kill it after this time."""
         self.over.join(within_s)
         if self._process is not None and self._process.is_alive():
             self._process.kill()
 
     def _end(self) -> None:
-        """It is told to end; one that hears nothing has its end a little later."""
+        """Terminate the process, and kill it after ENDING_S."""
         if (process := self._process) is None or not process.is_alive():
             return
         process.terminate()
@@ -173,7 +176,7 @@ class SiteProcess:
         late.start()
 
     def _keep(self) -> None:
-        """One process after the other, until one ends for good."""
+        """Run one process after another, until one ends for good."""
         while not self._closing.is_set():
             mine, theirs = _SERVER.Pipe()
             process = _SERVER.Process(
@@ -192,7 +195,7 @@ class SiteProcess:
                 waiting, self._waiting = self._waiting, {}
             mine.close()
             process.join(ENDING_S)
-            if process.is_alive():  # the next one is not to read the same vCenter beside it
+            if process.is_alive():  # two processes must not read the same vCenter
                 process.kill()
                 process.join()
             for future in waiting.values():
@@ -207,7 +210,7 @@ class SiteProcess:
             self._closing.wait(AGAIN_S)
 
     def _listen(self, pipe: Connection) -> SiteFailure | None:
-        """All that it says, until its end; why it is the last one, None = it died."""
+        """Handle all messages until the process ends; return its final failure, or None if it died."""
         while True:
             try:
                 message = pipe.recv()
@@ -228,14 +231,14 @@ class SiteProcess:
                     raise AssertionError(message)
 
     def _take_waiting(self, number: int) -> Future[Any]:
-        """Where the answer of that number goes; it is given once."""
+        """Return the future of that question, once."""
         with self._lock:
             return self._waiting.pop(number)
 
 
 @contextmanager
 def keep_running(processes: Sequence[SiteProcess], preload: Sequence[str]) -> Iterator[None]:
-    """While this is open the processes go on; none is left at its end. `preload`: modules that each of them needs."""
+    """Run the processes inside the block, and stop them at its end. `preload`: modules that each of them needs."""
     _SERVER.set_forkserver_preload([__name__, *preload])
     try:
         for process in processes:
@@ -250,7 +253,7 @@ def keep_running(processes: Sequence[SiteProcess], preload: Sequence[str]) -> It
 
 
 def wait_for_the_end(processes: Sequence[SiteProcess]) -> int:
-    """Returns when none goes on any more: the exit code that all of them say, 5 where they differ."""
+    """Wait until no process runs; return their common exit code, 5 if they differ."""
     for process in processes:
         while process.over.is_alive():  # a signal is heard between two waits
             process.over.join(1.0)
@@ -272,7 +275,7 @@ def _say_failure(site: str, failure: SiteFailure) -> None:
 
 
 class _SaidLines(io.TextIOBase):
-    """stderr of the process of a site: each line is said by the one that asks, with the site before it."""
+    """stderr of a site's process: the parent prints each line with the name of the site."""
 
     encoding = "utf-8"
 
@@ -287,7 +290,7 @@ class _SaidLines(io.TextIOBase):
 
 
 def _serve(work: Work, arguments: Sequence[Any], first: bool, pipe: Connection, manners: Manners) -> None:
-    """In the process of a site. Ctrl-C goes to all processes of a terminal: the one that asks ends the others."""
+    """Run the process of a site; it ignores Ctrl-C, on which the parent stops all processes."""
     signals.install()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     talk = SiteTalk(pipe)
@@ -303,5 +306,5 @@ def _serve(work: Work, arguments: Sequence[Any], first: bool, pipe: Connection, 
 
 
 def end_this_process() -> None:
-    """As a signal would: what is open is closed, in the main thread."""
+    """Send SIGTERM to this process, so that the main thread closes everything."""
     os.kill(os.getpid(), signal.SIGTERM)

@@ -26,7 +26,7 @@ ClusterNameOption = typer.Option("--name", metavar="NAME", help="Its name, in pl
 
 
 def name_meant(file: Path | None, name: str | None) -> str | None:
-    """The name of the cluster that the options mean; None = they say none. Raises UsageError for both."""
+    """Return the name of the cluster that the options mean; None = they say none. Raises UsageError for both."""
     from gpuops.config.cluster_file import load_cluster
 
     if file is not None and name is not None:
@@ -47,7 +47,7 @@ def cluster_create(
 ) -> None:
     """Make the VMs of a cluster from a template: GPUs, RDMA network card, reserved memory; all of them, or none.
 
-    Hosts and template are checked first. A call that was cut off is gone on with by the same call.
+    Hosts and template are checked first. Run the same command again to continue after an interruption.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def cluster_delete(
 ) -> None:
     """Remove the VMs of a cluster, with their disks, and no other VM.
 
-    Only VMs that carry the marker of the cluster are removed. A call that was cut off is gone on with by the same call.
+    Only VMs with the marker of the cluster are removed. Run the same command again to continue after an interruption.
 
     \b
     Examples:

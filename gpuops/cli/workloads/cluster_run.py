@@ -120,7 +120,7 @@ def cluster_bench(
 
 
 def _node_counts(text: str) -> tuple[int, ...]:
-    """Raises UsageError."""
+    """Raise UsageError."""
     words = [word.strip() for word in text.split(",")]
     wrong = next((word for word in words if not word.isdecimal() or not 1 <= int(word[:5]) <= _MOST_NODES), None)
     if wrong is not None:
@@ -129,7 +129,7 @@ def _node_counts(text: str) -> tuple[int, ...]:
 
 
 def _transports(text: str) -> tuple[Transport, ...]:
-    """Raises UsageError."""
+    """Raise UsageError."""
     words = [word.strip() for word in text.split(",")]
     wrong = next((word for word in words if word not in list(Transport)), None)
     if wrong is not None:
@@ -138,7 +138,7 @@ def _transports(text: str) -> tuple[Transport, ...]:
 
 
 class _Printed:
-    """Prints what a program prints, line by line, as `ProgramLines` shows it."""
+    """Prints the output of a program line by line, without passwords (`ProgramLines`)."""
 
     def __init__(self, withheld: Sequence[Secret], *, to_stderr: bool) -> None:
         from gpuops.report.workloads.program_lines import ProgramLines

@@ -81,7 +81,7 @@ def job_submit(
 
 
 def _jobs_meant(file: Path | None, options: Mapping[str, object]) -> tuple[ContainerJob, ...]:
-    """Those of the file, or the one of the options. Raises UsageError for both or neither, PolicyError for the file."""
+    """Return the jobs of the file, or the job of the options. Raises UsageError for both or none, PolicyError."""
     import shlex
 
     from gpuops.config.jobs_file import job_of_options, load_jobs, mount_of_option, name_of_image
